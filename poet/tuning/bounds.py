@@ -190,7 +190,9 @@ class CopiesTuning(Checked):
         most_arcs: transitions between sets that fit into RAM, over all stages: they take some 8 bytes each,
             and memory is to stay below 500 MB. Off: nothing is looked at.
         most_short_arcs: the same, where only those of a size are followed that live shortly: they tell less
-            than a whole size, in rounds that would take as long. Off: no size is followed in part.
+            than a whole size, in rounds that would take as long; where the size before took more, up to
+            `short_factor` as many. Off: no size is followed in part.
+        short_factor: see there: else a net of few large contents would stop at its second size.
         most_sets: of copies that are listed: 24 bytes each, and each round looks at all.
         most_residents: steps of the joules of residents' page-outs that are listed, beyond which all count as
             paged: each more makes the list longer. Off: all are free.
@@ -200,8 +202,11 @@ class CopiesTuning(Checked):
         most_rows: of sets that one solution of the master program is grown by: a cut of as few copies as can
             be takes one for each of these; shorter ones come from what the rows before have shown to matter.
         most_row_work: transitions times columns after which a set is grown no further: about two seconds.
-        kept_share: of what D is above its least, that growing a set may not give up: a cut of few copies
-            and little less says more than one of many.
+        cuts_at_once: of one solution of the master program, each with the cheapest copy that was in the way
+            of the one before: cuts that have little in common need fewer solutions, but only the first is
+            sure to cut one off. For the `first_solutions` of a level, and where D is not out of reach, one.
+        first_solutions: see there: the first cuts are quickly found, and show whether the bound rises.
+        paths_at_once: that are looked at for what they need in common: more would not tell it apart better.
         parts: units that joules of residents' page-outs are counted in, of what is asked for and of a step: a
             page-out is rounded down by less than a percent.
         columns: sets of copies whose programs are computed at once: with fewer, looking up a transition costs
@@ -214,7 +219,8 @@ class CopiesTuning(Checked):
             mostly does so soon. Off: it is not tried there.
         restart_share: of the time left, in each restart. Off: not tried there.
         promising_share: of the time left when a turn began, to which it may go on while the bound's pace
-            promises something: half, as nothing else moves a bound that this one would; plans need the rest.
+            promises something: most of it, as nothing else moves a bound that this one would; plans need
+            the rest.
             Off: no turn is longer than its share.
         promise_share: of the joules open between plan and best bound, that the pace must promise to close
             by then: less, and other parts have the better chances.
@@ -224,13 +230,16 @@ class CopiesTuning(Checked):
 
     most_arcs: int = tuned(12_000_000, off=0)
     most_short_arcs: int = tuned(2_000_000, off=0)
+    short_factor: float = 2.0
     most_sets: int = 2_000_000
     most_residents: int = tuned(16, off=0)
     listed_divisor: int = 32
     master_seconds: float = 1.0
     most_rows: int = 12
     most_row_work: int = 400_000_000
-    kept_share: float = 0.7
+    cuts_at_once: int = 3
+    first_solutions: int = 10
+    paths_at_once: int = 64
     parts: tuple[int, int] = (2048, 128)
     columns: int = 16
     most_values: int = 2_000_000
@@ -238,7 +247,7 @@ class CopiesTuning(Checked):
     lasting_share: float = 0.7
     round_share: float = tuned(0.15, off=0.0)
     restart_share: float = tuned(0.25, off=0.0)
-    promising_share: float = tuned(0.5, off=0.0)
+    promising_share: float = tuned(0.7, off=0.0)
     promise_share: float = 0.1
     most_seconds: float = 60.0
     arc_seconds: float = 5e-9

@@ -30,6 +30,7 @@ import numpy as np
 from poet.clock import Clock
 from poet.solvers.bounds.copies_master import MasterSearch
 from poet.solvers.bounds.followed import Followed, bits, too_dear
+from poet.solvers.bounds.ram_paths import Paid, cheapest
 from poet.solvers.bounds.ram_program import ROUNDING, RamProgram, Stopped, TooLarge
 from poet.solvers.instance.candidates import last_use_stages, worth_rerunning
 from poet.solvers.instance.instance import Instance
@@ -127,19 +128,23 @@ def _programs(
         except TooLarge:
             return None
 
-    followed = frozenset[int]()
+    followed, most_short_arcs = frozenset[int](), tuning.most_short_arcs
     for size in _levels(instance):
         of = Followed(instance, size, budget_bytes, left_out=known)
         if of.number.keys() == followed:
             continue
         whole = program(size, tuning.most_arcs)
         if whole is None:
-            most = partial(program, size, tuning.most_short_arcs)
+            most = partial(program, size, most_short_arcs)
             some = _with_most_stages(_stages_of(of, followed), most)
             if some is not None:
                 yield some
             return
         followed = frozenset(of.number)
+        if most_short_arcs:
+            most_short_arcs = max(
+                most_short_arcs, min(int(tuning.short_factor * whole.arcs), tuning.most_arcs)
+            )
         yield whole
 
 
@@ -282,8 +287,11 @@ class _Search:
         if not self._own:
             return {}
         mask = min(self._own, key=lambda mask: self._own[mask])
-        found = self._own[mask] < self.below
-        return self.program.path(self._free(mask), self._steps(mask)) if found else {}
+        if self._own[mask] >= self.below:
+            return {}
+        paid = Paid(self._free(mask), self._steps(mask), frozenset(self.program.listed))
+        path = cheapest(self.program, paid)
+        return {} if path is None else path.reruns
 
     def _row(self, mask: int, rest: list[int], target: float) -> int:
         """Learn D of ``mask`` and of larger and larger sets, with more and more of ``rest``.

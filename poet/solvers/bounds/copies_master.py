@@ -33,7 +33,8 @@ from itertools import pairwise
 import numpy as np
 
 from poet.clock import Clock
-from poet.solvers.bounds.ram_program import ROUNDING, RamProgram
+from poet.solvers.bounds.ram_paths import KnownPaths, Paid, cheapest, walked
+from poet.solvers.bounds.ram_program import ROUNDING, RamProgram, Values
 from poet.solvers.engines.highs import solve
 from poet.solvers.engines.matrix import MatrixBuilder
 from poet.tuning.bounds import CopiesTuning
@@ -98,11 +99,12 @@ class MasterSearch:
         self._at_once = max(1, min(tuning.columns, tuning.most_values // largest))
         self._ram_rows = self._rows_of_ram()
         self._tried = set[frozenset[int]]()
+        self._paths = KnownPaths(program, self._joules, tuning.paths_at_once)
         self._importance = dict.fromkeys(self._joules, 0.0)
         self._cuts = list[_Cut]()
         self.known = list[tuple[frozenset[int], float]]()
         self._own = dict[frozenset[int], float]()  # sets whose own D is known, with what they take
-        self._least_joules = self._least([frozenset(self._joules)])[0]
+        (self._least_joules,) = self._walked([frozenset(self._joules)])
         self.bound_joules = self._least_joules
         for without, joules in known:
             fewest = min((-number for number in without if number < 0), default=0)
@@ -118,10 +120,10 @@ class MasterSearch:
             return False
         if self._alike(copies):
             return True
-        (joules,) = self._least([copies])
+        (joules,) = self._walked([copies])
         self._own[copies] = self._page_outs(copies) + joules
         self._learn(frozenset(self._joules) - copies, joules)
-        self._grow(copies, joules)
+        self._cut_off(copies, joules)
         return True
 
     def reruns(self) -> dict[int, tuple[int, ...]]:
@@ -129,7 +131,8 @@ class MasterSearch:
         if not self._own:
             return {}
         copies = min(self._own, key=lambda copies: self._own[copies])
-        return self.program.path(*self._column(copies)) if self._own[copies] < self.below else {}
+        path = cheapest(self.program, self._column(copies)) if self._own[copies] < self.below else None
+        return {} if path is None else path.reruns
 
     def _columns_of_copies(self) -> dict[int, float]:
         """Joules of each copy by content, and of steps, below 0; sets how the program counts residents."""
@@ -247,37 +250,73 @@ class MasterSearch:
         """Those of one kind may well stand for one another: what it is, and its bytes."""
         return copy in self.of.residents, self._bytes(copy)
 
-    def _grow(self, copies: frozenset[int], joules: float) -> None:
-        """Learn of larger and larger sets that hold ``copies`` and whose D is still high."""
-        cap = joules >= self.below * (1.0 - 1e-9)
-        excess = joules - self._least_joules
-        target = joules * (1.0 - 1e-9) if cap else joules - (1.0 - self.tuning.kept_share) * excess
-        grown, reached = copies, joules
+    def _cut_off(self, copies: frozenset[int], joules: float) -> None:
+        """Learn that ``copies``, and then that these and the cheapest that was in the way, and so on, are as
+        dear as the best set known: cuts that have few copies in common.
+        """
+        reached = min(self.below, *self._own.values())
+        target = min(joules, reached - self._page_outs(copies))
+        late = len(self._own) > self.tuning.first_solutions and joules >= self.below * (1.0 - 1e-9)
+        at_once = self.tuning.cuts_at_once if late else 1
+        for _ in range(at_once):
+            if target <= self._least_joules * (1.0 + 1e-9):
+                return
+            in_the_way = self._grow(copies, target * (1.0 - 1e-9), joules)
+            if not in_the_way:
+                return
+            added = min(in_the_way, key=lambda c: (self._joules[c], abs(c)))
+            copies = copies.union(range(min(added, 0), 0), (added,))  # after the steps before it
+            target = joules = reached - self._page_outs(copies)
+
+    def _grow(self, copies: frozenset[int], target: float, joules: float) -> frozenset[int]:
+        """Learn of larger and larger sets that hold ``copies``, whose D is ``joules``, while it reaches the
+        target: then they are as dear as the best set known. What opens a known path is not grown by.
+        """
+        known = copies in self._own
+        grown, most_work = copies, self.program.worked + self.tuning.most_row_work
         rest = sorted(set(self._joules) - copies, key=lambda c: (self._importance[c], self._bytes(c), c))
-        most_work = self.program.worked + self.tuning.most_row_work
         for _ in range(self.tuning.most_rows):
+            opening = self._paths.missing_one(grown, target)
+            for one in opening:
+                self._importance[one] += 1.0
+            rest = [c for c in rest if c not in opening]
             if not rest or self.program.worked > most_work:
                 break
-            lengths = _lengths(len(rest), self._at_once)
-            values = self._least([grown.union(rest[:length]) for length in lengths])
-            kept, following = 0, None
-            for length, value in zip(lengths, values, strict=True):
-                if value >= target:
-                    kept, reached = length, value
-                elif following is None:
-                    following = length
-                    self._learn(frozenset(rest[length:]) | self._left(grown, rest), value)
+            last = self._paths.blocked(grown, target)
+            rest = [*(c for c in rest if c not in last), *(c for c in rest if c in last)]
+            lengths = _lengths(len(rest), self._at_once, len(rest) - len(last))
+            sets = [grown.union(rest[:length]) for length in lengths]
+            kept = 0
+            for length, larger, value in zip(lengths, sets, self._walked(sets, target), strict=True):
+                if value < target:
+                    self._learn(frozenset(self._joules) - larger, value)
+                    break
+                kept, joules = length, value
             grown = grown.union(rest[:kept])
-            if following == kept + 1:
-                self._importance[rest[kept]] += 1.0
-                del rest[: kept + 1]
-            else:
-                del rest[:kept]
-        self._learn(frozenset(self._joules) - grown, reached)
+            del rest[:kept]
+            if kept == 0:
+                self._importance[rest[0]] += 1.0
+                del rest[0]
+        if grown == copies and not known:
+            (joules,) = self._walked([copies])
+            if joules < target:
+                return frozenset()
+        in_the_way = frozenset(self._joules) - grown
+        self._learn(in_the_way, joules)
+        return in_the_way
 
-    def _left(self, grown: frozenset[int], rest: Sequence[int]) -> frozenset[int]:
-        """What is not in ``grown`` and not among ``rest``: found to be in the way."""
-        return frozenset(self._joules) - grown - frozenset(rest)
+    def _walked(self, sets: Sequence[frozenset[int]], below_joules: float = math.inf) -> list[float]:
+        """D of each set; a path of the first that is below becomes known."""
+        columns, tables = [self._column(one) for one in sets], list[Values]()
+        free, steps, paid = zip(*columns, strict=True)
+        found = self.program.least(free, steps, paid, tables)
+        for place, column in enumerate(columns):
+            if found[place] < below_joules:
+                path = walked(self.program, tables, place, column)
+                if path is not None:
+                    self._paths.add(path)
+                break
+        return found
 
     def _learn(self, without: frozenset[int], joules: float, steps: int = 0) -> None:
         """D without copies of ``without``, and with fewer than ``steps`` if any, is at least ``joules``."""
@@ -297,7 +336,7 @@ class MasterSearch:
         free, steps, paid = zip(*map(self._column, sets), strict=True)
         return self.program.least(free, steps, paid)
 
-    def _column(self, copies: frozenset[int]) -> tuple[int, int | None, frozenset[int]]:
+    def _column(self, copies: frozenset[int]) -> Paid:
         """Of followed contents, steps and listed residents, as the program takes them."""
         number, all_steps = self.of.number, sum(c < 0 for c in self._joules)
         unlisted = sum(1 << place for c, place in number.items() if c not in self._joules)
@@ -305,7 +344,7 @@ class MasterSearch:
         # a step without those before it counts for nothing
         steps = next((n for n in range(all_steps) if -1 - n not in copies), all_steps)
         paid = frozenset(c for c in self.listed if c in copies)
-        return free, None if steps == all_steps else steps, paid
+        return Paid(free, None if steps == all_steps else steps, paid)
 
     def _bytes(self, copy: int) -> int:
         if copy in self.of.residents:
@@ -316,6 +355,7 @@ class MasterSearch:
         return sum(self._joules[c] for c in copies)
 
 
-def _lengths(most: int, columns: int) -> list[int]:
-    """Up to ``columns`` numbers from 1 to ``most``, denser where they are small."""
-    return sorted({round(float(x)) for x in np.geomspace(1, most, max(columns, 1))})
+def _lengths(most: int, columns: int, likely: int) -> list[int]:
+    """Up to ``columns`` numbers from 1 to ``most``, denser where they are small, with a ``likely`` one."""
+    some = {round(float(x)) for x in np.geomspace(1, most, max(columns - 1, 1))}
+    return sorted(some | {max(likely, 1)})

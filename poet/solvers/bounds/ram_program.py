@@ -20,7 +20,7 @@ F allows more. Costs are rounded down to whole units, which only lowers D.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -31,6 +31,8 @@ from poet.solvers.bounds.suffix_program import FittingSets, fitting_sets
 Values = npt.NDArray[np.int32]
 Masks = npt.NDArray[np.int64]
 Places = npt.NDArray[np.int32]
+Able = tuple[Places, Places, "int | Values", "npt.NDArray[np.bool_] | None"]
+"""Begins and ends of arcs, units, and where there is no room for them, per column; ``None``: nowhere."""
 
 ROUNDING = 1e-9  # of joules that are counted in units, by which they may be less
 _UNITS = 1 << 28  # in the joules at which costs are capped; twice that does not overflow
@@ -45,10 +47,11 @@ class Stopped(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class _Arcs:
+class Arcs:
     """A transition from each set ``begin`` to ``end``; ``task`` reruns, or ``content`` is paged in.
 
-    ``slack``: bytes that are left beside it for residents, with those that it reads, ``own``.
+    ``slack``: bytes that are left beside it for residents, with those that it reads, ``own``; between
+    ``least_slack`` and ``most_slack``.
     """
 
     begin: Places
@@ -58,15 +61,22 @@ class _Arcs:
     task: int | None = None
     content: int | None = None
     own: tuple[int, ...] = ()
+    least_slack: int = field(init=False)
+    most_slack: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        some = len(self.slack) > 0
+        object.__setattr__(self, "least_slack", int(self.slack.min()) if some else 0)
+        object.__setattr__(self, "most_slack", int(self.slack.max()) if some else -1)
 
 
 @dataclass(frozen=True, slots=True)
-class _Stage:
+class Stage:
     """The sets that fit when the stage begins, and the transitions; ``first``: to the next stage's sets."""
 
     sets: FittingSets
-    moves: tuple[_Arcs, ...]
-    first: _Arcs
+    moves: tuple[Arcs, ...]
+    first: Arcs
 
 
 def most_bytes(items: Sequence[tuple[int, float]], unit_joules: float, units: int) -> Masks:
@@ -84,14 +94,6 @@ def most_bytes(items: Sequence[tuple[int, float]], unit_joules: float, units: in
     return most
 
 
-def _units_by_column(move: _Arcs, free: Sequence[int]) -> int | Values | None:
-    """What a transition takes, per set of copies; ``None``: it pages in what has a copy in none."""
-    if move.content is None:
-        return move.units
-    paid = [one >> move.content & 1 for one in free]
-    return np.where(paid, move.units, _UNITS).astype(np.int32) if any(paid) else None
-
-
 class RamProgram:
     """The sets and transitions of what is followed.
 
@@ -105,6 +107,9 @@ class RamProgram:
     Attributes:
         arcs: transitions in all.
         worked: transitions looked at so far, times columns.
+        stages: sets and transitions of each.
+        cap_units: values at which costs are capped.
+        listed: residents of which each column says whether they are paid for.
 
     Raises:
         TooLarge: there are more.
@@ -123,12 +128,14 @@ class RamProgram:
         self.of, self.joules_per_unit = of, most_joules / _UNITS
         self.arcs = self.worked = 0
         self._finished = finished
-        self.most_joules, self._parts = most_joules, parts
+        self.most_joules, self._parts, self.cap_units = most_joules, parts, _UNITS
         self._steps: tuple[int | None, ...] = ()
-        self._listed: tuple[int, ...] = ()
+        self.listed: tuple[int, ...] = ()
         self._listed_bytes = np.zeros((of.end + 1, 0), dtype=np.int64)
         self._away = np.zeros((0, 0), dtype=np.bool_)  # listed residents that are paid for, by column
         self._unlisted = dict[tuple[int, int | None], int]()
+        self._mine = dict[tuple[int, ...], tuple[npt.NDArray[np.intp], Masks]]()
+        self._paid_units = dict[int, Values]()  # of page-ins, by content and column
         self._step_joules, self._most_steps = most_joules, 0
         self._freed = dict[tuple[tuple[tuple[int, float], ...], bool], Masks]()
         self._there = [
@@ -146,21 +153,21 @@ class RamProgram:
             if self.arcs > most_arcs:
                 raise TooLarge
             stages.append(sets)
-        self._stages = list[_Stage]()
+        self.stages = list[Stage]()
         for number, sets in enumerate(stages):
             if finished():
                 raise Stopped
             moves = tuple(self._moves(number, sets))
             following = None if number == of.end else stages[number + 1]
             first = self._first(number, sets, following)
-            self._stages.append(_Stage(sets, moves, first))
+            self.stages.append(Stage(sets, moves, first))
             self.arcs += len(first.begin) + sum(len(move.begin) for move in moves)
             if self.arcs > most_arcs:
                 raise TooLarge
 
     def sets_at(self, number: int) -> int:
         """How many sets fit when a stage begins."""
-        return len(self._stages[number].sets.masks)
+        return len(self.stages[number].sets.masks)
 
     def residents_at(self, number: int) -> Collection[int]:
         """Contents that are residents in a stage."""
@@ -170,7 +177,7 @@ class RamProgram:
         """Listed residents that a stage's first run reads, and bytes that it leaves for all the others."""
         run = self.of.first[number]
         own = self._own(number, run)
-        read = frozenset(c for c in own if c in self._listed)
+        read = frozenset(c for c in own if c in self.listed)
         read_bytes = sum(self.of.residents[c].bytes for c in read)
         return read, self._room(run, own) - self.of.held_bytes(run.needs) - read_bytes
 
@@ -179,19 +186,19 @@ class RamProgram:
 
         ``listed``: residents that are not counted so: each column says which of them are paid for.
         """
-        self._step_joules, self._most_steps, self._listed = joules, most, tuple(listed)
-        self._freed, self._unlisted = {}, {}
+        self._step_joules, self._most_steps, self.listed = joules, most, tuple(listed)
+        self._freed, self._unlisted, self._mine = {}, {}, {}
         self._listed_bytes = np.array(
-            [[there[c].bytes if c in there else 0 for c in self._listed] for there in self._there],
+            [[there[c].bytes if c in there else 0 for c in self.listed] for there in self._there],
             dtype=np.int64,
-        ).reshape(len(self._there), len(self._listed))
+        ).reshape(len(self._there), len(self.listed))
 
     def resident_bytes(self, number: int, steps: int | None) -> int:
         """That residents that are not listed take at least, in a stage, where their page-outs take less than
         a step more than ``steps``; ``None``: less than the joules at which costs are capped.
         """
         if (number, steps) not in self._unlisted:
-            there = [one for c, one in self._there[number].items() if c not in self._listed]
+            there = [one for c, one in self._there[number].items() if c not in self.listed]
             pageable = tuple((one.bytes, one.page_out) for one in there if one.page_out is not None)
             whole = steps is None
             key = pageable, whole
@@ -208,6 +215,7 @@ class RamProgram:
         free: Sequence[int],
         steps: Sequence[int | None] | None = None,
         paid: Sequence[frozenset[int]] | None = None,
+        tables: list[Values] | None = None,
     ) -> list[float]:
         """Per set of copies (as bits), the least joules of a step; the cap where they are not less.
 
@@ -215,96 +223,35 @@ class RamProgram:
             free: followed contents whose page-outs are paid for.
             steps: per set, residents' page-outs take less than a step more than that; ``None``: any joules.
             paid: per set, the listed residents whose page-outs are paid for; without it, all of them.
+            tables: to which the values of each stage are added, the last stage's first.
         """
         self._steps = tuple(steps) if steps is not None else (None,) * len(free)
-        self._pay(paid if paid is not None else (frozenset(self._listed),) * len(free))
+        self._pay(paid if paid is not None else (frozenset(self.listed),) * len(free))
+        self._paid_units = self._page_ins(free)
         values = self._ended(len(free))
         for number in range(self.of.end, -1, -1):
             if number < self.of.end:
                 values = self._before_first_run(number, values)
-            self._relax(number, values, free)
-        start = self._place(0, self.of.starts & self.of.alive[0])
+            self._relax(number, values)
+            if tables is not None:
+                tables.append(values)
+        start = self.start_place()
         if start is None:
             return [_UNITS * self.joules_per_unit] * len(free)
         return [float(value) * self.joules_per_unit for value in values[start]]
 
-    def path(
-        self, free: int, steps: int | None = None, paid: frozenset[int] | None = None
-    ) -> dict[int, tuple[int, ...]]:
-        """Per stage, the reruns of a cheapest step with these copies; empty where none is below the cap."""
-        self._steps = (steps,)
-        self._pay((frozenset(self._listed) if paid is None else paid,))
-        tables = list[Values]()
-        values = self._ended(1)
-        for number in range(self.of.end, -1, -1):
-            if number < self.of.end:
-                values = self._before_first_run(number, values)
-            self._relax(number, values, (free,))
-            tables.append(values)
-        tables.reverse()
-        reruns: dict[int, tuple[int, ...]] = {}
-        place = self._place(0, self.of.starts & self.of.alive[0])
-        if place is None or tables[0][place, 0] >= _UNITS:
-            return {}
-        for number in range(self.of.end + 1):
-            following = tables[number + 1][:, 0] if number < self.of.end else None
-            walked = self._walked(number, tables[number][:, 0], following, int(place), free)
-            if walked is None:
-                return {}
-            place, tasks = walked
-            if tasks:
-                reruns[number] = tuple(tasks)
-        return reruns
+    def beside(self, number: int, own: Collection[int], steps: int | None, paid: frozenset[int]) -> int:
+        """Bytes of residents in a stage, with those that a transition reads, for one set of copies."""
+        there, listed = self._there[number], self.listed
+        taken = sum(there[c].bytes for c in listed if c in there and (c not in paid or c in own))
+        return self.resident_bytes(number, steps) + taken
 
-    def _walked(
-        self, number: int, values: Values, following: Values | None, place: int, free: int
-    ) -> tuple[int, list[int]] | None:
-        """From ``place`` to the next stage along least values, and what reruns; ``None``: in a circle."""
-        tasks, stage = list[int](), self._stages[number]
-        resident = self._residents(number)
-        for _ in range(20 * len(stage.moves) + 20):
-            if following is None:
-                if values[place] == 0:
-                    return place, tasks
-            else:
-                at = np.searchsorted(stage.first.begin, place)
-                if at < len(stage.first.begin) and stage.first.begin[at] == place:
-                    end = int(stage.first.end[at])
-                    if (
-                        following[end] == values[place]
-                        and stage.first.slack[at] >= self._beside(stage.first, resident)[0]
-                    ):
-                        return end, tasks
-            step = self._step(stage, values, place, free, resident)
-            if step is None:
-                return None
-            place, task = step
-            if task is not None:
-                tasks.append(task)
-        return None
-
-    def _step(
-        self, stage: _Stage, values: Values, place: int, free: int, resident: Masks
-    ) -> tuple[int, int | None] | None:
-        for move in stage.moves:
-            if move.content is not None and not free >> move.content & 1:
-                continue
-            at = np.searchsorted(move.begin, place)
-            if at < len(move.begin) and move.begin[at] == place:
-                end = int(move.end[at])
-                if (
-                    values[end] + move.units == values[place]
-                    and move.slack[at] >= self._beside(move, resident)[0]
-                ):
-                    return end, move.task
-        for without, having in zip(stage.sets.without, stage.sets.having, strict=True):
-            at = np.searchsorted(having, place)
-            if at < len(having) and having[at] == place and values[without[at]] == values[place]:
-                return int(without[at]), None
-        return None
+    def start_place(self) -> int | None:
+        """Of the set with which a step begins; ``None`` where that does not fit."""
+        return self._place(0, self.of.starts & self.of.alive[0])
 
     def _ended(self, columns: int) -> Values:
-        number, sets = self.of.end, self._stages[self.of.end].sets
+        number, sets = self.of.end, self.stages[self.of.end].sets
         wanted = self._mask(number, self.of.ends)
         values = np.full((len(sets.masks), columns), _UNITS, dtype=np.int32)
         if wanted is not None:
@@ -312,13 +259,16 @@ class RamProgram:
         return values
 
     def _before_first_run(self, number: int, following: Values) -> Values:
-        stage = self._stages[number]
+        stage = self.stages[number]
         values = np.full((len(stage.sets.masks), following.shape[1]), _UNITS, dtype=np.int32)
-        reached = following[stage.first.end]
-        blocked = self._blocked(stage.first, self._residents(number))
+        able = self._able(stage.first, self._residents(number), 0)
+        if able is None:
+            return values
+        begin, end, _, blocked = able
+        reached = following[end]
         if blocked is not None:
             np.copyto(reached, _UNITS, where=blocked)
-        values[stage.first.begin] = reached
+        values[begin] = reached
         return values
 
     def _residents(self, number: int) -> Masks:
@@ -329,40 +279,59 @@ class RamProgram:
 
     def _pay(self, paid: Sequence[frozenset[int]]) -> None:
         """For listed residents, per column."""
-        away = [[c in some for some in paid] for c in self._listed]
-        self._away = np.array(away, dtype=np.bool_).reshape(len(self._listed), len(paid))
+        away = [[c in some for some in paid] for c in self.listed]
+        self._away = np.array(away, dtype=np.bool_).reshape(len(self.listed), len(paid))
 
-    def _beside(self, move: _Arcs, resident: Masks) -> Masks:
+    def _beside(self, move: Arcs, resident: Masks) -> Masks:
         """Bytes of residents per column, with those that are paid for and that ``move`` reads."""
-        mine = [place for place, c in enumerate(self._listed) if c in move.own] if move.own else []
-        if not mine:
+        if move.own not in self._mine:
+            mine = [place for place, c in enumerate(self.listed) if c in move.own]
+            sizes = [self.of.residents[self.listed[place]].bytes for place in mine]
+            self._mine[move.own] = np.array(mine, dtype=np.intp), np.array(sizes, dtype=np.int64)
+        places, read_bytes = self._mine[move.own]
+        if not len(places):
             return resident
-        sizes = np.array([self.of.residents[self._listed[place]].bytes for place in mine], dtype=np.int64)
-        more: Masks = resident + sizes @ self._away[mine]
+        more: Masks = resident + read_bytes @ self._away[places]
         return more
 
-    def _blocked(self, move: _Arcs, resident: Masks) -> npt.NDArray[np.bool_] | None:
-        """Where there is no room for ``move`` beside the residents, per column; ``None``: nowhere."""
-        resident = self._beside(move, resident)
-        if not len(move.slack) or move.slack.min() >= resident.max():
+    def _able(self, move: Arcs, resident: Masks, units: int | Values) -> Able | None:
+        """The arcs of ``move`` with room beside the residents in some column; ``None``: there are none."""
+        resident = self._beside(move, resident) if move.own else resident
+        low = int(resident.min())
+        if move.most_slack < low:
             return None
-        blocked: npt.NDArray[np.bool_] = move.slack[:, None] < resident[None, :]
-        return blocked
+        if move.least_slack >= int(resident.max()):
+            return move.begin, move.end, units, None
+        able = np.flatnonzero(move.slack >= low)
+        if 2 * len(able) > len(move.slack):
+            return move.begin, move.end, units, move.slack[:, None] < resident[None, :]
+        return move.begin[able], move.end[able], units, move.slack[able, None] < resident[None, :]
 
-    def _relax(self, number: int, values: Values, free: Sequence[int]) -> None:
+    def _page_ins(self, free: Sequence[int]) -> dict[int, Values]:
+        """By followed content, units of a page-in per column; nothing of what has a copy in none."""
+        found = {}
+        for content, joules in enumerate(self.of.page_in):
+            paid = [one >> content & 1 for one in free]
+            if joules < np.inf and any(paid):
+                found[content] = np.where(paid, self._units(joules), _UNITS).astype(np.int32)
+        return found
+
+    def _relax(self, number: int, values: Values) -> None:
         """Lower ``values``, in place, to the least over any sequence of transitions within the stage."""
         if self._finished():
             raise Stopped
-        stage, resident = self._stages[number], self._residents(number)
+        stage, resident, columns = self.stages[number], self._residents(number), values.shape[1]
         arcs = sum(len(move.begin) for move in stage.moves) + sum(map(len, stage.sets.without))
-        moves = [
-            (move.begin, move.end, units, self._blocked(move, resident))
-            for move in stage.moves
-            if (units := _units_by_column(move, free)) is not None
-        ]
+        moves = list[Able]()
+        for move in stage.moves:
+            if move.content is None or move.content in self._paid_units:
+                units = move.units if move.content is None else self._paid_units[move.content]
+                able = self._able(move, resident, units)
+                if able is not None:
+                    moves.append(able)
         before = int(values.sum(dtype=np.int64))
         while True:
-            self.worked += arcs * len(free)
+            self.worked += arcs * columns
             for begin, end, units, blocked in moves:
                 reached = values.take(end, axis=0)
                 reached += units
@@ -379,10 +348,10 @@ class RamProgram:
                 return
             before = after
 
-    def _moves(self, number: int, sets: FittingSets) -> list[_Arcs]:
+    def _moves(self, number: int, sets: FittingSets) -> list[Arcs]:
         """Reruns, last tasks first, then page-ins, of a stage."""
         of, alive = self.of, self.of.alive[number]
-        moves = list[_Arcs]()
+        moves = list[Arcs]()
         for run in reversed(of.again):
             if run.task < number <= run.last_stage and run.makes & alive:
                 begin, after = self._after(number, sets, run, self._mask(number, run.makes & alive) or 0)
@@ -390,12 +359,12 @@ class RamProgram:
                     end = np.searchsorted(sets.masks, after).astype(np.int32)
                     own, units = self._own(number, run), self._units(run.joules)
                     slack = self._room(run, own) - sets.bytes[begin]
-                    moves.append(_Arcs(begin, end, slack, units, task=run.task, own=own))
+                    moves.append(Arcs(begin, end, slack, units, task=run.task, own=own))
         for bit, content in enumerate(self._local[number]):
             if of.page_in[content] < np.inf:
                 units = self._units(of.page_in[content])
                 slack = of.budget_bytes - sets.bytes[sets.having[bit]]
-                moves.append(_Arcs(sets.without[bit], sets.having[bit], slack, units, content=content))
+                moves.append(Arcs(sets.without[bit], sets.having[bit], slack, units, content=content))
         return moves
 
     def _after(self, number: int, sets: FittingSets, run: Run, makes: int) -> tuple[Places, Masks]:
@@ -411,15 +380,15 @@ class RamProgram:
         there = sets.masks[end] == after  # else it leaves no room for the residents
         return begin[there], after[there]
 
-    def _first(self, number: int, sets: FittingSets, following: FittingSets | None) -> _Arcs:
+    def _first(self, number: int, sets: FittingSets, following: FittingSets | None) -> Arcs:
         """The first run of the stage's op."""
         nowhere, nothing = np.zeros(0, dtype=np.int32), np.zeros(0, dtype=np.int64)
         if following is None:
-            return _Arcs(nowhere, nowhere, nothing, 0)
+            return Arcs(nowhere, nowhere, nothing, 0)
         run, alive = self.of.first[number], self.of.alive[number + 1]
         needs = self._mask(number, run.needs)
         if needs is None:
-            return _Arcs(nowhere, nowhere, nothing, 0)
+            return Arcs(nowhere, nowhere, nothing, 0)
         able = ((sets.masks & needs) == needs) & (sets.bytes <= self.of.budget_bytes - run.beside_bytes)
         begin = np.flatnonzero(able).astype(np.int32)
         place = {content: bit for bit, content in enumerate(self._local[number + 1])}
@@ -433,7 +402,7 @@ class RamProgram:
         there[there] = following.masks[end[there]] == after[there]
         own = self._own(number, run)
         slack = self._room(run, own) - sets.bytes[begin]
-        return _Arcs(begin[there], end[there], slack[there], 0, own=own)
+        return Arcs(begin[there], end[there], slack[there], 0, own=own)
 
     def _own(self, number: int, run: Run) -> tuple[int, ...]:
         """Residents that a run in a stage reads."""
@@ -445,7 +414,7 @@ class RamProgram:
 
     def _place(self, number: int, contents: int) -> int | None:
         """Of a set among those of its stage; ``None`` where it does not fit."""
-        masks, mask = self._stages[number].sets.masks, self._mask(number, contents)
+        masks, mask = self.stages[number].sets.masks, self._mask(number, contents)
         if mask is None:
             return None
         place = int(np.searchsorted(masks, mask))

@@ -5,18 +5,17 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-import random
 from itertools import pairwise
 
 import pytest
 from helpers.oracle import least_joules
 from helpers.pace import few_or_many
 from helpers.random_problems import mixed_problem, random_limits
+from helpers.weights import tight_weights, weights_in_turn
 
 from poet.clock import WALL, WorkClock
-from poet.problem import Limits, Place, Problem, ProblemOp, Tensor, Transfer
+from poet.problem import Limits, Problem, Transfer
 from poet.simulator import simulate
-from poet.solvers import minimum_ram_bytes
 from poet.solvers.bounds.copies import CopiesBound, copies_bounds
 from poet.solvers.bounds.copies_master import MasterSearch
 from poet.solvers.bounds.followed import Followed, too_dear
@@ -36,52 +35,6 @@ def case(seed: int, tuning: Tuning = EACH_SIZE) -> tuple[Instance, float | None]
     best = least_joules(problem, limits)
     overhead = None if best is None else simulate(problem, best, limits).joules - problem.compute_joules
     return instance_of(problem, limits, tuning=tuning), overhead
-
-
-def tight_weights() -> tuple[Problem, Limits]:
-    """Three layers whose weights, no rerun makes them, must leave for a while in turn, in little RAM."""
-    write, read = Transfer(1.0, 1.0), Transfer(0.1, 0.1)
-    sizes = {"w1": 5, "w2": 4, "w3": 3, "bias": 1}
-    tensors = [
-        Tensor(name, size, read, write, initially=Place.RAM, finally_=Place.RAM)
-        for name, size in sizes.items()
-    ]
-    tensors += [Tensor(name, 8, read, write) for name in ("a", "b", "c")]
-    ops = (
-        ProblemOp("f1", ("w1", "bias"), ("a",), 1.0, 0.5),
-        ProblemOp("f2", ("w2", "a"), ("b",), 1.0, 0.5),
-        ProblemOp("f3", ("w3", "b"), ("c",), 1.0, 0.5),
-        ProblemOp("u3", ("c", "b", "w3"), (), 1.0, 0.5, updates=("w3",)),
-        ProblemOp("u2", ("c", "a", "w2"), (), 1.0, 0.5, updates=("w2",)),
-        ProblemOp("u1", ("c", "a", "w1", "bias"), (), 1.0, 0.5, updates=("w1", "bias")),
-    )
-    return Problem("tight weights", tuple(tensors), ops), Limits(ram_budget_bytes=23)
-
-
-def weights_in_turn(seed: int) -> tuple[Problem, Limits]:
-    """Two or three layers of random weights, in RAM that is at most a few bytes above the least."""
-    draw = random.Random(seed)
-    layers = range(draw.choice([2, 3, 3]))
-
-    def transfers() -> tuple[Transfer, Transfer]:
-        write, read = draw.uniform(0.5, 1.5), draw.uniform(0.05, 0.15)
-        return Transfer(write, write), Transfer(read, read)
-
-    sizes = {f"w{n}": draw.randint(1, 6) for n in layers} | {"bias": 1}
-    tensors = [
-        Tensor(name, size, *transfers(), initially=Place.RAM, finally_=Place.RAM)
-        for name, size in sizes.items()
-    ]
-    tensors += [Tensor(f"a{n}", draw.randint(6, 9), *transfers()) for n in layers]
-    inputs = ["bias", *(f"a{n}" for n in layers)]
-    ops = [ProblemOp(f"f{n}", (f"w{n}", inputs[n]), (f"a{n}",), draw.uniform(0.5, 2.0), 0.5) for n in layers]
-    for n in reversed(layers):
-        reads = tuple(dict.fromkeys((inputs[-1], f"w{n}", inputs[n])))
-        updates = (f"w{n}",) if n else ("w0", "bias")
-        ops.append(ProblemOp(f"u{n}", reads, (), draw.uniform(0.5, 2.0), 0.5, updates=updates))
-    problem = Problem(f"weights in turn {seed}", tuple(tensors), tuple(ops))
-    least = minimum_ram_bytes(problem, Limits()).bytes
-    return problem, Limits(ram_budget_bytes=least + draw.randint(0, 3))
 
 
 @functools.cache

@@ -20,9 +20,11 @@ from poet.solvers.search.copies_turns import CopiesTurns, Pace
 from poet.solvers.search.finders import GREEDY
 from poet.solvers.search.model_runs import ModelRuns
 from poet.solvers.search.standing import Standing
+from poet.tuning import DEFAULT
 
 STEP = training_like(8, seed=3)
 LIMIT_SECONDS = 100.0
+LONGEST_SECONDS = min(LIMIT_SECONDS * DEFAULT.copies.promising_share, DEFAULT.copies.most_seconds)
 
 
 def turns(shares: Sequence[float], monkeypatch: pytest.MonkeyPatch, *, seconds: float = 1.0) -> CopiesTurns:
@@ -64,9 +66,11 @@ def test_a_bound_that_stands_still_has_its_share_and_no_more(monkeypatch: pytest
     assert not still.leads
 
 
-def test_a_bound_that_rises_goes_on_to_about_half_of_the_time_left(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bound_that_rises_goes_on_to_most_of_the_time_left(monkeypatch: pytest.MonkeyPatch) -> None:
     rising = turns([0.009 * n for n in range(100)], monkeypatch)
-    assert 40.0 < spent(rising, 0.15) <= 50.0  # the last seconds alone promise nothing
+    assert (
+        LONGEST_SECONDS - 10.0 < spent(rising, 0.15) <= LONGEST_SECONDS
+    )  # the last seconds alone promise nothing
     assert rising.leads
 
 
@@ -82,9 +86,9 @@ def test_what_rises_too_slowly_promises_nothing(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_no_longer_round_is_begun_than_the_longer_turn_has_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A round of 9 s, begun at 45 s of 50, would end at 54."""
-    long = turns([0.15 * n for n in range(7)], monkeypatch, seconds=9.0)
-    assert spent(long, 0.15) == pytest.approx(45.0, abs=0.1)
+    """A round of 9 s, begun at 54 s of 60, would end at 63."""
+    long = turns([0.1 * n for n in range(10)], monkeypatch, seconds=9.0)
+    assert spent(long, 0.15) == pytest.approx(9.0 * (LONGEST_SECONDS // 9.0), abs=0.1)
 
 
 def test_a_search_that_is_over_promises_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,266 @@
+"""Cheapest steps of a `RamProgram`, walked along its tables, and what they rule out: which sets lack a copy.
+
+A walked step is a *path*: it pages in some contents and leaves so many bytes for residents. It is open to
+each set of copies that has these contents, and whose residents take no more than that; D of a set is at most
+the joules of a path that is open to it, which takes no program to know. `KnownPaths` keeps them, and tells
+which copies a set cannot be grown by if its D is to stay high, and which few copies all that is known needs
+(the duality of implicit hitting sets: Moreno-Centeno and Karp 2013).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from poet.solvers.bounds.ram_program import Arcs, RamProgram, Stage, Values
+
+Flags = npt.NDArray[np.bool_]
+Places = npt.NDArray[np.intp]
+
+
+class Paid(NamedTuple):
+    """A set of copies as `RamProgram.least` takes it: see there."""
+
+    free: int
+    steps: int | None
+    paid: frozenset[int]
+
+
+@dataclass(frozen=True, slots=True)
+class RamPath:
+    """A step of least joules for some set of copies.
+
+    Attributes:
+        joules: of its reruns and page-ins.
+        reruns: per stage, in order.
+        paged: followed contents that it pages in, as bits.
+        demands: per stage and listed residents that it reads there, the least bytes left for residents.
+    """
+
+    joules: float
+    reruns: dict[int, tuple[int, ...]]
+    paged: int
+    demands: dict[tuple[int, tuple[int, ...]], int]
+
+
+class _Walk:
+    """Along the tables of one set of copies.
+
+    Args:
+        program: whose tables they are.
+        copies: the set.
+    """
+
+    def __init__(self, program: RamProgram, copies: Paid) -> None:
+        self.program, self.copies = program, copies
+        self.paged, self.reruns = 0, dict[int, tuple[int, ...]]()
+        self.demands = dict[tuple[int, tuple[int, ...]], int]()
+
+    def through(self, number: int, values: Values, following: Values | None, place: int) -> int | None:
+        """From ``place`` to the next stage along least values; ``None``: in a circle."""
+        stage, tasks = self.program.stages[number], list[int]()
+        for _ in range(20 * len(stage.moves) + 20):
+            if following is None:
+                if values[place] == 0:
+                    break
+            else:
+                at = _at(stage.first, place)
+                if at is not None:
+                    end = int(stage.first.end[at])
+                    if following[end] == values[place] and self._fits(number, stage.first, at):
+                        self._note(number, stage.first, at)
+                        place = end
+                        break
+            step = self._step(number, stage, values, place)
+            if step is None:
+                return None
+            place, task = step
+            if task is not None:
+                tasks.append(task)
+        else:
+            return None
+        if tasks:
+            self.reruns[number] = tuple(tasks)
+        return place
+
+    def _step(self, number: int, stage: Stage, values: Values, place: int) -> tuple[int, int | None] | None:
+        for move in stage.moves:
+            if move.content is not None and not self.copies.free >> move.content & 1:
+                continue
+            at = _at(move, place)
+            if at is not None:
+                end = int(move.end[at])
+                if values[end] + move.units == values[place] and self._fits(number, move, at):
+                    self._note(number, move, at)
+                    return end, move.task
+        for without, having in zip(stage.sets.without, stage.sets.having, strict=True):
+            at = int(np.searchsorted(having, place))
+            if at < len(having) and having[at] == place and values[without[at]] == values[place]:
+                return int(without[at]), None
+        return None
+
+    def _fits(self, number: int, move: Arcs, at: int) -> bool:
+        needed = self.program.beside(number, move.own, self.copies.steps, self.copies.paid)
+        return bool(move.slack[at] >= needed)
+
+    def _note(self, number: int, move: Arcs, at: int) -> None:
+        self.paged |= 0 if move.content is None else 1 << move.content
+        key = number, tuple(c for c in move.own if c in self.program.listed)
+        slack = int(move.slack[at])
+        self.demands[key] = min(slack, self.demands.get(key, slack))
+
+
+def _at(move: Arcs, place: int) -> int | None:
+    """Which of the arcs begins at ``place``."""
+    at = int(np.searchsorted(move.begin, place))
+    return at if at < len(move.begin) and move.begin[at] == place else None
+
+
+def walked(program: RamProgram, tables: Sequence[Values], column: int, copies: Paid) -> RamPath | None:
+    """A cheapest step of a set of copies; ``None`` where none is below the cap.
+
+    Args:
+        program: that computed the tables.
+        tables: of `RamProgram.least`, the last stage's first.
+        column: of the set.
+        copies: the set.
+    """
+    place, end = program.start_place(), program.of.end
+    if place is None or tables[-1][place, column] >= program.cap_units:
+        return None
+    units, walk = int(tables[-1][place, column]), _Walk(program, copies)
+    for number in range(end + 1):
+        following = tables[end - number - 1][:, column] if number < end else None
+        place = walk.through(number, tables[end - number][:, column], following, place)
+        if place is None:
+            return None
+    return RamPath(units * program.joules_per_unit, walk.reruns, walk.paged, walk.demands)
+
+
+def cheapest(program: RamProgram, copies: Paid) -> RamPath | None:
+    """A cheapest step of a set of copies, by a program of its own."""
+    tables = list[Values]()
+    program.least([copies.free], [copies.steps], [copies.paid], tables)
+    return walked(program, tables, 0, copies)
+
+
+class KnownPaths:
+    """The paths walked so far, and which of them are open to which sets of copies.
+
+    Args:
+        program: of the paths; how it counts residents no longer changes.
+        joules: of each copy, by content, and of steps, below 0.
+        at_once: paths that are looked at together, at most.
+
+    Attributes:
+        joules: of each path.
+    """
+
+    def __init__(self, program: RamProgram, joules: dict[int, float], at_once: int) -> None:
+        self.program, self._copies, self._at_once = program, joules, at_once
+        self._followed = [c for c in joules if c in program.of.number]
+        self._listed = list(program.listed)
+        self._steps = sum(c < 0 for c in joules)
+        self._rows = dict[tuple[int, tuple[int, ...]], int]()  # what asks for room: a stage, what it reads
+        self._sizes = np.zeros((0, len(self._listed)), dtype=np.int64)  # per row, that a copy frees
+        self._fixed = np.zeros((0, self._steps + 1), dtype=np.int64)  # per row and steps, what stays
+        self._uses = np.zeros((0, len(self._followed)), dtype=np.bool_)
+        self._room = np.zeros((0, 0), dtype=np.int64)
+        self.joules = np.zeros(0)
+
+    def add(self, path: RamPath) -> None:
+        """One more; what asks for no more room than is always there is forgotten."""
+        for key in path.demands.keys() - self._rows.keys():
+            number, own = key
+            there, of = self.program.residents_at(number), self.program.of
+            size = [of.residents[c].bytes if c in there and c not in own else 0 for c in self._listed]
+            rest = sum(of.residents[c].bytes for c in own)
+            counts = [*range(self._steps), None]
+            self._rows[key] = len(self._sizes)
+            self._sizes = np.vstack([self._sizes, np.array([size], dtype=np.int64).reshape(1, -1)])
+            fixed = [rest + self.program.resident_bytes(number, steps) for steps in counts]
+            self._fixed = np.vstack([self._fixed, np.array([fixed], dtype=np.int64)])
+        rows = len(self._sizes)
+        most = np.iinfo(np.int64).max
+        room = np.full((len(self.joules) + 1, rows), most, dtype=np.int64)
+        room[:-1, : self._room.shape[1]] = self._room
+        for key, slack in path.demands.items():
+            room[-1, self._rows[key]] = slack
+        used = [bool(path.paged >> self.program.of.number[c] & 1) for c in self._followed]
+        self._room = room
+        self._uses = np.vstack([self._uses, np.array([used], dtype=np.bool_).reshape(1, -1)])
+        self.joules = np.append(self.joules, path.joules)
+
+    def open_to(self, copies: Collection[int], below_joules: float) -> Places:
+        """The paths below these joules that a set of copies allows."""
+        lacking = np.array([c not in copies for c in self._followed], dtype=np.bool_)
+        paths = np.flatnonzero((self.joules < below_joules) & ~(self._uses & lacking).any(axis=1))
+        return paths[(self._room[paths] >= self._needed(copies)).all(axis=1)]
+
+    def blocked(self, copies: Collection[int], below_joules: float) -> set[int]:
+        """Copies, few and not among these, without which no known path below these joules is open; nothing
+        where a path is open to ``copies`` itself.
+        """
+        has, without = set(self._copies), list[int]()
+        while len(paths := self.open_to(has, below_joules)):
+            one = self._wanted(has, copies, paths[: self._at_once])
+            if one is None:
+                return set()
+            has.remove(one)
+            without.append(one)
+        for one in without:
+            if not len(self.open_to(has | {one}, below_joules)):
+                has.add(one)
+        return self._copies.keys() - has
+
+    def _wanted(self, has: set[int], copies: Collection[int], paths: Places) -> int | None:
+        """Of ``has``, not of ``copies``: what closes many of the paths, and costs much."""
+        room = self._room[paths] - self._needed(has)
+        closed = np.any(room[:, :, None] < self._sizes[None, :, :], axis=1)
+        counts = dict(zip(self._followed, self._uses[paths].sum(axis=0), strict=True))
+        counts |= dict(zip(self._listed, closed.sum(axis=0), strict=True))
+        steps = self._steps_of(has)
+        last = next((n for n in range(steps, 0, -1) if -n not in copies), 0)
+        if last:  # without a step those after it count for nothing
+            more = self._fixed[:, last - 1] - self._fixed[:, steps]
+            counts[-last] = (room < more).any(axis=1).sum()
+        able = [c for c in counts if c in has and c not in copies]
+        if not able:
+            return None
+        sizes = self.program.of.residents
+        return max(able, key=lambda c: (counts[c] * self._copies[c], sizes[c].bytes if c in sizes else 0, c))
+
+    def missing_one(self, copies: Collection[int], below_joules: float) -> set[int]:
+        """Each copy that, by itself, would open a known path below these joules to ``copies``."""
+        lacking = np.array([c not in copies for c in self._followed], dtype=np.bool_)
+        lacks = self._uses & lacking
+        number = lacks.sum(axis=1)
+        number[self.joules >= below_joules] = len(self._followed) + 1
+        room = self._room - self._needed(copies)
+        fits = (room >= 0).all(axis=1)
+        found = {self._followed[place] for place in np.flatnonzero(lacks[fits & (number == 1)].any(axis=0))}
+        tight = room[~fits & (number == 0)][-self._at_once :]
+        frees = self._sizes * np.array([c not in copies for c in self._listed], dtype=np.int64)
+        steps = self._steps_of(copies)
+        if len(tight):
+            enough: Flags = (tight[:, :, None] + frees[None, :, :] >= 0).all(axis=1).any(axis=0)
+            found.update(self._listed[place] for place in np.flatnonzero(enough))
+            if steps < self._steps:
+                more = self._fixed[:, steps] - self._fixed[:, steps + 1]
+                if (tight + more >= 0).all(axis=1).any():
+                    found.add(-1 - steps)
+        return found
+
+    def _needed(self, copies: Collection[int]) -> npt.NDArray[np.int64]:
+        """Per row, bytes that residents take."""
+        stay = np.array([c not in copies for c in self._listed], dtype=np.bool_)
+        needed: npt.NDArray[np.int64] = self._sizes @ stay + self._fixed[:, self._steps_of(copies)]
+        return needed
+
+    def _steps_of(self, copies: Collection[int]) -> int:
+        """How many steps there are: one without those before it counts for nothing."""
+        return next((n for n in range(self._steps) if -1 - n not in copies), self._steps)
