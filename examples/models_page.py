@@ -177,9 +177,7 @@ MEMORY_TEXT = """\
 *Keep everything* and *lower bound* are with parameters at home in RAM. *All saves packed*: with
 [bits and bytes](strips.md#bits-and-bytes-for-backward) wherever they can stand for what backward reads; the
 next column compares that with before, both without the parameters. *With homes chosen* is the lower bound
-as by `--home auto`, with the op that makes it: all ops whole as by `--gradients keep`, and as now. Rows made
-before ops could run in [more blocks](strips.md#more-blocks-where-ram-is-dear) have the last column of then:
-the bounds since are on that page.
+as by `--home auto`, with the op that makes it: all ops whole as by `--gradients keep`, and as now.
 """
 WHOLE_TEXT = """\
 ## The same costs and planner, every op whole
