@@ -18,6 +18,8 @@ from poet.errors import KernelFactsError
 from poet.kernel_allocations import KernelAllocation
 
 FORMAT, FORMAT_VERSION = "poet-kernel-facts", 1
+PYTORCH = "pytorch-cpu"
+"""The library of PyTorch's kernels for processors, by its name in profiles and records."""
 
 _MOST_ALIGNMENT_BYTES = 1 << 21
 

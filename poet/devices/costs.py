@@ -1,4 +1,4 @@
-"""From a training graph and a device to costs, and from costs to a planning problem.
+"""From a training graph and a device to what each op and each transfer costs.
 
 An op that the profile has a measured row for lasts as long as that says, any other
 ``max(flops / throughput of its class, bytes moved / memory bandwidth)`` plus the overhead of a call;
@@ -20,17 +20,14 @@ from poet.devices.cost_table import row_of
 from poet.devices.measurements import op_time
 from poet.devices.op_rows import plain_form, row_key
 from poet.devices.profile import Direction, OpClass, OpTimes, Profile, Storage
-from poet.errors import GraphError, InputError, ProfileError
-from poet.graph import Buffer, Graph, Op, Ref, Strip, TensorType
-from poet.kernel_facts import KernelFacts, stated
+from poet.errors import GraphError
+from poet.graph import Graph, Op, Ref, Strip, TensorType
+from poet.kernel_facts import PYTORCH
 from poet.operators import WRITES
-from poet.problem import Place, Problem, ProblemOp, Tensor, Transfer
+from poet.problem import Transfer
 from poet.strips import copied_blocks
-from poet.units import parse_factor, parse_seconds
 
 _WORD_BYTES = 4
-PYTORCH = "pytorch-cpu"
-"""The library of kernels of which some results are copied over operands block by block."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,136 +278,3 @@ def _with_erase(write: Transfer, storage: Storage, stored_bytes: int) -> Transfe
     return Transfer(
         write.seconds + blocks * erase.block_seconds.value, write.joules + blocks * erase.block_joules.value
     )
-
-
-def kernels_on(profile: Profile, graph: Graph, measured: KernelFacts, *others: KernelFacts) -> KernelFacts:
-    """The facts of the kernels that run ``graph`` on ``profile``'s device.
-
-    The workspace that the profile states for every op, with a strip's block beside it; else the facts of the
-    profile's library; else, where there are none, the workspaces of the ``measured`` one.
-    """
-    library, workspace = profile.kernels.name, profile.kernels.workspace_bytes
-    if workspace is not None:
-        blocks = {op.name: 0 if op.strip is None else op.strip.block_bytes for op in graph.ops}
-        return stated(library, blocks, workspace_bytes=workspace.value)
-    known = {facts.library: facts for facts in (*others, measured)}
-    return known.get(library) or measured.workspaces_as(library)
-
-
-def build_problem(
-    graph: Graph, profile: Profile, kernels: KernelFacts, *, home: Place = Place.RAM
-) -> Problem:
-    """The planning problem of one training step of ``graph`` on ``profile``'s device.
-
-    Args:
-        graph: the training step.
-        profile: of the device.
-        kernels: whose workspaces are counted; see `kernels_on`.
-        home: where parameters, optimizer state, module state and constants are between steps. At
-            home in RAM, those that no op updates have a valid copy in storage as well. `Place.EITHER`:
-            as the plan chooses, one by one.
-
-    Raises:
-        ProfileError: ``home`` is storage and the device has none.
-        UnsupportedOperator: an op has no row in the cost table.
-    """
-    if home is Place.BOTH:
-        raise InputError("parameters are at home in ram or in storage, not in both")
-    if home is Place.EITHER and profile.storage is None:
-        home = Place.RAM
-    if home is Place.STORAGE and profile.storage is None:
-        raise ProfileError(f"{profile.name} has no storage for parameters to live in; keep them in RAM")
-    costs = estimate(graph, profile)
-    kept = {graph.buffer_of(value) for value in (graph.loss, *graph.predictions)}
-    updated = {name for op in graph.ops for name in op.updates}
-    persistent = graph.persistent()
-    places = {
-        buffer.name: _places(
-            home,
-            persistent=buffer.name in persistent,
-            updated=buffer.name in updated,
-            kept=buffer.name in kept,
-            stored=profile.storage is not None,
-        )
-        for buffer in graph.buffers
-    }
-    storage = profile.storage
-    return Problem(
-        name=graph.name,
-        source=f"poet's cost model for {profile.title}",
-        tensors=tuple(
-            _tensor(buffer, costs.buffers[buffer.name], *places[buffer.name]) for buffer in graph.buffers
-        ),
-        ops=tuple(
-            _problem_op(graph, op, costs.ops[op.name], kernels.of(op.name).workspace_bytes)
-            for op in graph.ops
-        ),
-        alignment_bytes=profile.memory.alignment_bytes.value,
-        idle_watts=profile.charged_idle_watts,
-        background_storage=storage is not None and storage.transfers == "background",
-        storage_capacity_bytes=storage.capacity_bytes.value if storage and storage.capacity_bytes else None,
-        kernels=kernels.library,
-    )
-
-
-def _places(
-    home: Place, *, persistent: bool, updated: bool, kept: bool, stored: bool
-) -> tuple[Place | None, Place | None]:
-    """Where a buffer is when the step begins and where its last content must be when it ends.
-
-    What is handed to the caller, ``kept``, ends in RAM, and a parameter among it is at home there.
-    """
-    if not persistent:
-        return None, Place.RAM if kept else None
-    if home is Place.STORAGE and not kept:
-        return Place.STORAGE, Place.STORAGE if updated else None
-    if home is Place.EITHER and not kept:
-        return Place.EITHER, None
-    return Place.BOTH if stored and not updated else Place.RAM, Place.RAM
-
-
-def _tensor(buffer: Buffer, cost: BufferCost, initially: Place | None, finally_: Place | None) -> Tensor:
-    return Tensor(
-        name=buffer.name,
-        bytes=buffer.size_bytes,
-        page_in=cost.page_in,
-        page_out=cost.page_out,
-        role=buffer.role.value,
-        initially=initially,
-        finally_=finally_,
-        stored_bytes=cost.stored_bytes,
-        move=cost.move,
-    )
-
-
-def _problem_op(graph: Graph, op: Op, cost: OpCost, workspace_bytes: int) -> ProblemOp:
-    inputs = tuple(dict.fromkeys((*graph.reads(op.call), *op.updates)))
-    rerun = graph.reads(op.recall) if op.recall is not None else None
-    return ProblemOp(
-        name=op.name,
-        inputs=inputs,
-        outputs=graph.writes(op),
-        seconds=cost.seconds,
-        joules=cost.joules,
-        workspace_bytes=workspace_bytes,
-        updates=op.updates,
-        recompute_inputs=rerun if rerun is not None and rerun != inputs else None,
-        recomputable=rerun is not None,
-        random=op.random,
-    )
-
-
-def deadline_seconds(text: str, problem: Problem) -> float:
-    """The deadline in ``"1.3x"``, relative to running every op of ``problem`` once, or in ``"20ms"``.
-
-    Raises:
-        InputError: ``text`` is neither.
-    """
-    factor = parse_factor(text)
-    try:
-        seconds = parse_seconds(text) if factor is None else factor * problem.compute_seconds
-    except InputError:
-        seconds = math.nan
-    if not 0 < seconds < math.inf:
-        raise InputError(f"{text!r} is not a deadline; write for example 1.3x or 20ms")
-    return seconds

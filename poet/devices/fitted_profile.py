@@ -31,6 +31,7 @@ from poet.devices.profile import OpClass, Profile, Throughput
 from poet.devices.proportions import share_by_evidence, with_share
 from poet.devices.sense import contradictions
 from poet.errors import InputError
+from poet.kernel_facts import PYTORCH
 
 _LEAST_OPS = 5
 _WATTS_WIDTH = 0.02
@@ -151,7 +152,7 @@ def _skeleton(found: Measurements, name: str, base: Profile | None, threads: int
         "name": name,
         "title": re.sub(r"\b\d+x |[\d.]+ ?[GM]Hz", "", f"{host.title} by PyTorch").strip(),
         "notes": f"Fitted to measurements of {found.date} with torch {host.torch}, {threads_told}{beside}.",
-        "kernels": {"name": "pytorch-cpu"},
+        "kernels": {"name": PYTORCH},
         "memory": memory,
     }
 

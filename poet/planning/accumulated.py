@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
-from poet.devices.costs import build_problem, kernels_on
+from poet.devices.device_problem import build_problem, kernels_on
 from poet.errors import Infeasible, InputError, InvalidSchedule, OutOfTime, PlanError
 from poet.graph import Graph
 from poet.kernel_facts import KernelFacts

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from poet.devices.costs import build_problem, kernels_on
+from poet.devices.device_problem import build_problem, kernels_on
 from poet.errors import InputError, InvalidSchedule
 from poet.graph import Graph
 from poet.homes import DecidedProblem, as_decided
 from poet.kernel_facts import KernelFacts
-from poet.memory.demand import demand_of
+from poet.memory.demand import Demand, demand_of
 from poet.memory.places import replayed
 from poet.planning.held_back import for_the_budget, with_its_moves
 from poet.planning.online_guard import guard
@@ -150,7 +150,7 @@ class _Rounds:
                 answer = for_the_budget(answer, first, self.options, arena_bytes - within_bytes)
             demand, seconds = demand_of(self.problem, schedule, self.kernels), options.time_limit_seconds
             arena = arena_around(plan, self.problem, schedule, demand, time_limit_seconds=seconds)
-            self.offer(answer, arena)
+            self.offer(answer, demand, arena)
             if first is None and (arena is None or arena.moves):
                 self.offer_the_start(answer)
             if self.is_near(answer):
@@ -161,17 +161,12 @@ class _Rounds:
             options = replace(self.options, time_limit_seconds=share)
         return self.best
 
-    def offer(self, answer: Solution, arena: Arena | None) -> None:
+    def offer(self, answer: Solution, demand: Demand, arena: Arena | None) -> None:
         """Keep ``answer`` in ``arena``, if it has one and takes least with its moves."""
         if arena is None:
             return
         assert answer.schedule is not None
-        moved = replayed(
-            demand_of(self.problem, answer.schedule, self.kernels),
-            arena.offsets_bytes,
-            arena.size_bytes,
-            arena.moves,
-        ).moved()
+        moved = replayed(demand, arena.offsets_bytes, arena.size_bytes, arena.moves).moved()
         trace = judge(self.problem, answer.schedule, limits_beside(self.plan), moved)
         if self.best is None or trace.joules < (self.best[0].joules or 0.0):
             self.best = with_its_moves(replace(answer, trace=trace), self.options), arena
@@ -188,7 +183,8 @@ class _Rounds:
         begun = replace(answer, schedule=start, trace=trace, solver=self.options.start_by)
         if trace.joules > (answer.joules or 0.0):
             begun = replace(begun, status=Status.FEASIBLE, proof="", message="")
-        self.offer(begun, arena_like(self.plan, near, demand_of(self.problem, start, self.kernels)))
+        demand = demand_of(self.problem, start, self.kernels)
+        self.offer(begun, demand, arena_like(self.plan, near, demand))
 
     def is_near(self, answer: Solution) -> bool:
         """Whether the best takes so little more than ``answer`` without moves that no search is worth it."""

@@ -6,7 +6,8 @@ import math
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from poet.devices.costs import build_problem, deadline_seconds, estimate
+from poet.devices.costs import estimate
+from poet.devices.device_problem import build_problem, deadline_seconds
 from poet.devices.profile import Profile
 from poet.devices.spread import Price, spread
 from poet.errors import Infeasible, InputError, OutOfTime

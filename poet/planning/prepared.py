@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from poet.brief import shortened, told
-from poet.devices.costs import build_problem, kernels_on
+from poet.devices.device_problem import build_problem, kernels_on
 from poet.devices.load import load_profile
 from poet.devices.profile import Profile
 from poet.errors import one_of

@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from poet.alternatives import most_at_once, taken_by, without_names
-from poet.devices.costs import build_problem, kernels_on
+from poet.devices.device_problem import build_problem, kernels_on
 from poet.graph import Graph
 from poet.homes import decided
 from poet.kernel_facts import KernelFacts

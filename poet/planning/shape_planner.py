@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from poet.calls import TensorType
-from poet.devices.costs import build_problem, kernels_on
+from poet.devices.device_problem import build_problem, kernels_on
 from poet.devices.load import load_profile
 from poet.devices.profile import Profile
 from poet.errors import Infeasible, InputError, InvalidSchedule, PoetError

@@ -20,7 +20,7 @@ import torch  # noqa: E402
 from helpers.nets import NETS  # noqa: E402
 from helpers.tiny_nets import MICRO_NETS  # noqa: E402
 
-from poet.devices.costs import build_problem, kernels_on  # noqa: E402
+from poet.devices.device_problem import build_problem, kernels_on  # noqa: E402
 from poet.devices.load import load_profile  # noqa: E402
 from poet.frontend.trace import TrainingStep, trace_training_step  # noqa: E402
 from poet.homes import decided  # noqa: E402

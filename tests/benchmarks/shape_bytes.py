@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 
 import poet
-from poet.devices.costs import build_problem, kernels_on
+from poet.devices.device_problem import build_problem, kernels_on
 from poet.devices.load import load_profile
 from poet.errors import InputError
 from poet.planning.beside import at_home, limits_beside

@@ -21,15 +21,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from poet.devices.cost_rules import Operands
 from poet.devices.cost_table import TABLE, row_of
-from poet.devices.costs import (
-    _op_cost,
-    buffer_cost,
-    build_problem,
-    deadline_seconds,
-    estimate,
-    kernels_on,
-    op_seconds,
-)
+from poet.devices.costs import _op_cost, buffer_cost, estimate, op_seconds
+from poet.devices.device_problem import build_problem, deadline_seconds, kernels_on
 from poet.devices.load import load_profile, profile_names
 from poet.devices.profile import PARENT, OpClass, Profile
 from poet.errors import InputError, ProfileError, UnsupportedOperator

@@ -12,7 +12,7 @@ from helpers.schedules import keep_everything
 from poet.cli.devices import app
 from typer.main import get_command
 
-from poet.devices.costs import build_problem
+from poet.devices.device_problem import build_problem
 from poet.devices.load import load_profile
 from poet.devices.profile import Profile
 from poet.devices.spread import GROUPS, SIDES, Spread, at_ends, spread

@@ -16,7 +16,7 @@ from torch import nn
 from torch.optim import lr_scheduler
 
 from poet import api
-from poet.devices.costs import build_problem
+from poet.devices.device_problem import build_problem
 from poet.devices.load import load_profile
 from poet.errors import InputError, ModelError
 from poet.frontend.optimizers import Lion, spec_of

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from poet.api import Planned
 from poet.api import plan as plan_module
 from poet.calls import TensorType, contiguous
-from poet.devices.costs import build_problem, kernels_on
+from poet.devices.device_problem import build_problem, kernels_on
 from poet.devices.load import load_profile
 from poet.errors import Infeasible, InputError
 from poet.frontend.plain import PlainTrainer

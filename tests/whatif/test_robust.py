@@ -23,7 +23,7 @@ from torch import nn
 from typer.testing import CliRunner
 from zoo import export
 
-from poet.devices.costs import build_problem
+from poet.devices.device_problem import build_problem
 from poet.devices.load import load_profile
 from poet.devices.profile import Profile
 from poet.devices.spread import AXES, SIDES, at_ends, uncertain_groups

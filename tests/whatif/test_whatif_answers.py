@@ -16,7 +16,7 @@ import pytest
 from helpers.hand_net import graph as hand_graph
 
 import poet
-from poet.devices.costs import build_problem
+from poet.devices.device_problem import build_problem
 from poet.devices.load import load_profile
 from poet.devices.profile import Profile
 from poet.errors import InputError

@@ -14,13 +14,14 @@ from torch import Tensor
 
 from poet.errors import PlanError, nearest
 from poet.graph import Call
+from poet.kernel_facts import PYTORCH
 from poet.operators import ATEN, OWN, RANDOM
 from poet.runtime.kernels import ctc, logits, norms, packed, padded, recurrent, tables, updates
 from poet.runtime.kernels.arguments import resolve
 from poet.runtime.kernels.aten import Kernel, aten
 from poet.runtime.kernels.drawing import DRAWN
 
-LIBRARY = "pytorch-cpu"
+LIBRARY = PYTORCH
 """What profiles and plans call torch's kernels."""
 ALIGNMENT_BYTES = 64
 """What torch's CPU allocator aligns to."""
