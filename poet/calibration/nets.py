@@ -77,6 +77,20 @@ def _dense(channels: int) -> nn.Module:
     )
 
 
+def _padded(channels: int) -> nn.Module:
+    """Dense convolutions of channels that fill no vector: their kernels fill up the last block."""
+    more, most = channels + 12, 2 * channels
+    return nn.Sequential(
+        *_normed(3, channels, 3),
+        _Residual(*_normed(channels, channels, 3)),
+        *_normed(channels, more, 3, 2),
+        nn.Conv2d(more, most, 1),
+        nn.ReLU(),
+        *_normed(most, channels, 3),
+        *_classes_of(channels),
+    )
+
+
 def _separable(channels: int) -> nn.Module:
     """Depthwise, grouped and pointwise convolutions."""
     return nn.Sequential(
@@ -169,18 +183,20 @@ def _fit_net(kind: str, size: int) -> StepNet:
     batch = (2, 4, 8, 16)[size]
     pixels, channels = (16, 32, 32, 64)[size], (8, 16, 32, 32)[size]
     width, length, rows = (32, 64, 128, 192)[size], (16, 32, 64, 128)[size], (16, 64, 512, 2048)[size]
+    uneven = (12, 20, 36, 52)[size]
     nets: dict[str, tuple[Callable[[], nn.Module], Callable[[], Tensor], str]] = {
         "dense": (lambda: _dense(channels), _normal(batch, 3, pixels, pixels), "momentum"),
         "separable": (lambda: _separable(channels), _normal(batch, 3, pixels, pixels), "sgd"),
         "tokens": (lambda: _Tokens(width, 2), _normal(batch, length, 32), "adamw"),
         "gates": (lambda: _Gates(2 * width), _normal(rows, 64), "sgd"),
         "wide": (lambda: _wide(8 * width), _normal(4 * batch, 64), "adamw"),
+        "padded": (lambda: _padded(uneven), _normal(batch, 3, pixels, pixels), "sgd"),
     }
     build, inputs, optimizer = nets[kind]
     return StepNet(f"{kind}-{size}", build, inputs, optimizer)
 
 
-FIT_KINDS = ("dense", "separable", "tokens", "gates", "wide")
+FIT_KINDS = ("dense", "separable", "tokens", "gates", "wide", "padded")
 FIT_SIZES = (1, 3, 0, 2)
 """Most telling first: a calibration that ends early has both ends."""
 

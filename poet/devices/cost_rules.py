@@ -132,6 +132,12 @@ _BACKWARD = {
 }
 
 
+DENSE_CONVOLUTIONS = frozenset(
+    (OpClass.CONVOLUTION, OpClass.CONVOLUTION_BACKWARD, OpClass.POINTWISE, OpClass.POINTWISE_BACKWARD)
+)
+"""In which each output channel is a sum over all input channels."""
+
+
 def convolution_class(o: Operands) -> OpClass:
     """Of the kernel that the weight and the groups ask for."""
     return _kernel_of(o.tensor(1), o.argument(8))

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from poet.devices.cost_rules import (
+    DENSE_CONVOLUTIONS,
     Operands,
     Rule,
     attention,
@@ -56,6 +57,7 @@ class OperatorCost:
         gathers: of its first input it reads only as many elements as it writes.
         more_bytes: moved beside inputs and outputs, each once.
         special_class: the class of a run, where that follows from its arguments.
+        weight: the positional argument that is a convolution's.
     """
 
     op_class: OpClass
@@ -64,10 +66,18 @@ class OperatorCost:
     gathers: bool = False
     more_bytes: Rule | None = None
     special_class: Callable[[Operands], OpClass] | None = None
+    weight: int | None = None
 
     def class_of(self, operands: Operands) -> OpClass:
         """What limits this run."""
         return self.op_class if self.special_class is None else self.special_class(operands)
+
+    def channels_of(self, operands: Operands) -> tuple[int, int] | None:
+        """The first two sizes of the weight, where the run is a convolution of all channels with all."""
+        if self.weight is None or self.class_of(operands) not in DENSE_CONVOLUTIONS:
+            return None
+        made, summed = operands.tensor(self.weight).shape[:2]
+        return made, summed
 
     def bytes_moved(self, operands: Operands) -> int:
         """Bytes read and written: each distinct value by its own element count, however it is viewed.
@@ -125,16 +135,18 @@ _PRODUCTS = {
     **_aten(OpClass.MATMUL, matrix_product(0), "mm bmm mv dot vdot"),
     **_aten(OpClass.MATMUL, matrix_product(1), "addmm baddbmm addbmm addmv"),
     **_aten(OpClass.MATMUL, linear_backward, "linear_backward"),
-    "aten.convolution": OperatorCost(OpClass.CONVOLUTION, convolution, special_class=convolution_class),
+    "aten.convolution": OperatorCost(
+        OpClass.CONVOLUTION, convolution, special_class=convolution_class, weight=1
+    ),
     **_aten(OpClass.CONVOLUTION, time_convolution, "conv_tbc"),
     "aten.convolution_backward": OperatorCost(
-        OpClass.CONVOLUTION_BACKWARD, convolution_backward, special_class=convolution_backward_class
+        OpClass.CONVOLUTION_BACKWARD, convolution_backward, special_class=convolution_backward_class, weight=2
     ),
     "poet.padded_convolution": OperatorCost(
-        OpClass.CONVOLUTION, convolution, special_class=convolution_class
+        OpClass.CONVOLUTION, convolution, special_class=convolution_class, weight=1
     ),
     "poet.padded_convolution_backward": OperatorCost(
-        OpClass.CONVOLUTION_BACKWARD, convolution_backward, special_class=convolution_backward_class
+        OpClass.CONVOLUTION_BACKWARD, convolution_backward, special_class=convolution_backward_class, weight=2
     ),
     **_aten(OpClass.MATMUL, attention(0, 2.0), "_scaled_dot_product_flash_attention_for_cpu"),
     **_aten(OpClass.MATMUL, attention(1, 5.0), "_scaled_dot_product_flash_attention_for_cpu_backward"),

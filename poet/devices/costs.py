@@ -14,13 +14,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from poet.brief import brief
-from poet.devices.amounts import amounts_of
+from poet.devices.amounts import Amounts, amounts_for, amounts_of
 from poet.devices.cost_rules import Operands
-from poet.devices.cost_table import row_of
 from poet.devices.measurements import op_time
 from poet.devices.op_rows import plain_form, row_key
 from poet.devices.profile import Direction, OpClass, OpTimes, Profile, Storage
-from poet.errors import GraphError
 from poet.graph import Graph, Op, Ref, Strip, TensorType
 from poet.kernel_facts import PYTORCH
 from poet.operators import WRITES
@@ -74,10 +72,6 @@ class Costs:
     __repr__ = brief
 
 
-Amounts = tuple[OpClass, float, int]
-"""Class, FLOPs and bytes moved of a call."""
-
-
 def estimate(graph: Graph, profile: Profile, amounts: dict[str, Amounts] | None = None) -> Costs:
     """What each op of ``graph`` and each transfer of its buffers costs on ``profile``'s device.
 
@@ -96,15 +90,17 @@ def estimate(graph: Graph, profile: Profile, amounts: dict[str, Amounts] | None 
     )
 
 
-def op_seconds(profile: Profile, op_class: OpClass, flops: float, bytes_moved: int) -> float:
-    """How long a run of ``flops`` lasts that moves ``bytes_moved`` to and from RAM."""
-    throughput = profile.compute.throughput(op_class)
+def op_seconds(profile: Profile, amounts: Amounts) -> float:
+    """How long a run lasts."""
+    throughput = profile.compute.throughput(amounts.op_class)
     bandwidth = profile.memory.bandwidth_bytes_per_second
+    block = profile.compute.convolution_block_channels
+    flops = amounts.flops if block is None else amounts.padded_flops(int(block.value))
     busy_seconds = max(
         flops / throughput.flops_per_second.value if throughput is not None else 0.0,
-        bytes_moved / bandwidth.value if bandwidth is not None else 0.0,
+        amounts.bytes_moved / bandwidth.value if bandwidth is not None else 0.0,
     )
-    return busy_seconds + profile.compute.overhead_seconds(op_class)
+    return busy_seconds + profile.compute.overhead_seconds(amounts.op_class)
 
 
 def _op_cost(
@@ -158,8 +154,7 @@ def _by_row(cost: OpCost, operands: Operands, profile: Profile, rows: OpTimes) -
     if seconds is None and plain is not None:
         seconds = rows.seconds.get(row_key(plain))
         amounts = amounts_of(plain)
-        own_seconds = op_seconds(profile, amounts.op_class, amounts.flops, amounts.bytes_moved)
-        more_seconds = max(0.0, cost.seconds - own_seconds)
+        more_seconds = max(0.0, cost.seconds - op_seconds(profile, amounts))
     if seconds is None:
         return cost
     seconds = seconds * rows.ratio.value + more_seconds
@@ -168,24 +163,15 @@ def _by_row(cost: OpCost, operands: Operands, profile: Profile, rows: OpTimes) -
 
 
 def _amounts(op: Op, operands: Operands) -> Amounts:
-    row = row_of(operands.call.target)
-    try:
-        return row.class_of(operands), row.flops(operands), row.bytes_moved(operands)
-    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
-        # the rules read arguments as torch's exporters write them; a stranger's plan may hold others
-        raise GraphError(
-            f"op {op.name}: its arguments are not those of {operands.call.target} "
-            f"({type(error).__name__}: {error})"
-        ) from None
+    return amounts_for(operands, f"op {op.name}", operands.call.target)
 
 
 def _call_cost(amounts: Amounts, profile: Profile, *, runs: int = 1) -> OpCost:
     """Of a call that is made in so many ``runs``, which share its work."""
-    op_class, flops, bytes_moved = amounts
-    seconds = op_seconds(profile, op_class, flops, bytes_moved)
-    seconds += (runs - 1) * profile.compute.overhead_seconds(op_class)
-    watts = profile.marginal_watts(profile.compute.watts(op_class))
-    return OpCost(op_class, flops, bytes_moved, seconds, seconds * watts)
+    seconds = op_seconds(profile, amounts)
+    seconds += (runs - 1) * profile.compute.overhead_seconds(amounts.op_class)
+    watts = profile.marginal_watts(profile.compute.watts(amounts.op_class))
+    return OpCost(amounts.op_class, amounts.flops, amounts.bytes_moved, seconds, seconds * watts)
 
 
 def _strip_cost(op: Op, strip: Strip, types: Mapping[str, TensorType], profile: Profile) -> OpCost:
@@ -234,7 +220,7 @@ def _in_copied_blocks(strip: Strip, profile: Profile) -> tuple[int, OpCost]:
     runs = len(copied_blocks(made.extent_bytes, made.shape[1] if len(made.shape) > 1 else 1))
     sums = sum(name is not None for name in strip.links[0].outputs[1:])
     blocks = 2 if made.shape[0] > 1 else 0
-    copies = OpClass.MOVEMENT, float(blocks * made.elements), 0
+    copies = Amounts(OpClass.MOVEMENT, float(blocks * made.elements), 0)
     cost = _call_cost(copies, profile, runs=(blocks + sums) * runs)
     return runs, cost
 
@@ -242,7 +228,8 @@ def _in_copied_blocks(strip: Strip, profile: Profile) -> tuple[int, OpCost]:
 def _sum_cost(total: TensorType, strip: Strip, profile: Profile) -> OpCost:
     """Of adding what each block of ``strip`` after the first gives to the ``total``."""
     additions = len(strip.bounds) - 1
-    amounts = OpClass.ELEMENTWISE, float(additions * total.elements), 3 * additions * total.extent_bytes
+    added = float(additions * total.elements)
+    amounts = Amounts(OpClass.ELEMENTWISE, added, 3 * additions * total.extent_bytes)
     return _call_cost(amounts, profile, runs=additions)
 
 
@@ -260,7 +247,7 @@ def buffer_cost(size_bytes: int, profile: Profile) -> BufferCost:
 
 def move_cost(size_bytes: int, profile: Profile) -> Transfer:
     """What moving ``size_bytes`` within RAM costs: as an op that reads and writes them, a word at a time."""
-    seconds = op_seconds(profile, OpClass.MOVEMENT, size_bytes / _WORD_BYTES, 2 * size_bytes)
+    seconds = op_seconds(profile, Amounts(OpClass.MOVEMENT, size_bytes / _WORD_BYTES, 2 * size_bytes))
     watts = profile.marginal_watts(profile.compute.watts(OpClass.MOVEMENT))
     return Transfer(seconds, seconds * watts)
 

@@ -22,6 +22,7 @@ from poet.devices.measurements import (
     RUN,
     TABLE,
     Measurements,
+    OpTime,
     PowerPhase,
     StepTime,
     TransferTime,
@@ -72,7 +73,7 @@ def fit_profile(
     if threads is None:
         calibrated = {step.threads for step in found.steps if step.role == FIT}
         threads = max(calibrated or counts, default=0)
-    ops = [op for step in found.steps if step.threads == threads and step.role in _FITTED for op in step.ops]
+    ops = _steady_ops([step for step in found.steps if step.threads == threads and step.role in _FITTED])
     if len(ops) < _LEAST_OPS:
         told = ", ".join(map(str, sorted(counts))) or "none"
         raise InputError(f"{len(ops)} ops were measured at {threads} threads (threads measured: {told})")
@@ -114,11 +115,15 @@ def fit_profile(
 
 def predicted_seconds(profile: Profile, step: StepTime) -> float:
     """Of a measured step's ops, by the cost model."""
-    total = []
-    for op in step.ops:
-        amounts = amounts_of(op)
-        total.append(op.runs * op_seconds(profile, amounts.op_class, amounts.flops, amounts.bytes_moved))
-    return math.fsum(total)
+    return math.fsum(op.runs * op_seconds(profile, amounts_of(op)) for op in step.ops)
+
+
+def _steady_ops(steps: Sequence[StepTime]) -> list[OpTime]:
+    """Those of steps at the machine's full clock, and of the others what no such step tells of."""
+    steady = [op for step in steps if not step.slowed for op in step.ops]
+    told = {amounts_of(op).op_class for op in steady}
+    slowed = [op for step in steps if step.slowed for op in step.ops]
+    return steady + [op for op in slowed if amounts_of(op).op_class not in told]
 
 
 def typed_watts(phases: tuple[PowerPhase, ...], watts: Mapping[str, float]) -> tuple[PowerPhase, ...]:
@@ -198,6 +203,8 @@ def _compute(
     usual = sorted(overheads, key=lambda known: known.value)[len(overheads) // 2]
     compute["call_overhead_seconds"] = _figure(usual, found, "of the middle class")
     notes += _refusals(speeds)
+    if speeds.block_channels > 1:
+        compute["convolution_block_channels"] = _block(speeds, base, found)
     for op_class, speed in speeds.flops_per_second.items():
         if op_class in speeds.refused and op_class not in _NEEDED:
             continue
@@ -217,6 +224,18 @@ def _compute(
         elif op_class in _NEEDED:
             raise InputError(f"no op of the class {op_class.value} was measured; name a --base that has it")
     return compute
+
+
+def _block(speeds: Speeds, base: Profile | None, found: Measurements) -> dict[str, Any]:
+    """On how many channels convolutions work at once."""
+    own = None if base is None else base.compute.convolution_block_channels
+    if own is not None and own.value == speeds.block_channels:
+        return own.model_dump(exclude_none=True)
+    return {
+        "value": speeds.block_channels, "kind": "measured", "uncertainty": 0.0,
+        "source": f"poet devices fit to measurements {found.digest} of {found.date}",
+        "locator": "the count of a few with which convolutions fit best",
+    }  # fmt: skip
 
 
 def _carried_over(

@@ -6,7 +6,8 @@ over logarithms ends it, in which no op pulls harder than one that is off by `OU
 about a figure pulls it back by how narrow its interval is, beside factors that figures share: one that is
 common to all, one of each family of classes whose kernels are made alike, one that overheads have in common,
 for these follow interpreters and caches and not the arithmetic, and one of the calls of convolutions. A few
-ops move what they touch, then their family, and the rest with the machine as a whole.
+ops move what they touch, then their family, and the rest with the machine as a whole. On how many channels
+the kernels of convolutions work at once is that of a few counts with which the ops fit best.
 """
 
 from __future__ import annotations
@@ -87,6 +88,12 @@ _COMMON_WIDTHS = (math.log(30.0), math.log(5.0))
 
 _SHARED_WIDTHS = (*_COMMON_WIDTHS, _CONVOLUTION_CALL_WIDTH, *(width for _, width in _FAMILIES))
 
+_BLOCKS_CHANNELS = (1, 4, 8, 16)
+"""On which kernels of convolutions work at once: one, or the lanes of a vector."""
+
+_LEAST_EVIDENCE = 3.0
+"""Natural logarithm by which ops must be likelier with another block than with the one believed before."""
+
 _MOST_ITERATIONS, _LEAST_STEP = 80, 1e-4
 _LEAST_SECONDS_PER_UNIT = 1e-14
 
@@ -120,6 +127,8 @@ class Speeds:
         speed_factors, call_factors: by which the speed of a class, and what its calls cost, differ from what
             was known beforehand by all that the class shares with others; of every class, measured or not.
         factors: by class, the median factor between fitted and measured ops.
+        block_channels: on which the kernels of dense convolutions work at once; see
+            `poet.devices.amounts.Amounts.padded_flops`.
         ops: how many were fitted to.
     """
 
@@ -130,6 +139,7 @@ class Speeds:
     speed_factors: Mapping[OpClass, float]
     call_factors: Mapping[OpClass, float]
     factors: Mapping[OpClass, float]
+    block_channels: int
     ops: int
 
     @property
@@ -178,11 +188,7 @@ def fit_speeds(
     Raises:
         UnsupportedOperator: an op has no row in the cost table.
     """
-    found = [(amounts_of(op), op.seconds) for op in ops]
-    table = _table(found)
-    start = _start(table)
-    known = _known(table.classes, base, start)
-    logs, free = _best_fit(table, known)
+    block, table, known, logs, free = _fit_of_best_block([(amounts_of(op), op.seconds) for op in ops], base)
     draw, count = np.random.default_rng(0), len(table.seconds)
     drawn = [_fit(table.rows(draw.integers(0, count, count)), known, free)[0] for _ in range(resamplings)]
     low, high = np.quantile(np.array(drawn), (0.05, 0.95), axis=0)
@@ -202,6 +208,7 @@ def fit_speeds(
         dict(zip(every, map(float, moved), strict=False)),
         dict(zip(every, map(float, moved[len(every) :]), strict=False)),
         {c: math.exp(float(np.median(errors[table.place == i]))) for i, c in enumerate(classes)},
+        block,
         count,
     )
 
@@ -214,7 +221,7 @@ def log_evidence(ops: Sequence[OpTime], base: Profile) -> float:
     Raises:
         UnsupportedOperator: an op has no row in the cost table.
     """
-    table = _table([(amounts_of(op), op.seconds) for op in ops])
+    table = _table([(amounts_of(op), op.seconds) for op in ops], _block_of(base))
     known = _known(table.classes, base, _start(table))
     begin = _begins(table, known, (_MIDDLE,))[0]
     logs, _free, badness = _fit(table, known, begin, _SHARPNESSES)
@@ -227,12 +234,37 @@ def log_evidence(ops: Sequence[OpTime], base: Profile) -> float:
     return -(badness / (2.0 * OUTLIER**2) + float(np.sum(np.log(widths))) + 0.5 * float(log_volume))
 
 
-def _table(found: Sequence[tuple[Amounts, float]]) -> _Table:
+def _block_of(base: Profile | None) -> int:
+    block = None if base is None else base.compute.convolution_block_channels
+    return 1 if block is None else int(block.value)
+
+
+def _fit_of_best_block(
+    found: Sequence[tuple[Amounts, float]], base: Profile | None
+) -> tuple[int, _Table, list[Known], Floats, Floats]:
+    """With the block that the ops say is the likeliest, if clearly; else with that of ``base``."""
+    believed = _block_of(base)
+    best = None
+    for block in (believed, *(other for other in _BLOCKS_CHANNELS if other != believed)):
+        table = _table(found, block)
+        if best is not None and np.array_equal(table.flops, best[1].flops):
+            continue  # no op tells the two apart
+        known = _known(table.classes, base, _start(table))
+        logs, free, badness = _best_fit(table, known)
+        badness += 2.0 * OUTLIER**2 * _LEAST_EVIDENCE * (block != believed)
+        if best is None or badness < best[0]:
+            best = badness, table, known, logs, free, block
+    assert best is not None
+    _, table, known, logs, free, block = best
+    return block, table, known, logs, free
+
+
+def _table(found: Sequence[tuple[Amounts, float]], block_channels: int) -> _Table:
     classes = tuple(c for c in OpClass if any(amounts.op_class is c for amounts, _ in found))
     return _Table(
         classes,
         np.array([classes.index(amounts.op_class) for amounts, _ in found], dtype=np.intp),
-        np.array([amounts.flops for amounts, _ in found]),
+        np.array([amounts.padded_flops(block_channels) for amounts, _ in found]),
         np.array([float(amounts.bytes_moved) for amounts, _ in found]),
         np.array([seconds for _, seconds in found]),
     )
@@ -295,13 +327,10 @@ def _within(value: float, width: float) -> Known:
     return Known(value, (value * math.exp(-width), value * math.exp(width)))
 
 
-def _best_fit(table: _Table, known: Sequence[Known]) -> tuple[Floats, Floats]:
+def _best_fit(table: _Table, known: Sequence[Known]) -> tuple[Floats, Floats, float]:
     """`_fit` from several beginnings: where few ops are of few kinds, one of them may mislead it."""
     begins = _begins(table, known, _STARTS)
-    logs, free, _ = min(
-        (_fit(table, known, begin, _SHARPNESSES) for begin in begins), key=lambda found: found[2]
-    )
-    return logs, free
+    return min((_fit(table, known, begin, _SHARPNESSES) for begin in begins), key=lambda found: found[2])
 
 
 def _begins(table: _Table, known: Sequence[Known], shares: Sequence[float]) -> list[Floats]:

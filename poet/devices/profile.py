@@ -23,6 +23,7 @@ _POSITIVE = frozenset(
         "cores",
         "clock_hertz",
         "fp32_lanes",
+        "convolution_block_channels",
         "page_bytes",
         "block_bytes",
         "alignment_bytes",
@@ -44,6 +45,7 @@ spread between honest laboratories on one chip is 14 %; between kernel libraries
 UNITS = {
     "flops_per_second": "FLOP/s", "bytes_per_second": "B/s", "seconds": "s", "watts": "W",
     "joules": "J", "bytes": "B", "cycles": "cycles", "hertz": "Hz", "cores": "cores", "lanes": "lanes",
+    "channels": "channels",
     "ratio": "times",
 }  # fmt: skip
 """Endings of figure names and the unit that each stands for."""
@@ -232,11 +234,13 @@ class Processor(Record):
 
     Each class of op has its throughput, or that of its `PARENT`, a convolution that of matrix products;
     ``all`` stands for those that have none of either. ``movement`` is limited by the memory's bandwidth
-    alone where it has none.
+    alone where it has none. ``convolution_block_channels`` is on how many channels the kernels of dense
+    convolutions work at once: the last block is filled up (`poet.devices.amounts`).
     """
 
     call_overhead_seconds: Figure
     active_watts: Figure
+    convolution_block_channels: Count | None = None
     all: Throughput | None = None
     matmul: Throughput | None = None
     convolution: Throughput | None = None

@@ -29,6 +29,7 @@ LONGEST_PASS_SECONDS = 600.0
 
 MOST_OVERHEAD_CYCLES = 1e9
 MOST_LANES = 1024
+MOST_BLOCK_CHANNELS = 64
 """fp32 numbers of one core per cycle; matrix units have 256."""
 
 MOST_THREADS_PER_CORE = 8
@@ -125,6 +126,12 @@ def _speeds(profile: Profile) -> Iterator[str]:
             yield f"{figure}, but {_peak_told(chip)}{at_least} make {shown(most, 'FLOP/s')} at most"
         elif speed < LEAST_SHARE_OF_PEAK * peak:
             yield f"{figure}, less than a millionth of the {shown(peak, 'FLOP/s')} of {_peak_told(chip)}"
+    block = profile.compute.convolution_block_channels
+    if block is not None and block.value > MOST_BLOCK_CHANNELS:
+        yield (
+            f"compute.convolution_block_channels is {block.value}, but chip.fp32_lanes is "
+            f"{chip.fp32_lanes.value}, and no kernel works on more than {MOST_BLOCK_CHANNELS} at once"
+        )
     for path, stated in profile.figures():
         cycles = stated.value * chip.clock_hertz.value
         if path[-1] == "call_overhead_seconds" and cycles and not 1.0 <= cycles <= MOST_OVERHEAD_CYCLES:

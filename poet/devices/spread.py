@@ -13,8 +13,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from poet.devices.amounts import Amounts
 from poet.devices.corners import End, Place, corner, uncertain_figures
-from poet.devices.costs import Amounts, BufferCost, Costs, buffer_cost, estimate
+from poet.devices.costs import BufferCost, Costs, buffer_cost, estimate
 from poet.devices.profile import Calibration, Profile
 from poet.errors import ProfileError
 from poet.graph import Graph

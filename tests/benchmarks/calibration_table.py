@@ -21,7 +21,7 @@ from pathlib import Path
 from interval_table import ends_of, interval
 
 from poet.calibration.nets import JUDGING_NETS
-from poet.devices.amounts import Amounts, amounts_of
+from poet.devices.amounts import amounts_of
 from poet.devices.costs import op_seconds
 from poet.devices.fitted_profile import fit_profile, predicted_seconds, stored_line, typed_watts
 from poet.devices.fitting import RESAMPLINGS
@@ -143,8 +143,8 @@ def few_ops(found: Measurements, base: Profile, ops: tuple[OpTime, ...]) -> list
 
 
 def ops_of(found: Measurements) -> list[OpTime]:
-    """That a fit may see."""
-    return [op for step in found.steps if step.role == FIT for op in step.ops]
+    """That a fit may see, of steps at the machine's full clock."""
+    return [op for step in found.steps if step.role == FIT and not step.slowed for op in step.ops]
 
 
 def simulated(found: Measurements, machine: Profile, seed: int) -> Measurements:
@@ -153,8 +153,7 @@ def simulated(found: Measurements, machine: Profile, seed: int) -> Measurements:
 
     def seconds(op: OpTime) -> float:
         if op.key not in known:
-            amounts: Amounts = amounts_of(op)
-            stated = op_seconds(machine, amounts.op_class, amounts.flops, amounts.bytes_moved)
+            stated = op_seconds(machine, amounts_of(op))
             known[op.key] = stated * math.exp(draw.gauss(0.0, NOISE))
         return known[op.key]
 

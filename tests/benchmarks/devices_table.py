@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
+from poet.devices.amounts import Amounts
 from poet.devices.costs import op_seconds
 from poet.devices.load import load_profile
 from poet.devices.profile import OpClass, Profile
@@ -69,7 +70,7 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Amounts:
+class StepAmounts:
     """Ops of one step, alike ones together: class, FLOPs, bytes moved and number of each."""
 
     classes: tuple[OpClass, ...]
@@ -95,7 +96,7 @@ def published_steps() -> list[Step]:
     return found
 
 
-def step_amounts() -> dict[tuple[str, bool], Amounts]:
+def step_amounts() -> dict[tuple[str, bool], StepAmounts]:
     """By net, and whether only its head is trained."""
     rows: dict[tuple[str, bool], list[dict[str, str]]] = {}
     for row in read(AMOUNTS):
@@ -105,7 +106,7 @@ def step_amounts() -> dict[tuple[str, bool], Amounts]:
         return np.array([float(item[name]) for item in items])
 
     return {
-        key: Amounts(
+        key: StepAmounts(
             tuple(OpClass(item["class"]) for item in items),
             column(items, "flops"), column(items, "bytes"), column(items, "runs"),
         )
@@ -113,11 +114,12 @@ def step_amounts() -> dict[tuple[str, bool], Amounts]:
     }  # fmt: skip
 
 
-def by_profile(profile: Profile, amounts: Amounts) -> float:
+def by_profile(profile: Profile, amounts: StepAmounts) -> float:
     """Seconds of a step by the cost model."""
     kinds = zip(amounts.classes, amounts.flops, amounts.moved_bytes, amounts.runs, strict=True)
     return math.fsum(
-        runs * op_seconds(profile, op_class, flops, int(moved)) for op_class, flops, moved, runs in kinds
+        runs * op_seconds(profile, Amounts(op_class, flops, int(moved)))
+        for op_class, flops, moved, runs in kinds
     )
 
 
@@ -133,7 +135,7 @@ class Model:
 
     times = 1
 
-    def __init__(self, base: Profile, amounts: Mapping[tuple[str, bool], Amounts]) -> None:
+    def __init__(self, base: Profile, amounts: Mapping[tuple[str, bool], StepAmounts]) -> None:
         self.amounts = amounts
         self.base_speed = {
             op_class: np.inf if (found := base.compute.throughput(op_class)) is None
@@ -205,7 +207,7 @@ def fit_board(model: Model, steps: Sequence[Step], prior: Floats, stiffness: flo
 
 
 def fitted_boards(
-    model: Model, steps: Sequence[Step], amounts: Mapping[tuple[str, bool], Amounts]
+    model: Model, steps: Sequence[Step], amounts: Mapping[tuple[str, bool], StepAmounts]
 ) -> dict[str, BoardFit]:
     """The Raspberry Pi 4 first: where its figures lie is where those of the 5 begin."""
     prior, fits = np.array(PRIOR), {}
@@ -264,7 +266,7 @@ def page() -> str:
 
 def _board_part(
     board: str, title: str, before: str | None, after: str, steps: Sequence[Step],
-    amounts: Mapping[tuple[str, bool], Amounts], fit: BoardFit,
+    amounts: Mapping[tuple[str, bool], StepAmounts], fit: BoardFit,
 ) -> str:  # fmt: skip
     decoding = float(fit.figures[-1])
     profiles = {name: load_profile(name) for name in (before, after) if name is not None}

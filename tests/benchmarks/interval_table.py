@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import devices_table
 
+from poet.devices.amounts import Amounts
 from poet.devices.corners import corner, uncertain_figures
 from poet.devices.costs import op_seconds
 from poet.devices.load import load_profile
@@ -70,7 +71,9 @@ class Case:
 
 
 def _seconds(profile: Profile, ops: Ops) -> float:
-    return sum(runs * op_seconds(profile, op_class, flops, moved) for op_class, flops, moved, runs in ops)
+    return sum(
+        runs * op_seconds(profile, Amounts(op_class, flops, moved)) for op_class, flops, moved, runs in ops
+    )
 
 
 Ends = tuple[dict[str, tuple[Profile, Profile]], tuple[Profile, Profile]]

@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
-from devices_table import PRIOR, STIFFNESS, Amounts, Floats, Model, Step, summary
+from devices_table import PRIOR, STIFFNESS, Floats, Model, Step, StepAmounts, summary
 
 from poet.devices.load import load_profile
 from poet.devices.profile import OpClass
@@ -52,7 +52,7 @@ def channels_of(flops: float, moved_bytes: float) -> int | None:
     return None
 
 
-def calls(amounts: Amounts) -> float:
+def calls(amounts: StepAmounts) -> float:
     """Of all channels of a whole step's depthwise convolutions: forward and both gradients.
 
     A forward one with a bias is not read; its gradients are. A step of the head alone
@@ -72,7 +72,7 @@ class PerChannel(Model):
 
     times = 2
 
-    def __init__(self, amounts: Mapping[tuple[str, bool], Amounts]) -> None:
+    def __init__(self, amounts: Mapping[tuple[str, bool], StepAmounts]) -> None:
         super().__init__(load_profile("rpi4b-xnnpack"), amounts)
         whole = {net: calls(item) for (net, head_only), item in amounts.items() if not head_only}
         self.calls = {
@@ -85,7 +85,7 @@ class PerChannel(Model):
 
 
 def fitted(
-    steps: Sequence[Step], amounts: Mapping[tuple[str, bool], Amounts], *, left_out: bool = True
+    steps: Sequence[Step], amounts: Mapping[tuple[str, bool], StepAmounts], *, left_out: bool = True
 ) -> tuple[float, dict[str, float], dict[str, float], dict[str, float]]:
     """Seconds per channel on the Raspberry Pi 4; predicted / published by net: fitted, left out, heads."""
     model, prior = PerChannel(amounts), np.array([*PRIOR, BEGIN_SECONDS])
@@ -110,7 +110,7 @@ def fitted(
     )
 
 
-def lines(steps: Sequence[Step], amounts: Mapping[tuple[str, bool], Amounts]) -> Iterator[str]:
+def lines(steps: Sequence[Step], amounts: Mapping[tuple[str, bool], StepAmounts]) -> Iterator[str]:
     """The part of the page."""
     seconds, ratios, left_out, heads = fitted(steps, amounts)
     inside = sum(0.7 <= ratio <= 1.4 for ratio in heads.values())

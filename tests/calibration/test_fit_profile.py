@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import importlib
+import itertools
 import math
 import random
 import statistics
@@ -13,16 +14,17 @@ from typing import Any
 
 import pytest
 from helpers.pace import with_slow
-from helpers.simulated_board import Board
+from helpers.simulated_board import Board, op_time, tensor_type
 from poet.cli.devices import app
 from typer.main import get_command
 
 from poet.calibration.calibrate import Settings, calibrate
 from poet.devices.amounts import amounts_of
+from poet.devices.costs import op_seconds
 from poet.devices.fitted_profile import fit_profile, predicted_seconds, typed_watts
 from poet.devices.fitting import fit_speeds
 from poet.devices.load import load_profile
-from poet.devices.measurements import FIT, JUDGE, Measurements, write_measurements
+from poet.devices.measurements import FIT, JUDGE, Measurements, StepTime, write_measurements
 from poet.devices.meter import phases_by_meter
 from poet.devices.profile import OpClass, Profile
 from poet.devices.profile_text import profile_text
@@ -69,6 +71,56 @@ def test_the_fit_finds_the_figures_behind_a_noisy_board(noisy: Measurements) -> 
     assert bandwidth is not None
     assert found.bandwidth_bytes_per_second.value == pytest.approx(bandwidth.value, rel=0.2)
     assert not found.refused
+
+
+@pytest.mark.parametrize("block", [None, 8, 16])
+def test_the_fit_finds_on_how_many_channels_convolutions_work(noisy: Measurements, block: int | None) -> None:
+    data = PI.model_dump()
+    if block is not None:
+        data["compute"]["convolution_block_channels"] = {
+            "value": block, "kind": "assumed", "source": "a test", "uncertainty": 0.0
+        }  # fmt: skip
+    board, draw = Profile.model_validate(data), random.Random(0)
+    ops = []
+    for op in [op for step in noisy.steps if step.role == FIT and step.threads == 4 for op in step.ops]:
+        amounts = amounts_of(op)
+        ratio = op_seconds(board, amounts) / op_seconds(PI, amounts)
+        ops.append(replace(op, seconds=ratio * op.seconds))
+    channels = ((12, 12), (20, 36), (36, 20), (40, 24), (52, 64), (24, 3))
+    for (made, summed), pixels in itertools.product(channels, (16, 24, 32, 48)):
+        image, out = tensor_type(4, summed, pixels, pixels), tensor_type(4, made, pixels, pixels)
+        square = (1, 1)
+        given = [image, tensor_type(made, summed, 3, 3)]
+        found = op_time(
+            "aten.convolution.default", given, None, square, square, square, False, (0, 0), 1, out=[out]
+        )
+        seconds = op_seconds(board, amounts_of(found)) * draw.lognormvariate(0.0, 0.1)
+        ops.append(replace(found, seconds=seconds))
+    speeds = fit_speeds(ops, resamplings=2)
+    assert speeds.block_channels == (block or 1)
+    steps = tuple(replace(step, ops=tuple(ops)) for step in noisy.steps if step.role == FIT)[:1]
+    profile, _ = fit_profile(replace(_typed(noisy), steps=steps), name="mine", resamplings=2)
+    stated = profile.compute.convolution_block_channels
+    assert (None if stated is None else stated.value) == block
+
+
+def test_steps_of_a_throttled_board_count_only_for_what_no_other_tells(noisy: Measurements) -> None:
+    def slowed(step: StepTime, factor: float) -> StepTime:
+        ops = tuple(replace(op, seconds=factor * op.seconds) for op in step.ops)
+        return replace(step, ops=ops, slowed=factor > 1.0)
+
+    steps = [step for step in noisy.steps if step.role == FIT and step.threads == 4]
+    some = replace(_typed(noisy), steps=tuple(steps[:-4]))
+    hot = replace(some, steps=(*steps[:-4], *(slowed(step, 3.0) for step in steps[-4:])))
+    every = replace(some, steps=tuple(slowed(step, 3.0) for step in steps))
+    without, with_hot, all_hot = (
+        fit_profile(each, name="mine", resamplings=2)[0].compute.matmul for each in (some, hot, every)
+    )
+    assert without is not None
+    assert with_hot is not None
+    assert all_hot is not None
+    assert with_hot.flops_per_second.value == without.flops_per_second.value
+    assert all_hot.flops_per_second.value < 0.5 * without.flops_per_second.value
 
 
 @pytest.mark.slow
@@ -160,7 +212,7 @@ def test_calls_may_be_off_by_another_factor_than_speeds(noisy: Measurements) -> 
     for own in data["compute"].values():
         if isinstance(own, dict) and own.get("call_overhead_seconds"):
             own["call_overhead_seconds"].update(value=2e-3, range=None, uncertainty=0.2)
-    few = fit_speeds(random.Random(1).sample(ops, 10), Profile.model_validate(data), resamplings=2)
+    few = fit_speeds(table.chosen_ops(ops, TEN), Profile.model_validate(data), resamplings=2)
     true = PI.compute.throughput(OpClass.MATMUL)
     assert true is not None
     assert 0.5 < few.flops_per_second[OpClass.MATMUL].value / true.flops_per_second.value < 2.0

@@ -19,6 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.flop_counter import FlopCounterMode
 
+from poet.devices.amounts import Amounts, amounts_for
 from poet.devices.cost_rules import Operands
 from poet.devices.cost_table import TABLE, row_of
 from poet.devices.costs import _op_cost, buffer_cost, estimate, op_seconds
@@ -83,7 +84,7 @@ def test_the_published_costs_are_reproduced(name: str) -> None:
     assert throughput is not None
     for op in problem.ops:
         flops = round(op.seconds * throughput.flops_per_second.value)
-        seconds = op_seconds(profile, OpClass.MATMUL, flops, bytes_moved=10**9)
+        seconds = op_seconds(profile, Amounts(OpClass.MATMUL, flops, bytes_moved=10**9))
         assert seconds == pytest.approx(op.seconds, rel=1e-9, abs=0)
         joules = seconds * profile.marginal_watts(profile.compute.watts(OpClass.MATMUL))
         assert joules == pytest.approx(op.joules, rel=1e-9, abs=0)
@@ -96,7 +97,7 @@ def test_the_other_two_published_platforms() -> None:
         ("compat-rpi-nocache", 16283e5 / 13.53, 16283e5 / (13.53 * 0.6 * 5)),
     ):
         profile = load_profile(name)
-        seconds = op_seconds(profile, OpClass.ELEMENTWISE, 1e6, 0)
+        seconds = op_seconds(profile, Amounts(OpClass.ELEMENTWISE, 1e6, 0))
         assert seconds == pytest.approx(1e6 / flops_per_second, rel=1e-12)
         joules = seconds * profile.compute.watts(OpClass.ELEMENTWISE)
         assert joules == pytest.approx(1e6 / flops_per_joule, rel=1e-12)
@@ -156,6 +157,45 @@ def test_a_class_without_a_table_costs_what_its_parent_does() -> None:
         after = Profile.model_validate(own).compute
         changed = {item for item in OpClass if after.throughput(item) != before.throughput(item)}
         assert changed == {op_class} | {item for item in OpClass if _descends(item, op_class)}
+
+
+@pytest.mark.parametrize(
+    ("shape", "groups", "factor"),
+    [
+        ((32, 32, 3, 3), 1, 1.0),
+        ((24, 24, 3, 3), 1, (32 / 24) ** 2),
+        ((20, 3, 3, 3), 1, 32 / 20),  # a first layer's three channels lie as they are
+        ((20, 16, 1, 1), 1, 32 / 20),
+        ((4, 1, 3, 3), 4, 1.0),
+    ],
+)
+def test_blocks_of_channels_are_filled_up_where_the_profile_has_them(
+    shape: tuple[int, ...], groups: int, factor: float
+) -> None:
+    images = _contiguous(2, shape[1] * groups, 8, 8)
+    where = (None, (1, 1), (1, 1), (1, 1), False, (0, 0), groups)
+    given = _operands(
+        "aten.convolution.default",
+        images,
+        _contiguous(*shape),
+        *where,
+        outputs=(_contiguous(2, shape[0], 8, 8),),
+    )
+    amounts = amounts_for(given, "op", "its operator")
+    assert amounts.padded_flops(16) == pytest.approx(factor * amounts.flops)
+    plain = load_profile("rpi4b")
+    data = plain.model_dump()
+    data["compute"]["convolution_block_channels"] = {
+        "value": 16, "kind": "assumed", "source": "a test", "uncertainty": 0.0
+    }  # fmt: skip
+    data["memory"]["bandwidth_bytes_per_second"]["value"] = 1e15
+    data["memory"]["bandwidth_bytes_per_second"]["range"] = None
+    blocks = Profile.model_validate(data)
+    data["compute"]["convolution_block_channels"] = None
+    without = Profile.model_validate(data)
+    call_seconds = plain.compute.overhead_seconds(amounts.op_class)
+    ratio = (op_seconds(blocks, amounts) - call_seconds) / (op_seconds(without, amounts) - call_seconds)
+    assert ratio == pytest.approx(factor)
 
 
 def _descends(op_class: OpClass, ancestor: OpClass) -> bool:
@@ -319,9 +359,9 @@ def test_more_work_never_takes_less_time(
     name: str, op_class: OpClass, flops: int, bytes_moved: int, more: int
 ) -> None:
     profile = PROFILES[name]
-    seconds = op_seconds(profile, op_class, flops, bytes_moved)
-    assert op_seconds(profile, op_class, flops + more, bytes_moved) >= seconds
-    assert op_seconds(profile, op_class, flops, bytes_moved + more) >= seconds
+    seconds = op_seconds(profile, Amounts(op_class, flops, bytes_moved))
+    assert op_seconds(profile, Amounts(op_class, flops + more, bytes_moved)) >= seconds
+    assert op_seconds(profile, Amounts(op_class, flops, bytes_moved + more)) >= seconds
     small, large = buffer_cost(more, profile), buffer_cost(more + flops % 10**6, profile)
     assert small.page_out is not None
     assert large.page_out is not None
@@ -333,8 +373,8 @@ def test_a_pi_multiplies_some_five_hundred_times_faster_than_it_adds() -> None:
     """Elementwise ops move 12 bytes per FLOP, so the memory holds them down."""
     profile = load_profile("rpi4b")
     elements = 10**6
-    product = 2e9 / op_seconds(profile, OpClass.MATMUL, 2e9, 12 * elements)
-    addition = elements / op_seconds(profile, OpClass.ELEMENTWISE, elements, 12 * elements)
+    product = 2e9 / op_seconds(profile, Amounts(OpClass.MATMUL, 2e9, 12 * elements))
+    addition = elements / op_seconds(profile, Amounts(OpClass.ELEMENTWISE, elements, 12 * elements))
     assert 450 < product / addition < 600
 
 
@@ -383,7 +423,7 @@ def test_the_documented_break_even_between_paging_and_recomputing() -> None:
         assert cost.page_out is not None
         paging = sum(way.joules + idle_watts * way.seconds for way in (cost.page_in, cost.page_out))
         busy_watts = idle_watts + profile.marginal_watts(profile.compute.watts(OpClass.MATMUL))
-        joules_per_flop = busy_watts * op_seconds(profile, OpClass.MATMUL, 1e12, 0) / 1e12
+        joules_per_flop = busy_watts * op_seconds(profile, Amounts(OpClass.MATMUL, 1e12, 0)) / 1e12
         assert float(flops_per_element) == pytest.approx(paging / (1 << 14) / joules_per_flop, rel=0.02)
 
 

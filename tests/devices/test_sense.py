@@ -172,6 +172,11 @@ NONSENSE = {
         _on("rpi4b", _figure("memory.alignment_bytes", 3)),
         "memory.alignment_bytes is 3, which is no power of two",
     ),
+    "blocks of more channels than a vector has": (
+        _on("rpi4b", _figure("compute.convolution_block_channels", 512)),
+        "compute.convolution_block_channels is 512, but chip.fp32_lanes is 4, and no kernel works on "
+        "more than 64 at once",
+    ),
     "a vector of a whole picture": (
         _on("rpi4b", _figure("chip.fp32_lanes", 4096)),
         "chip.fp32_lanes is 4096 for each of chip.cores 4, but no core has more than 1024",

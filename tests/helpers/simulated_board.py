@@ -18,7 +18,8 @@ from poet.devices.profile import Profile
 Sample = Callable[[], None]
 
 
-def _type(*shape: int, dtype: str = "float32") -> TensorType:
+def tensor_type(*shape: int, dtype: str = "float32") -> TensorType:
+    """Contiguous."""
     strides = []
     step = 1
     for size in reversed(shape):
@@ -27,7 +28,8 @@ def _type(*shape: int, dtype: str = "float32") -> TensorType:
     return TensorType(dtype, shape, tuple(reversed(strides)))
 
 
-def _op(target: str, given: list[TensorType], *extra: object, out: list[TensorType | None]) -> OpTime:
+def op_time(target: str, given: list[TensorType], *extra: object, out: list[TensorType | None]) -> OpTime:
+    """Of a second, on tensors and what follows them."""
     refs = tuple(Ref(f"v{index}") for index in range(len(given)))
     return OpTime(Call(target, (*refs, *extra)), tuple(given), tuple(out), 0, 1.0)  # type: ignore[arg-type]
 
@@ -37,27 +39,27 @@ def _ops(net: str) -> Iterator[OpTime]:
     draw = random.Random(zlib.crc32(net.encode()))
     for _ in range(2):
         n, m = draw.choice((64, 256, 512)), draw.choice((256, 512))
-        yield _op("aten.mm.default", [_type(n, m), _type(m, n)], out=[_type(n, n)])
+        yield op_time("aten.mm.default", [tensor_type(n, m), tensor_type(m, n)], out=[tensor_type(n, n)])
         c, p = draw.choice((8, 16, 32, 64)), draw.choice((8, 16, 32))
-        image, square = _type(4, c, p, p), (1, 1)
+        image, square = tensor_type(4, c, p, p), (1, 1)
         for groups, kernel in ((1, 3), (1, 1), (c, 3)):
-            weight = _type(c, c // groups, kernel, kernel)
+            weight = tensor_type(c, c // groups, kernel, kernel)
             around = (kernel // 2,) * 2
-            yield _op(
+            yield op_time(
                 "aten.convolution.default", [image, weight], None, square, around, square, False, (0, 0),
                 groups, out=[image],
             )  # fmt: skip
-            yield _op(
+            yield op_time(
                 "aten.convolution_backward.default", [image, image, weight], None, square, around, square,
                 False, (0, 0), groups, (True, True, False), out=[image, weight, None],
             )  # fmt: skip
-        flat = _type(draw.choice((1000, 30000, 1000000)))
-        yield _op("aten.add.Tensor", [flat, flat], out=[flat])
-        yield _op("aten.exp.default", [flat], out=[flat])
-        yield _op("aten.gelu.default", [flat], out=[flat])
-        yield _op("aten.sum.default", [flat], out=[_type()])
-        yield _op("aten.clone.default", [flat], out=[flat])
-        yield _op("aten._adaptive_avg_pool2d.default", [image], (1, 1), out=[_type(4, c, 1, 1)])
+        flat = tensor_type(draw.choice((1000, 30000, 1000000)))
+        yield op_time("aten.add.Tensor", [flat, flat], out=[flat])
+        yield op_time("aten.exp.default", [flat], out=[flat])
+        yield op_time("aten.gelu.default", [flat], out=[flat])
+        yield op_time("aten.sum.default", [flat], out=[tensor_type()])
+        yield op_time("aten.clone.default", [flat], out=[flat])
+        yield op_time("aten._adaptive_avg_pool2d.default", [image], (1, 1), out=[tensor_type(4, c, 1, 1)])
 
 
 class Board:
@@ -167,7 +169,7 @@ class Board:
     def seconds_of(self, op: OpTime) -> float:
         """By the profile behind the board."""
         found = amounts_of(op)
-        return op_seconds(self.profile, found.op_class, found.flops, found.bytes_moved)
+        return op_seconds(self.profile, found)
 
     def transfers(self, sample: Sample) -> tuple[TransferTime, ...]:
         """By the profile's storage, one in fifty of a write ten times as long."""
