@@ -37,6 +37,7 @@ from poet.devices.cost_rules import (
     pooling,
     recurrent,
     recurrent_steps,
+    row_class,
     sorting,
     time_convolution,
 )
@@ -252,11 +253,19 @@ _TRANSCENDENTAL = {
     **_aten(
         _T,
         per_element(1),
-        """exp exp2 expm1 log log2 log10 log1p tanh sigmoid erf erfc sin cos tan asin acos atan sinh cosh
+        """exp exp2 expm1 log log2 log10 log1p sigmoid erf erfc sin cos tan asin acos atan sinh cosh
         asinh acosh atanh sinc silu silu_backward elu elu_backward celu glu logit xlogy
         softplus_backward log_sigmoid_backward soft_margin_loss_backward
-        _softmax _safe_softmax _log_softmax _log_softmax_backward_data logsumexp logcumsumexp""",
+        logsumexp logcumsumexp""",
     ),
+    **{
+        f"aten.{name}": OperatorCost(_T, per_element(1), special_class=row_class(dim))
+        for name, dim in (
+            *(("_softmax", 1), ("_safe_softmax", 1), ("_log_softmax", 1)),
+            ("_log_softmax_backward_data", 2),
+        )
+    },
+    **_aten(OpClass.TANH, per_element(1), "tanh"),
     **_aten(
         _T,
         per_element(2),

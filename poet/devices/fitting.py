@@ -64,6 +64,7 @@ _FAMILIES = (
         (
             *(_C.ELEMENTWISE, _C.REDUCTION, _C.TRANSCENDENTAL, _C.MOVEMENT, _C.POOLING, _C.GELU),
             *(_C.BATCH_NORM, _C.BATCH_NORM_BACKWARD, _C.ADAPTIVE_UPDATE, _C.RANDOM),
+            *(_C.TANH, _C.SHORT_ROWS),
         ),
         math.log(3.0),
     ),

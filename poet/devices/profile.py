@@ -72,6 +72,8 @@ class OpClass(enum.Enum):
     BATCH_NORM_BACKWARD = "batch_norm_backward"
     ADAPTIVE_UPDATE = "adaptive_update"  # Adam and its kin: several kernels for each parameter
     RANDOM = "random"  # numbers drawn from a generator
+    TANH = "tanh"
+    SHORT_ROWS = "short_rows"  # softmax and its logarithm of rows that fill no vector
 
 
 PARENT: dict[OpClass, OpClass] = {
@@ -88,6 +90,8 @@ PARENT: dict[OpClass, OpClass] = {
     OpClass.BATCH_NORM_BACKWARD: OpClass.BATCH_NORM,
     OpClass.ADAPTIVE_UPDATE: OpClass.ELEMENTWISE,
     OpClass.RANDOM: OpClass.ELEMENTWISE,
+    OpClass.TANH: OpClass.TRANSCENDENTAL,
+    OpClass.SHORT_ROWS: OpClass.TRANSCENDENTAL,
 }
 """The class whose figures hold where a profile has none for a class: its kernels are often the same."""
 
@@ -260,6 +264,8 @@ class Processor(Record):
     batch_norm_backward: Throughput | None = None
     adaptive_update: Throughput | None = None
     random: Throughput | None = None
+    tanh: Throughput | None = None
+    short_rows: Throughput | None = None
 
     @model_validator(mode="after")
     def _check_classes(self) -> Self:

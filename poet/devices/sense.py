@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from poet.devices.profile import Chip, OpClass, Profile
+from poet.devices.profile import PARENT, Chip, OpClass, Profile
 from poet.devices.sense_storage import shown, storage_contradictions
 from poet.errors import ProfileError
 from poet.units import format_bytes
@@ -108,6 +108,11 @@ def _peak_told(chip: Chip) -> str:
     )
 
 
+_EVALUATING = frozenset(
+    op_class.value for op_class in OpClass if OpClass.TRANSCENDENTAL in (op_class, PARENT.get(op_class))
+)
+
+
 def _speeds(profile: Profile) -> Iterator[str]:
     chip = profile.chip
     if chip is None:
@@ -117,7 +122,7 @@ def _speeds(profile: Profile) -> Iterator[str]:
         own = getattr(profile.compute, name)
         if own is None:
             continue
-        evaluates = name in (OpClass.TRANSCENDENTAL.value, OpClass.GELU.value)
+        evaluates = name in _EVALUATING
         most = peak / FLOPS_PER_EVALUATION if evaluates else peak
         speed = own.flops_per_second.value
         figure = f"compute.{name}.flops_per_second is {shown(speed, 'FLOP/s')}"

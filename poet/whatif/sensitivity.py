@@ -46,6 +46,8 @@ WORDS: dict[OpClass, str] = {
     OpClass.POINTWISE_BACKWARD: "gradients of pointwise convolutions",
     OpClass.POOLING: "pooling ops",
     OpClass.GELU: "GELUs",
+    OpClass.TANH: "hyperbolic tangents",
+    OpClass.SHORT_ROWS: "softmaxes of short rows",
 }
 """What is slower, for "holds until convolutions are 1.4 times slower"."""
 

@@ -1,10 +1,9 @@
-"""Measurements of this machine for `calibration_table.py`, made so that other programs disturb them little.
+"""Measurements of this machine for `calibration_table.py`.
 
     python tests/benchmarks/calibration_bench.py THREADS RAW ROUNDS
 
 All nets are traced first; then rounds follow one another, each with a few steps of every net, so that slow
-minutes meet all nets alike. An op has the least of its times over the rounds. With several threads the
-process is to be started with ``OMP_WAIT_POLICY=passive``: waiting threads then sleep and do not count.
+minutes meet all nets alike. An op has the least of its times over the rounds.
 """
 
 from __future__ import annotations

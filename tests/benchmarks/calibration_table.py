@@ -24,7 +24,7 @@ from poet.calibration.nets import JUDGING_NETS
 from poet.devices.amounts import amounts_of
 from poet.devices.costs import op_seconds
 from poet.devices.fitted_profile import fit_profile, predicted_seconds, stored_line, typed_watts
-from poet.devices.fitting import RESAMPLINGS
+from poet.devices.fitting import RESAMPLINGS, fit_speeds
 from poet.devices.load import load_profile
 from poet.devices.measurements import (
     FIT,
@@ -74,7 +74,7 @@ def measured(threads: int, folder: Path) -> Measurements:
         paths = os.pathsep.join((str(ROOT / "examples"), os.environ.get("PYTHONPATH", "")))
         subprocess.run(
             [sys.executable, str(BENCH), str(threads), str(path), str(ROUNDS)],
-            env={**os.environ, "PYTHONPATH": paths, "OMP_WAIT_POLICY": "passive"},
+            env={**os.environ, "PYTHONPATH": paths},
             check=True,
         )
     return read_measurements(path)
@@ -211,6 +211,15 @@ def _steps(by_threads: dict[int, Measurements]) -> Iterator[str]:
         plural = "s" * (threads != 1)
         yield f"\n**{threads} thread{plural}**: {made.ops} ops in the fit, {len(judged)} nets in none."
         yield f"{told[0].upper()}{told[1:]}; wall clock over processor time {busy:.1f}."
+        block = profile.compute.convolution_block_channels
+        channels = 1 if block is None else block.value
+        factors = fit_speeds(ops_of(found), resamplings=2).factors
+        widest = max(factors, key=lambda op_class: factors[op_class])
+        yield f"Channels on which convolutions work at once, by the fit: {channels}."
+        yield (
+            f"Half of the ops of each of {len(factors)} classes are within a factor of {factors[widest]:.2f} "
+            f"(`{widest.value}`) of the fit."
+        )
         yield f"Classes refused: {made.refused or 'none'}."
         ends = held(found)
         others = [low <= 1.0 <= high for low, high, own in ends.values() if not own]
@@ -265,17 +274,14 @@ def _simulated(found: Measurements) -> Iterator[str]:
 
 HEAD = """# A calibration against steps that it has not seen
 
-Made by `make calibration-table` on the server where poet is developed, while several other programs had
-its two cores. So each net is measured in turn, over and over, and every op counts with the least processor
-time of the thread that makes the step; with two threads, waiting ones sleep. Times are neither those of an
-idle machine nor wall clock; predicted and measured were disturbed alike. With two threads the least time of
-one thread is no step's time, for the other had to wait for a core: the errors below show it. No board was
-at hand.
+Made by `make calibration-table` on the server where poet is developed, two cores of it. Each net is measured
+in turn, over and over, and every op counts with the least processor time of the thread that makes the step.
+That is wall clock where nothing else runs, as the ratio below tells. Where other programs have a core, two
+threads wait for each other: on a busy day the steps of two threads were up to 45 % off. No board was at hand.
 
 ## Steps
 
-The fit sees ops of 20 small nets of a calibration. The nets below are in none. On a less busy day, with
-another calibration, one thread had a median error of 7 % and a worst of 18 %, two threads 21 and 45 %.
+The fit sees ops of 24 small nets of a calibration. The nets below are in none.
 """
 
 PAGING = """

@@ -160,6 +160,28 @@ def test_a_class_without_a_table_costs_what_its_parent_does() -> None:
 
 
 @pytest.mark.parametrize(
+    ("target", "shape", "dim", "expected"),
+    [
+        ("aten._log_softmax.default", (8, 10), 1, OpClass.SHORT_ROWS),
+        ("aten._softmax.default", (8, 15), -1, OpClass.SHORT_ROWS),
+        ("aten._log_softmax.default", (8, 16), 1, OpClass.TRANSCENDENTAL),
+        ("aten._softmax.default", (10, 8), 0, OpClass.TRANSCENDENTAL),
+        ("aten._log_softmax.default", (8, 4, 9, 9), 1, OpClass.TRANSCENDENTAL),
+    ],
+)
+def test_rows_that_fill_no_vector_are_a_class_of_their_own(
+    target: str, shape: tuple[int, ...], dim: int, expected: OpClass
+) -> None:
+    given = _contiguous(*shape)
+    assert row_of(target).class_of(_operands(target, given, dim, False, outputs=(given,))) is expected
+    if "log" in target:
+        back = _operands(
+            "aten._log_softmax_backward_data.default", given, given, dim, "float32", outputs=(given,)
+        )
+        assert row_of(back.call.target).class_of(back) is expected
+
+
+@pytest.mark.parametrize(
     ("shape", "groups", "factor"),
     [
         ((32, 32, 3, 3), 1, 1.0),
