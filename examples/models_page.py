@@ -11,6 +11,7 @@ from models_rows import (
     MODELS,
     Before,
     Bound,
+    Placed,
     Planned,
     Reached,
     Row,
@@ -195,6 +196,15 @@ Plans in exactly the bytes of the lower bound with homes chosen: their energy ab
 with all transfers, what they page out in a step, the arena in which their steps run, and whether a step is
 equal.
 """
+PLACED_TEXT = """\
+## In the least RAM with an arena
+
+A plan needs its tensors' bytes; an arena needs places for them as well, and what pages wants a buffer of
+64 KiB beside it. Budgets tried, in this order: the bound; the bound and a page buffer, in whole pages; 1, 3,
+10 and 20 % more than the bound beside the buffer. The first whose plan has an arena. *Measured peak*: the
+most that three steps in a process of their own held, arena and page buffer included, as torch's allocator
+counts.
+"""
 CHOICES_TEXT = """\
 ## What runs in strips, and what passed its trial
 
@@ -216,6 +226,7 @@ def document(
     *,
     whole: Mapping[str, Whole] | None = None,
     reached: Mapping[str, Reached] | None = None,
+    placed: Mapping[str, Placed] | None = None,
 ) -> str:
     """The page: of the rows that exist, with the names of those that do not.
 
@@ -223,6 +234,7 @@ def document(
         rows: by name of the model.
         whole: likewise; the page has no such table where there are none.
         reached: likewise.
+        placed: likewise.
         time_limit_seconds: of a search.
         failed: what was said where a row was tried and not made.
     """
@@ -242,6 +254,7 @@ def document(
         *_table(MEMORY, ordered, then),
         "",
         *_reached_lines({name: reached[name] for name in MODELS if reached and name in reached}),
+        *_placed_lines({name: placed[name] for name in MODELS if placed and name in placed}),
         CHOICES_TEXT,
         *_table(CHOICES, ordered, then),
         "",
@@ -310,6 +323,31 @@ def _reached_lines(rows: Mapping[str, Reached]) -> Iterator[str]:
     if missing:
         yield f"Not made: {', '.join(missing)}."
         yield ""
+
+
+def _placed_lines(rows: Mapping[str, Placed]) -> Iterator[str]:
+    if not rows:
+        return
+    yield PLACED_TEXT
+    yield (
+        "| model | lower bound | budget | above the bound | above running once | paged out | arena "
+        "| measured peak | verify at 1, 2 threads |"
+    )
+    yield "|---|---:|---:|---:|---:|---:|---:|---:|---:|"
+    for name, row in rows.items():
+        plan = row.plan
+        more = plan.budget_bytes / row.bound_bytes - 1
+        cells = (
+            title(name), format_bytes(row.bound_bytes), format_bytes(plan.budget_bytes),
+            format_part(round(more, 9)), _overhead(plan), format_bytes(plan.written_bytes),
+            format_bytes(row.arena_bytes) if row.arena_bytes else "none",
+            format_bytes(row.peak_bytes) if row.arena_bytes else "", _verified(plan),
+        )  # fmt: skip
+        yield f"| {' | '.join(cells)} |"
+    yield ""
+    inside = [name for name, row in rows.items() if 0 < row.peak_bytes <= row.plan.budget_bytes]
+    yield f"Measured peaks inside their budgets: {len(inside)} of {len(rows)}."
+    yield ""
 
 
 def _missing(rows: Mapping[str, Row], failed: Mapping[str, str]) -> Iterator[str]:

@@ -176,7 +176,25 @@ class Reached:
     arena_bytes: int = 0
 
 
-Kept = TypeVar("Kept", Row, Whole, Reached)
+@dataclass(frozen=True)
+class Placed:
+    """The first of a few budgets from the lower bound with homes chosen on whose plan has an arena.
+
+    Attributes:
+        bound_bytes: the lower bound.
+        plan: verified with one and two threads; of the largest budget tried, where none has an arena.
+        arena_bytes: 0: none has one.
+        peak_bytes: the most that steps of a process of their own held, arena and page buffer included.
+    """
+
+    time_limit_seconds: float
+    bound_bytes: int
+    plan: Planned
+    arena_bytes: int = 0
+    peak_bytes: int = 0
+
+
+Kept = TypeVar("Kept", Row, Whole, Reached, Placed)
 
 
 def before() -> dict[str, Before]:
@@ -186,7 +204,7 @@ def before() -> dict[str, Before]:
     return {name: codec.decode(Before, row, where=f"{path.name}: {name}") for name, row in data.items()}
 
 
-def keep_row(folder: Path, name: str, row: Row | Whole | Reached) -> None:
+def keep_row(folder: Path, name: str, row: Row | Whole | Reached | Placed) -> None:
     """Write a row under a temporary name, then rename it: a row is there whole or not at all."""
     replace_text(_path(folder, name, type(row)), json.dumps(codec.encode(row), indent=1) + "\n")
 
@@ -201,7 +219,7 @@ def kept_row(folder: Path, name: str, time_limit_seconds: float, kind: type[Kept
     return row if row.time_limit_seconds == time_limit_seconds else None
 
 
-def _path(folder: Path, name: str, kind: type[Row | Whole | Reached]) -> Path:
+def _path(folder: Path, name: str, kind: type[Row | Whole | Reached | Placed]) -> Path:
     return folder / f"{name}{'' if kind is Row else f'-{kind.__name__.lower()}'}.json"
 
 

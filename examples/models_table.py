@@ -7,7 +7,8 @@ now have the same bytes (models_before.json). A search's seconds are a core's, i
 Each model runs in a process of its own, one thread, smallest first. A row is kept in ``--folder`` as soon as
 it is made, and a row that is there is not made again: a run that was interrupted goes on where it was, and
 the page is written after each row, of those that exist. Once all rows are tried, each model is planned in the
-least RAM as well. That is a row of its own, and so is the plan of today with every op whole.
+least RAM as well, and in the least in which a plan has an arena. These are rows of their own, and so is the
+plan of today with every op whole.
 
     python examples/models_table.py [--only NAME ...] [--time-limit 10] [--again] [--as-is]
 """
@@ -15,7 +16,9 @@ least RAM as well. That is a row of its own, and so is the plan of today with ev
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
+import math
 import os
 import resource
 import subprocess
@@ -24,8 +27,9 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from models_page import document
 from models_rows import (
@@ -38,6 +42,7 @@ from models_rows import (
     Bound,
     Forms,
     Kept,
+    Placed,
     Planned,
     Reached,
     Row,
@@ -53,6 +58,7 @@ from poet import codec
 
 if TYPE_CHECKING:
     from poet.graph import Graph
+    from poet.planning.planned import Planned as PlannedStep
     from poet.planning.prepared import Prepared
     from poet.plans.training_plan import Plan
 
@@ -60,6 +66,7 @@ ROOT = Path(__file__).parents[1]
 sys.path.append(str(ROOT / "tests"))  # for its clock
 DEVICE = "rpi4b-xnnpack"
 MEMORY_BYTES, PROCESS_SECONDS = 12 << 30, 1800
+PLAN_FILE, WHOLE_PAGE_BYTES = "plan.poet", 4096
 
 
 def model_file(name: str, folder: Path) -> tuple[Path, dict[str, int], str]:
@@ -169,17 +176,84 @@ def measure_reached(name: str, time_limit_seconds: float) -> Reached:
     return Reached(time_limit_seconds, row, plan.layout.arena_bytes)
 
 
+PLACED_SHARES = (0.0, 0.01, 0.03, 0.1, 0.2)
+"""Above the lower bound, beside the page buffer: budgets in which a plan with an arena is looked for."""
+
+
+def measure_placed(name: str, time_limit_seconds: float) -> Placed:
+    """The least RAM of a few budgets in which one model has a plan with an arena; its peak as measured."""
+    import torch
+
+    from poet import api
+    from poet.plans.page_slots import least_page_buffer_bytes
+
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        path, bind, loss = model_file(name, folder)
+        _say(name, "import, home either")
+        prepared = api.prepare(path, device=DEVICE, loss=loss, bind=bind, home="either")
+        bound_bytes = bound_of(prepared).bytes
+        budgets = [bound_bytes]
+        for share in PLACED_SHARES:
+            bytes_ = math.ceil(bound_bytes * (1.0 + share) / WHOLE_PAGE_BYTES) * WHOLE_PAGE_BYTES
+            budgets.append(bytes_ + least_page_buffer_bytes(bytes_))
+        for budget_bytes in budgets:
+            row, made = searched(prepared, name, budget_bytes, time_limit_seconds)
+            if made is not None and made.plan.layout is not None and made.plan.has_fitting_arena:
+                row = replace(row, verified=verified(made, name, folder))
+                arena_bytes = made.plan.layout.arena_bytes
+                return Placed(
+                    time_limit_seconds, bound_bytes, row, arena_bytes, peak_bytes(made.plan, name, folder)
+                )
+    return Placed(time_limit_seconds, bound_bytes, row)
+
+
+def peak_bytes(plan: Plan, name: str, folder: Path) -> int:
+    """Of steps of the plan in ``folder``, in a process of their own, as torch's allocator counts."""
+    import torch
+
+    from poet.random_batches import random_batch
+
+    _say(name, "measure")
+    inputs, targets = random_batch(plan, seed=0)
+    torch.save([*inputs, targets], folder / "batch.pt")
+    workers: Any = importlib.import_module("benchmarks.workers")
+    with workers.Worker(str(folder / PLAN_FILE), name, 1, folder) as worker:
+        counted: int = worker.ask("peak")["counted_bytes"]
+    return counted
+
+
 def planned(
     prepared: Prepared, name: str, budget_bytes: int, seconds: float, folder: Path | None
 ) -> tuple[Planned, Plan | None]:
     """A plan, and what the page tells of it; verified where ``folder`` takes its file."""
+    row, made = searched(prepared, name, budget_bytes, seconds)
+    if made is not None and folder is not None:
+        row = replace(row, verified=verified(made, name, folder))
+    return row, None if made is None else made.plan
+
+
+def verified(made: PlannedStep, name: str, folder: Path) -> tuple[str, ...]:
+    """``made``, in a file in ``folder``, against plain PyTorch at one thread and at two."""
+    from poet.verification import verify
+
+    _say(name, "verify")
+    made.save(folder / PLAN_FILE)
+    checked = verify(folder / PLAN_FILE, steps=1, threads=(1, 2))
+    return tuple(item.difference or "equal" for item in checked.comparisons)
+
+
+def searched(
+    prepared: Prepared, name: str, budget_bytes: int, seconds: float
+) -> tuple[Planned, PlannedStep | None]:
+    """A plan and what the page tells of it, not verified."""
     from helpers.clocks import CoreClock
 
     from poet import api
     from poet.errors import Infeasible, OutOfTime
     from poet.problem import Limits
     from poet.solution import SolveOptions
-    from poet.verification import verify
 
     _say(name, f"plan in {budget_bytes} B")
     limits = Limits(ram_budget_bytes=budget_bytes)
@@ -188,12 +262,6 @@ def planned(
         made = api.plan_step(prepared, limits, options, measure_host=False)
     except (Infeasible, OutOfTime) as error:
         return Planned(budget_bytes, f"no plan: {error}"), None
-    verified: tuple[str, ...] = ()
-    if folder is not None:
-        _say(name, "verify")
-        made.save(folder / "plan.poet")
-        checked = verify(folder / "plan.poet", steps=1, threads=(1, 2))
-        verified = tuple(item.difference or "equal" for item in checked.comparisons)
     solution = made.solution
     row = Planned(
         budget_bytes=budget_bytes,
@@ -204,9 +272,9 @@ def planned(
         recomputed_runs=made.plan.trace.recomputed_runs,
         written_bytes=made.plan.trace.written_bytes,
         solve_seconds=solution.solve_seconds,
-        verified=verified,
+        verified=(),
     )
-    return row, made.plan
+    return row, made
 
 
 def parameter_bytes(graph: Graph) -> int:
@@ -297,10 +365,11 @@ def _say(name: str, what: str) -> None:
     print(f"{name}: {what}", file=sys.stderr, flush=True)
 
 
-MEASURES: dict[str, Callable[[str, float], Row | Whole | Reached]] = {
+MEASURES: dict[str, Callable[[str, float], Row | Whole | Reached | Placed]] = {
     Row.__name__: measure,
     Whole.__name__: measure_whole,
     Reached.__name__: measure_reached,
+    Placed.__name__: measure_placed,
 }
 
 
@@ -363,6 +432,8 @@ def make(
         tried(name, Whole)
     for name in smallest_first:
         tried(name, Reached)
+    for name in smallest_first:
+        tried(name, Placed)
     return failed
 
 
@@ -371,7 +442,9 @@ def write_page(folder: Path, output: Path, time_limit_seconds: float, failed: di
     rows = _there(folder, time_limit_seconds, Row)
     whole = _there(folder, time_limit_seconds, Whole)
     reached = _there(folder, time_limit_seconds, Reached)
-    replace_text(output, document(rows, time_limit_seconds, failed, whole=whole, reached=reached))
+    placed = _there(folder, time_limit_seconds, Placed)
+    page = document(rows, time_limit_seconds, failed, whole=whole, reached=reached, placed=placed)
+    replace_text(output, page)
 
 
 def _there(folder: Path, time_limit_seconds: float, kind: type[Kept]) -> dict[str, Kept]:

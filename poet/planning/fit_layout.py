@@ -140,7 +140,8 @@ class _Fit:
                 break
             held_bytes = 0 if self.is_near(answer) else self.follow(candidate)
             self.move_less()
-            if not (round_ or self.moves_come_last or self.is_near(answer)):
+            asks_for_search = self.best is None and held_bytes > 0
+            if not (round_ or self.moves_come_last or asks_for_search or self.is_near(answer)):
                 self.follow_until_fixed(candidate)
             if self.is_near(answer):
                 break
@@ -239,8 +240,9 @@ class _Fit:
             candidate: whose moves are dear, or that has no arena.
 
         Returns:
-            The bytes below its peak that the cheapest was without; 0: none takes less than what fits already,
-            or too many are lacking.
+            The bytes below its peak that the cheapest was without, or that a search is to be without, where
+            nothing fits yet and following is dear; 0: none takes less than what fits already, or too many are
+            lacking.
         """
         tuning, peak_bytes = self.tuning, candidate.peak_bytes
         lacking_bytes, cheapest_bytes = candidate.laid.lacking_bytes, 0
@@ -255,8 +257,11 @@ class _Fit:
             following = self.followed_below(candidate, peak_bytes - held_bytes)
             if following is None or not self.is_less(following.answer):
                 break
-            if self.best is not None and self.is_dear(following, candidate):
-                break
+            if self.is_dear(following, candidate):
+                if self.best is not None:
+                    break
+                if self.arenas.left_seconds() >= tuning.searched_seconds:
+                    return lacking_bytes + round(tuning.searched_share * peak_bytes)
             if self.is_kept(following, most_seconds=tuning.glance_seconds):
                 cheapest_bytes = held_bytes
         self.log_followed(cheapest_bytes)

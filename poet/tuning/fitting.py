@@ -60,6 +60,9 @@ class FittingTuning(Checked):
             is more, following costs too much, and it is searched again first.
         followed_dear_share: of its joules, that following may add: where it adds more, a search mostly finds
             a better way to do with less RAM, and has the time.
+        searched_seconds: that must be left for a search to come first, where nothing fits yet and following
+            is dear. Off: it never does.
+        searched_share: of a plan's peak, that this search is without.
         followed_share: of the time that is left, for all of these: a search with as much held back follows.
     """
 
@@ -93,4 +96,6 @@ class FittingTuning(Checked):
     crowded_shares: tuple[float, ...] = tuned((0.03,), off=())
     followed_lacking_share: float = 0.01
     followed_dear_share: float = 0.05
+    searched_seconds: float = tuned(1.0, off=1e9)
+    searched_share: float = 0.01
     followed_share: float = 0.5
