@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -12,8 +13,10 @@ from helpers.pace import with_slow
 from helpers.random_problems import random_problem
 from helpers.shuffled import movable
 
+from poet.homes import DecidedProblem
 from poet.memory.demand import demand_of
 from poet.memory.layout import Layout, check_layout
+from poet.planning import fit_layout
 from poet.planning.beside_buffer import answered_beside, bounded_limits, less_page_buffer
 from poet.planning.fit_layout import fit
 from poet.planning.fitted import Fitted
@@ -24,6 +27,7 @@ from poet.schedule import Schedule
 from poet.simulator import simulate
 from poet.solution import Solution, SolveOptions, Status
 from poet.solvers import minimum_ram_bytes, solve
+from poet.solvers.heuristics.following import followed
 from poet.solvers.heuristics.greedy import greedy
 from poet.tuning.fitting import FittingTuning
 
@@ -202,11 +206,55 @@ def test_a_plan_is_followed_in_less_ram_where_that_takes_less_than_its_moves() -
     assert moved.reserved_bytes == 0
     assert moved.arena.moves
     shares = FittingTuning().followed_shares
-    for followed in (fitted_with(shares), fitted_with((), fixed_tries=6)):
-        assert followed.reserved_bytes > 0
-        assert (followed.solution.joules or 0.0) < (moved.solution.joules or 0.0)
-        assert followed.solution.bound_joules == first.bound_joules
+    for follower in (fitted_with(shares), fitted_with((), fixed_tries=6)):
+        assert follower.reserved_bytes > 0
+        assert (follower.solution.joules or 0.0) < (moved.solution.joules or 0.0)
+        assert follower.solution.bound_joules == first.bound_joules
     assert not fitted_with((), fixed_tries=6).arena.moves
+
+
+@pytest.mark.parametrize("searches", [True, False])
+def test_where_nothing_fits_and_following_is_dear_a_search_comes_first(
+    searches: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has the bytes that following was dear for; without that, every share is followed before."""
+    problem, schedule = _with_gaps()
+    trace = simulate(problem, schedule)
+    limits = Limits(ram_budget_bytes=trace.peak_ram_bytes)
+    first = Solution(Status.FEASIBLE, schedule, trace, 0.0, problem.compute_joules, 0.0, "by hand")
+    fitting = FittingTuning(
+        exact_seconds=0.0,
+        layout_seconds=0.3,
+        moving_seconds=0.0,
+        followed_dear_share=0.0,
+        searched_seconds=1.0 if searches else 1e9,
+        searched_share=0.02,
+    )
+    options = replace(OPTIONS, time_limit_seconds=8.0, tuning=replace(OPTIONS.tuning, fitting=fitting))
+    events: list[tuple[str, int]] = []
+
+    def noted_follow(
+        decided: DecidedProblem, given: Schedule, narrower: Limits, exponents: Sequence[float]
+    ) -> Schedule | None:
+        events.append(("follow", narrower.ram_budget_bytes or 0))
+        return followed(decided, given, narrower, exponents)
+
+    def noted_search(given: Problem, narrower: Limits, again: SolveOptions) -> Solution:
+        events.append(("search", narrower.ram_budget_bytes or 0))
+        return solve(given, narrower, again)
+
+    monkeypatch.setattr(fit_layout, "followed", noted_follow)
+    monkeypatch.setattr(fit_layout, "solve", noted_search)
+    found = fit(problem, limits, first, options)
+    assert found is not None
+    assert found.arena.size_bytes <= trace.peak_ram_bytes
+    before = [what for what, _ in events[: events.index(next(e for e in events if e[0] == "search"))]]
+    if searches:
+        assert before == ["follow", "follow"]  # once as a share, once as the start of the search
+        narrower_bytes = next(ram_bytes for what, ram_bytes in events if what == "search")
+        assert narrower_bytes == trace.peak_ram_bytes - round(0.02 * trace.peak_ram_bytes)
+    else:
+        assert len(before) > 2
 
 
 def test_moves_are_weighed_by_the_objective() -> None:
