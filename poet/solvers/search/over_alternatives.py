@@ -24,7 +24,7 @@ from poet.solution import PROVEN, Progress, Solution, SolveOptions, Status, amou
 from poet.solvers.heuristics.keep_everything import keep_everything
 from poet.solvers.instance.ram_bound import minimum_ram_bytes
 from poet.solvers.search import objectives
-from poet.solvers.search.choices import Choice, Choices
+from poet.solvers.search.choices import Choice, Choices, least_with_transfers
 from poet.solvers.search.finders import GREEDY
 from poet.solvers.search.form_guide import FormGuide, form_guide
 from poet.solvers.search.messages import STOPPED, impossible_in_all_forms, untried_forms_sentence
@@ -77,7 +77,7 @@ class _Search:
         self.free = replace(limits, pins=Pins())  # pins name tensors that some choices do not have
         self.choices = Choices(problem, limits, options, self.started)
         self.names = self.choices.names
-        self.least = self.once(problem)
+        self.least = self.least_of_all()
         self.found: list[_Found] = []
         self.kept: Choice | None = None  # with which keeping everything is within the limits
         self.start_choice, self.own_start, self.incumbent_trace = self.judged_start()
@@ -322,6 +322,14 @@ class _Search:
             shown(amount, self.least, gap, self.options.clock.now() - self.started)
 
         return show
+
+    def least_of_all(self) -> float:
+        """Of the objective, what no schedule of any choice takes less than, by sums."""
+        once, objective = self.once(self.problem), self.options.objective
+        reads_stored = any(op.stored for each in self.problem.alternatives for op in each.ops)
+        if not reads_stored or objective not in (Objective.ENERGY, Objective.TIME):
+            return once
+        return max(once, least_with_transfers(self.problem)[self.choices.of])
 
     def once(self, problem: Problem) -> float:
         """Of the objective, what running every op of ``problem`` once takes at least."""
