@@ -42,6 +42,9 @@ __all__ = [
 
 FORMAT_VERSION = 2
 
+STORED_ROWS = "poet.stored_rows"
+"""The operator that looks rows of a table up where it lies in storage."""
+
 
 class Role(enum.Enum):
     """What a buffer is for; every memory report is broken down by it."""
@@ -86,6 +89,8 @@ class Op:
         random: the first run draws from the generator, so first runs keep their order.
         strip: the calls that run block by block in place of ``call``, which then names what they are given;
             ``None``: the op is the one call.
+        stored: buffers of which each run reads rows where they lie in storage: a table's, its first rows
+            first. They need not be in RAM, and the call does not name them.
     """
 
     name: str
@@ -96,6 +101,7 @@ class Op:
     repeat_call: Call | None = None
     random: bool = False
     strip: Strip | None = None
+    stored: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.repeat_call is None and self.repeatable and (self.updates or self.random):
@@ -240,6 +246,7 @@ def _check(graph: Graph) -> None:
     by_name = {value.name: value for value in graph.values}
     for op in graph.ops:
         _check_strip(op, by_name)
+    _check_stored(graph)
     _check_wholes(graph)
     _check_order(graph, set(buffers))
 
@@ -304,6 +311,44 @@ def _check_strip(op: Op, values: Mapping[str, Value]) -> None:
         raise GraphError(f"{where}: its strip updates other buffers than the op")
 
 
+def _check_stored(graph: Graph) -> None:
+    """What is read by row in storage lives across steps, is written by no op, and makes up a table."""
+    readers = [op for op in graph.ops if op.stored or op.call.target == STORED_ROWS]
+    if not readers:
+        return
+    sizes_bytes = {buffer.name: buffer.size_bytes for buffer in graph.buffers}
+    persistent, updated = graph.persistent(), {name for op in graph.ops for name in op.updates}
+    for op in readers:
+        if op.call.target != STORED_ROWS or op.repeat_call is not None or op.updates:
+            raise GraphError(f"op {op.name} reads rows from storage, which {op.call.target} does not")
+        for name in op.stored:
+            if name not in persistent or name in updated:
+                raise GraphError(f"op {op.name}: rows of {name} are read from storage, where it may change")
+        row_bytes, rows = stored_row_of(op)
+        whole = all(sizes_bytes[name] and sizes_bytes[name] % row_bytes == 0 for name in op.stored)
+        if not whole or sum(sizes_bytes[name] for name in op.stored) != rows * row_bytes:
+            raise GraphError(f"op {op.name} does not read rows of {row_bytes} bytes of a table of {rows}")
+
+
+def stored_row_of(op: Op) -> tuple[int, int]:
+    """Bytes of a row of the table that ``op`` reads by row in storage, and how many rows that has.
+
+    Raises:
+        GraphError: its arguments do not say.
+    """
+    _, count, width, element = (*op.call.args[:4], None, None, None, None)[:4]
+    item_bytes = ITEM_BYTES.get(element.name, 0) if isinstance(element, Symbol) else 0
+    sizes = [item for item in (count, width) if type(item) is int and item > 0]
+    if len(sizes) < 2 or not item_bytes or len(op.call.args) != 4 or op.call.kwargs:
+        raise GraphError(f"op {op.name}: {op.call} does not say what rows it reads")
+    return sizes[1] * item_bytes, sizes[0]
+
+
+def stored_row_bytes(graph: Graph) -> dict[str, int]:
+    """The buffers of ``graph`` that are read by row in storage, with the bytes of a row."""
+    return {name: stored_row_of(op)[0] for op in graph.ops for name in op.stored}
+
+
 def _check_order(graph: Graph, buffers: set[str]) -> None:
     produced_later = {written for op in graph.ops for written in graph.writes(op)}
     present = buffers - produced_later
@@ -344,6 +389,7 @@ def _text_lines(graph: Graph, remarks: Mapping[str, str]) -> Iterator[str]:
         outputs = [f"%{name}: {types[name]}" if name is not None else "_" for name in op.outputs]
         notes = [remarks[op.name]] if op.name in remarks else []
         notes += [f"updates @{name}" for name in op.updates]
+        notes += [f"reads rows of @{name} in storage" for name in op.stored]
         notes += ["random"] if op.random else []
         notes += [] if op.repeatable else ["never recomputed"]
         notes += [f"recomputed by {op.repeat_call}"] if op.repeat_call is not None else []

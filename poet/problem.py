@@ -1,6 +1,6 @@
 """A planning problem: what must run, what it costs, and what a plan may do. Needs no model.
 
-The file format (``poet-problem``, versions 1 to 4) is one JSON object::
+The file format (``poet-problem``, versions 1 to 5) is one JSON object::
 
     {"format": "poet-problem", "version": 2, "name": "...", "source": "...",
      "tensors": [{"name": "t0", "bytes": 4096,
@@ -12,7 +12,7 @@ The file format (``poet-problem``, versions 1 to 4) is one JSON object::
 Ops are in a runnable order. A tensor is a buffer: the unit of keeping, paging and freeing. All
 fields of the records here and in `poet.problem_parts` may stand in a file; those with a default may
 be left out. Version 2 adds ``"initially": "either"``, version 3 ``"move"``, version 4
-``"alternatives"``; what has none of them is written as version 1.
+``"alternatives"``, version 5 ``"stored"``; what has none of them is written as version 1.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ __all__ = [
 ]
 
 FORMAT = "poet-problem"
-FORMAT_VERSION = 4
-READABLE_VERSIONS = (1, 2, 3, 4)
+FORMAT_VERSION = 5
+READABLE_VERSIONS = (1, 2, 3, 4, 5)
 MAX_FILE_BYTES = 1 << 28
 """Of a problem file; one of 1,000 ops has half a million."""
 
@@ -145,8 +145,11 @@ class Problem:
 
     def _least_version(self) -> int:
         """Of the format, that knows all that the problem says."""
-        if self.alternatives:
+        others = (op for alternative in self.alternatives for op in alternative.ops)
+        if any(op.stored for op in (*self.ops, *others)):
             return FORMAT_VERSION
+        if self.alternatives:
+            return 4
         if any(tensor.move is not None for tensor in self.tensors):
             return 3
         return 2 if any(tensor.initially is Place.EITHER for tensor in self.tensors) else 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Container, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from poet.errors import ProblemError
@@ -82,6 +82,9 @@ class ProblemOp:
         recompute_inputs: tensors that a later run needs; ``None``: ``inputs`` without ``updates``.
         recomputable: whether it may be run again.
         random: first runs of random ops keep their order.
+        stored: tensors that each run reads from in storage, whose content has to be there; it need not be in
+            RAM. What the reading takes is among ``seconds`` and ``joules``.
+        stored_reads, stored_read_bytes: how often a run reads there, and how much together, whole pages.
     """
 
     name: str
@@ -94,11 +97,17 @@ class ProblemOp:
     recompute_inputs: tuple[str, ...] | None = None
     recomputable: bool = True
     random: bool = False
+    stored: tuple[str, ...] = ()
+    stored_reads: int = 0
+    stored_read_bytes: int = 0
 
     def __post_init__(self) -> None:
         check_cost(f"op {self.name}", self.seconds, self.joules)
         if self.workspace_bytes < 0:
             raise ProblemError(f"op {self.name}: workspace_bytes is negative")
+        for amount in (self.stored_reads, self.stored_read_bytes):
+            if not 0 <= amount <= LARGEST_AMOUNT or (amount and not self.stored):
+                raise ProblemError(f"op {self.name}: {amount} stored_reads or bytes of them, or of no tensor")
 
     @property
     def rerun_inputs(self) -> tuple[str, ...]:
@@ -161,6 +170,7 @@ def check_structure(problem: str, all_tensors: Sequence[Tensor], ops: Sequence[P
             if name not in op.inputs:
                 raise ProblemError(f"op {op.name} updates {name}, which is not among its inputs")
         ready.update(op.outputs)
+    _check_stored(tensors, ops, produced | updated)
     for tensor in all_tensors:
         if tensor.initially is not None and tensor.name in produced:
             raise ProblemError(f"tensor {tensor.name} is produced by an op and 'initially' somewhere")
@@ -174,6 +184,17 @@ def check_structure(problem: str, all_tensors: Sequence[Tensor], ops: Sequence[P
             raise ProblemError(f"tensor {tensor.name} may be updated in storage but has no page_out cost")
         if tensor.finally_ is Place.STORAGE and tensor.page_out is None:
             raise ProblemError(f"tensor {tensor.name} must end in storage but has no page_out cost")
+
+
+def _check_stored(tensors: Mapping[str, Tensor], ops: Sequence[ProblemOp], changed: Container[str]) -> None:
+    """What ops read from in storage lies there when the step begins, and no op makes or updates it."""
+    for op in ops:
+        for name in op.stored:
+            if name not in tensors:
+                raise ProblemError(f"op {op.name}: there is no tensor {name!r}")
+            there = tensors[name].initially in (Place.STORAGE, Place.BOTH, Place.EITHER)
+            if not there or name in changed or tensors[name].page_in is None:
+                raise ProblemError(f"op {op.name} reads from {name} in storage, where it need not be")
 
 
 def _check_reads(op: ProblemOp, tensors: Container[str], ready: Container[str]) -> None:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from poet.errors import ModelError, PlanError
-from poet.graph import Graph, TensorType, classes_in_strips
+from poet.graph import Graph, TensorType, classes_in_strips, stored_row_of
 from poet.loss import LossSpec
 from poet.plans.training_plan import Plan
 from poet.runtime.data.samples import batch_of, load_samples
@@ -123,6 +123,8 @@ def _rows(graph: Graph, name: str) -> int:
     buffer = graph.buffer_of(name)
     rows = []
     for op in graph.ops:
+        if op.stored and graph.buffer_of(next(op.call.refs())) == buffer:
+            rows.append(stored_row_of(op)[1])
         if op.call.target in {"aten.embedding.default", "poet.look_up"}:
             refs, count = tuple(op.call.refs()), op.call.args[-2]
             if graph.buffer_of(refs[1]) == buffer:

@@ -12,6 +12,7 @@ error carries and the mutation tests count:
 ``free``             a tensor is freed that is not in RAM
 ``page_out``         a tensor is stored that is absent, stored already, or may not be
 ``page_in``          a tensor is fetched that is in RAM, not in storage, or may not be
+``stored``           an op reads from a tensor in storage that is not there, or may not be read
 ``move``             a tensor is moved within RAM that is not there, or must stay at its place
 ``ram``              more bytes in RAM than the budget, at any moment
 ``storage``          more bytes in storage than it holds, or written than allowed
@@ -22,6 +23,9 @@ error carries and the mutation tests count:
 ``alternative``      an op runs in a form that it does not have, or in another than its schedule has taken
 ``final``            a tensor is not, with its last content, where it must end
 ==================== ==================================================================
+
+What an op reads from storage itself is in its own seconds and joules, and in the bytes read; storage serves
+one at a time, so that it waits for transfers under way, and later ones for it.
 
 RAM at a moment is every tensor present plus, while an op runs, its new outputs and its workspace;
 sizes are rounded to the problem's alignment. A tensor is present from the start of its page-in.
@@ -225,13 +229,19 @@ class _Run:
                 raise self._invalid("stale", f"op {op.name} reads {name} {when} it was updated")
             if name in self.idle:
                 raise self._invalid("pin", f"{name} was held while idle until op {op.name}, against its pin")
+        for name in op.stored:
+            self._check_stored(op, self.tensors[name])
         new_bytes = sum(self._size(self.tensors[name]) for name in op.outputs)
         workspace_bytes = self.problem.aligned_bytes(op.workspace_bytes)
         overwritten = op.outputs if again else op.updates
         waits = [self.page_in_ends.get(name, 0.0) for name in (*needed, *overwritten)]
         waits += [self.page_out_ends.get(name, 0.0) for name in overwritten]
+        waits += [self.transfer_clock] if op.stored else []
         start = max([self.compute_clock, *waits])
         self.compute_clock = start + op.seconds
+        if op.stored:
+            self.transfer_clock = self.compute_clock
+            self.read_bytes += op.stored_read_bytes
         held = self.ram_bytes + new_bytes + workspace_bytes
         self._record(held, f"op {op.name}", start, self.compute_clock)
         for name in op.outputs:
@@ -376,6 +386,15 @@ class _Run:
         for name in op.outputs:
             if self.version[name] > 0:
                 raise self._invalid("recompute", f"op {op.name} would undo the update of {name}")
+
+    def _check_stored(self, op: ProblemOp, tensor: Tensor) -> None:
+        name = tensor.name
+        if tensor.page_in is None or not (self.limits.paging or self._must_move(tensor)):
+            raise self._invalid("stored", f"op {op.name} reads from {name} in storage, which it may not")
+        if name in self.pinned.unmoved:
+            raise self._invalid("pin", f"op {op.name} reads from {name} in storage, against its pin")
+        if self.version[name] not in self.stored.get(name, ()):
+            raise self._invalid("stored", f"op {op.name} reads from {name}, which is not in storage")
 
     def _check_effect_order(self, op: ProblemOp) -> None:
         expected = self.effects[self.effects_done]

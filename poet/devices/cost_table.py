@@ -353,6 +353,7 @@ _MOVEMENT = {
     },
     "poet.look_up": OperatorCost(_M, per_output(1), gathers=True),
     "poet.look_up_backward": OperatorCost(_M, per_output(1)),
+    "poet.stored_rows": OperatorCost(_M, per_output(1)),
     "poet.assign": OperatorCost(_M, per_input(1)),
     "poet.max_pool_backward": OperatorCost(_M, per_output(1)),
     "poet.callers_loss": OperatorCost(_M, lambda o: 0.0),

@@ -3,7 +3,8 @@
 An op that the profile has a measured row for lasts as long as that says, any other
 ``max(flops / throughput of its class, bytes moved / memory bandwidth)`` plus the overhead of a call;
 it draws its class's power meanwhile. A transfer lasts ``latency + bytes / bandwidth`` in whole pages,
-and a page-out of flash that the host erases carries the erase as well.
+and a page-out of flash that the host erases carries the erase as well. An op that reads rows of a table in
+storage has a transfer for each.
 No torch: the graph's types and the profile's figures are all it takes.
 """
 
@@ -19,7 +20,8 @@ from poet.devices.cost_rules import Operands
 from poet.devices.measurements import op_time
 from poet.devices.op_rows import plain_form, row_key
 from poet.devices.profile import Direction, OpClass, OpTimes, Profile, Storage
-from poet.graph import Graph, Op, Ref, Strip, TensorType
+from poet.errors import ProfileError
+from poet.graph import Graph, Op, Ref, Strip, TensorType, stored_row_of
 from poet.kernel_facts import PYTORCH
 from poet.operators import WRITES
 from poet.problem import Transfer
@@ -32,7 +34,8 @@ _WORD_BYTES = 4
 class OpCost:
     """One run of one op; joules are above idle power.
 
-    ``measured``: its seconds are those of a row of the profile's `OpTimes`, not of its class.
+    ``measured``: its seconds are those of a row of the profile's `OpTimes`, not of its class;
+    ``stored_reads`` and ``stored_read_bytes``: from storage, which its seconds and joules contain.
     """
 
     op_class: OpClass
@@ -41,6 +44,8 @@ class OpCost:
     seconds: float
     joules: float
     measured: bool = False
+    stored_reads: int = 0
+    stored_read_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +118,8 @@ def _op_cost(
     if op.strip is not None and not _is_one_call(op.strip):
         return _strip_cost(op, op.strip, types, profile)
     operands = _operands(op, types, sizes_bytes)
+    if op.stored:
+        return _stored_rows_cost(op, operands, profile)
     if amounts is None or op.name not in amounts:
         found = _amounts(op, operands)
         if amounts is not None:
@@ -121,6 +128,27 @@ def _op_cost(
         found = amounts[op.name]
     cost = _call_cost(found, profile)
     return cost if profile.op_times is None else _by_row(cost, operands, profile, profile.op_times)
+
+
+def _stored_rows_cost(op: Op, operands: Operands, profile: Profile) -> OpCost:
+    """Of copying rows out of storage: each number is taken to be of another row, with a read of its own.
+
+    A row may begin anywhere in a page.
+    """
+    storage = profile.storage
+    if storage is None:
+        raise ProfileError(f"{profile.name} has no storage for op {op.name} to read rows from; plan again")
+    row_bytes, _ = stored_row_of(op)
+    page_bytes, count = storage.page_bytes.value, operands.tensor(0).elements
+    span_bytes = ((row_bytes + page_bytes - 2) // page_bytes + 1) * page_bytes
+    read, copied = _transfer(storage.read, span_bytes, profile), _call_cost(_amounts(op, operands), profile)
+    return replace(
+        copied,
+        seconds=copied.seconds + count * read.seconds,
+        joules=copied.joules + count * read.joules,
+        stored_reads=count,
+        stored_read_bytes=count * span_bytes,
+    )
 
 
 def _is_one_call(strip: Strip) -> bool:

@@ -130,6 +130,9 @@ def _problem_op(graph: Graph, op: Op, cost: OpCost, workspace_bytes: int) -> Pro
         recompute_inputs=rerun if rerun is not None and rerun != inputs else None,
         recomputable=rerun is not None,
         random=op.random,
+        stored=op.stored,
+        stored_reads=cost.stored_reads,
+        stored_read_bytes=cost.stored_read_bytes,
     )
 
 

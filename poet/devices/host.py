@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from poet.kernel_facts import KernelFacts
-from poet.problem import Problem, Tensor, Transfer
+from poet.problem import Problem, ProblemOp, Tensor, Transfer
 from poet.schedule import Schedule
 from poet.simulator import simulate
 
@@ -38,9 +38,17 @@ def on_host(problem: Problem, kernels: KernelFacts, storage: HostStorage | None)
     seconds = kernels.step_seconds(op.name for op in problem.ops)
     if seconds is None:
         return None
-    ops = tuple(replace(op, seconds=seconds[op.name], joules=seconds[op.name]) for op in problem.ops)
+    ops = tuple(_on_host(op, seconds[op.name], storage) for op in problem.ops)
     tensors = tuple(_on_storage(tensor, storage) for tensor in problem.tensors)
     return replace(problem, ops=ops, tensors=tensors, idle_watts=0.0)
+
+
+def _on_host(op: ProblemOp, seconds: float, storage: HostStorage | None) -> ProblemOp:
+    """``op``, which takes so many ``seconds`` beside what it reads from storage itself."""
+    if storage is not None:
+        line = storage.read
+        seconds += op.stored_reads * line.latency_seconds + op.stored_read_bytes * line.seconds_per_byte
+    return replace(op, seconds=seconds, joules=seconds)
 
 
 def host_step_seconds(

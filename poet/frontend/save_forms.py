@@ -2,7 +2,8 @@
 
 Backward may read what plain training saves, or a short form, tensor by tensor; and ops that decide in how
 little RAM the step can run may do so in more blocks (`poet.frontend.finer_blocks`). A gradient that is copied
-over what it is made from, block by block, may be made apart instead (`poet.frontend.in_place_choice`).
+over what it is made from, block by block, may be made apart instead (`poet.frontend.in_place_choice`). A
+look-up may read rows of its table in storage (`poet.frontend.row_reads`).
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from poet.brief import brief
 from poet.frontend.finer_blocks import Finer
 from poet.frontend.in_place import Takeovers, with_takeovers
 from poet.frontend.packed_saves import Change, packable, with_packed_saves
+from poet.frontend.row_reads import row_read_facts, with_row_reads
 from poet.frontend.strip_candidates import with_candidates
 from poet.graph import Graph
 from poet.kernel_facts import KernelFacts, OpFacts
@@ -30,6 +32,7 @@ class SaveForms:
         taken_over: what is, in every form.
         apart: what an op of ``taken_over`` needs that makes its result apart, for those that would copy it.
         finer: ops in more blocks, by name; none of them is of ``changes``. ``long`` and ``short`` have none.
+        by_row: likewise, look-ups in one table that read its rows in storage, by the first of them.
         changes: what may be saved in short form, by the op that makes the long one.
     """
 
@@ -41,6 +44,7 @@ class SaveForms:
     taken_over: Takeovers = field(default_factory=dict)
     finer: Mapping[str, Finer] = field(default_factory=dict)
     apart: Mapping[str, OpFacts] = field(default_factory=dict)
+    by_row: Mapping[str, Change] = field(default_factory=dict)
     changes: Mapping[str, Change] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -49,7 +53,7 @@ class SaveForms:
     __repr__ = brief
 
     def graph(self, taken: Collection[str]) -> Graph:
-        """The step with short forms of what the ops in ``taken`` make, and these in more blocks."""
+        """The step with short forms of what the ops in ``taken`` make, these in more blocks or by row."""
         packed = [name for name in taken if name in self.changes]
         made = with_takeovers(with_packed_saves(self.plain or self.long, packed), self.taken_over)
         new = {value.name for name in packed for value in self.changes[name].packed}
@@ -60,13 +64,16 @@ class SaveForms:
             values=tuple(values.get(value.name, value) for value in made.values),
             buffers=tuple(buffers.get(item.name, item) for item in made.buffers),
         )
-        return with_candidates(made, (each.candidate for name, each in self.finer.items() if name in taken))
+        made = with_candidates(made, (each.candidate for name, each in self.finer.items() if name in taken))
+        return with_row_reads(made, [change for name, change in self.by_row.items() if name in taken])
 
     def kernels(self, taken: Collection[str]) -> KernelFacts:
         """The facts of the kernels that run it."""
         changed = {op for name in taken if name in self.changes for op in self.changes[name].ops}
         own = {name: facts for name, facts in self.apart.items() if name not in self.taken_over}
         own |= {name: each.facts for name, each in self.finer.items() if name in taken}
+        by_row = [change for name, change in self.by_row.items() if name in taken]
+        own |= row_read_facts(self.long, self.long_kernels, by_row)
 
         def facts_of(name: str) -> OpFacts:
             forms = self.short_kernels if name in changed else self.long_kernels

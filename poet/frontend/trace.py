@@ -42,10 +42,11 @@ from poet.frontend.module_tensors import (
     unsaved_states,
 )
 from poet.frontend.norm_relu import with_norms_and_relus
-from poet.frontend.packed_saves import packable, with_packed_saves
+from poet.frontend.packed_saves import Change, packable, with_packed_saves
 from poet.frontend.padded_windows import with_padded_windows
 from poet.frontend.part_choice import with_parts
 from poet.frontend.parts import in_parts_of, tensors_in_parts
+from poet.frontend.row_reads import row_reads
 from poet.frontend.save_forms import SaveForms
 from poet.frontend.small_operators import small_operators
 from poet.frontend.strip_choice import with_strips
@@ -338,12 +339,20 @@ class _Library:
         if taken:
             graph, facts = measured(with_takeovers(plain, taken), known=self.known)
         finer = self.finer(graph, facts, plain) if self.has_choice else {}
+        by_row = self.by_row(graph, plain, finer) if self.has_choice and self.in_parts else {}
         if short is plain:
-            if not finer and not apart:
+            if not finer and not apart and not by_row:
                 return graph, facts, None
-            return graph, facts, SaveForms(graph, facts, graph, facts, plain, taken, finer, apart)
+            return graph, facts, SaveForms(graph, facts, graph, facts, plain, taken, finer, apart, by_row)
         short, short_facts = measured(with_takeovers(short, taken), known=self.known)
-        return short, short_facts, SaveForms(graph, facts, short, short_facts, plain, taken, finer, apart)
+        forms = SaveForms(graph, facts, short, short_facts, plain, taken, finer, apart, by_row)
+        return short, short_facts, forms
+
+    def by_row(self, graph: Graph, plain: Graph, finer: Mapping[str, Finer]) -> dict[str, Change]:
+        """Look-ups of ``graph`` that may read rows in storage, beside the other forms of its ops."""
+        changed = {name for change in packable(plain).values() for name in change.ops}
+        changed |= {name for each in finer.values() for name in each.candidate.merged}
+        return row_reads(graph, others=changed)
 
     def finer(self, graph: Graph, facts: KernelFacts, plain: Graph) -> dict[str, Finer]:
         """What of ``graph`` may run in more blocks, beside the short forms that ``plain`` may have."""

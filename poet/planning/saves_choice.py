@@ -2,6 +2,7 @@
 
 A short form of what backward reads, and an op in more blocks (`poet.frontend.finer_blocks`), take less RAM
 and more work, by as much as the device's profile says: where there is RAM for the others, a plan keeps them.
+A look-up in a table that is never written may read rows where it lies in storage: less is fetched.
 What is copied over the operand that it is made from is made apart instead, where keeping everything leaves
 room for both.
 Steps of micro-batches, and plans for several budgets in one file, compute one graph, in which all that can be
@@ -22,7 +23,7 @@ from poet.homes import decided
 from poet.kernel_facts import KernelFacts
 from poet.planning.beside_buffer import answered_beside
 from poet.planning.prepared import Prepared
-from poet.problem import Alternative, Limits, Objective, Pins, Problem
+from poet.problem import Alternative, Limits, Objective, Pins, Place, Problem
 from poet.schedule import Compute
 from poet.simulator import judge
 from poet.solution import Solution, SolveOptions
@@ -48,15 +49,17 @@ def offered(prepared: Prepared, limits: Limits) -> Problem:
         return short
     long = _problem(prepared, forms.long, forms.long_kernels)
     alternatives = (_alternative(name, change, short) for name, change in forms.changes.items())
-    return replace(long, alternatives=(*alternatives, *_in_finer_blocks(prepared, long)))
+    others = (*_in_finer_blocks(prepared, long), *_by_row(prepared, long, limits))
+    return replace(long, alternatives=(*alternatives, *others))
 
 
 def surveyed(prepared: Prepared, limits: Limits) -> Problem:
-    """The problem of ``prepared`` with what may run in more blocks as alternatives: for a survey."""
+    """The problem of ``prepared``, for a survey: what may run in more blocks or by row is an alternative."""
     if not _has_choice(prepared) or limits.pins != Pins():
         return prepared.problem
-    alternatives = tuple(_in_finer_blocks(prepared, prepared.problem))
-    return replace(prepared.problem, alternatives=alternatives)
+    problem = prepared.problem
+    alternatives = (*_in_finer_blocks(prepared, problem), *_by_row(prepared, problem, limits))
+    return replace(problem, alternatives=alternatives)
 
 
 def with_room(prepared: Prepared, limits: Limits, objective: Objective = Objective.ENERGY) -> Prepared:
@@ -92,12 +95,14 @@ def with_room(prepared: Prepared, limits: Limits, objective: Objective = Objecti
 def weighed(problem: Problem, limits: Limits, objective: Objective = Objective.ENERGY) -> Problem:
     """An `offered` problem without the alternatives that a search inside ``limits`` does not weigh.
 
-    More blocks of an op are the alternatives that make no tensors. Where keeping everything fits, none is
-    weighed; else those of ops that hold more than `NEEDY_SHARE` of the RAM budget, and those that cost
-    more and save `SAVED_SHARE` of it. Where least RAM is the objective, all are. (Blocks that stay in the
-    cache may cost less than the whole: a plan in less RAM would then take less than the best one in more.)
+    More blocks of an op are the alternatives that make no tensors and read none in storage. Where keeping
+    everything fits, none of them is weighed; else those of ops that hold more than `NEEDY_SHARE` of the RAM
+    budget, and those that cost more and save `SAVED_SHARE` of it. Where least RAM is the objective, all are.
+    (Blocks that stay in the cache may cost less than the whole: a plan in less RAM would then take less than
+    the best one in more.)
     """
-    budget_bytes, finer = limits.ram_budget_bytes, [each for each in problem.alternatives if not each.tensors]
+    budget_bytes = limits.ram_budget_bytes
+    finer = [each for each in problem.alternatives if not each.tensors and not _reads_rows(each)]
     if objective is Objective.RAM or not finer:
         return problem
     left_out = {each.name for each in finer}
@@ -139,6 +144,34 @@ def _in_finer_blocks(prepared: Prepared, problem: Problem) -> Iterator[Alternati
         before = most_at_once(problem, [own[each] for each in alternative.touched])
         if most_at_once(made, alternative.ops) < before:
             yield alternative
+
+
+def _by_row(prepared: Prepared, problem: Problem, limits: Limits) -> Iterator[Alternative]:
+    """Look-ups of ``problem`` that read rows in storage, where those are fewer bytes than their table.
+
+    Not where transfers run in the background, which a look-up would wait for; nor where nothing may be paged
+    and the table may be at home in RAM.
+    """
+    forms, storage = prepared.step.forms, prepared.profile.storage
+    assert forms is not None
+    may_read = limits.paging or prepared.home is Place.STORAGE
+    if not forms.by_row or storage is None or storage.transfers == "background" or not may_read:
+        return
+    made = _problem(prepared, forms.graph(forms.by_row), forms.kernels(forms.by_row))
+    ops = {op.name: op for op in made.ops}
+    tensors = {tensor.name: tensor for tensor in made.tensors}
+    for name, change in forms.by_row.items():
+        look_ups = [ops[each] for each, form in change.ops.items() if form is not None]
+        table = [tensors[each] for each in look_ups[0].stored]
+        read_bytes = sum(op.stored_read_bytes for op in look_ups)
+        is_there = all(tensor.initially in (Place.STORAGE, Place.EITHER) for tensor in table)
+        if is_there and read_bytes < sum(tensor.storage_bytes for tensor in table):
+            omits = tuple(each for each, form in change.ops.items() if form is None)
+            yield Alternative(name, tuple(look_ups), omits)
+
+
+def _reads_rows(alternative: Alternative) -> bool:
+    return any(op.stored for op in alternative.ops)
 
 
 def _problem(prepared: Prepared, graph: Graph, host_kernels: KernelFacts) -> Problem:

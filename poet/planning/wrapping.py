@@ -28,6 +28,7 @@ from poet.devices.profile import Profile
 from poet.errors import Infeasible, InputError, ReplayError, one_of
 from poet.frontend.eager import original
 from poet.frontend.wrapped import WrappedStep, trace_wrapped
+from poet.graph import stored_row_bytes
 from poet.planning.planned import Planned, fit_step, limits_of, plan_with, solve_step
 from poet.planning.prepared import Prepared
 from poet.plans.plan_parts import Model
@@ -350,4 +351,10 @@ def _open_pages(plan: Plan, page_file: str | Path | None) -> PageFile | None:
     if not plan.slots:
         return None
     path = None if page_file is None else Path(page_file)
-    return PageFile(plan.slots, path=path, folder=Path(), buffer_bytes=plan.page_buffer_bytes)
+    return PageFile(
+        plan.slots,
+        path=path,
+        folder=Path(),
+        buffer_bytes=plan.page_buffer_bytes,
+        row_bytes=stored_row_bytes(plan.graph),
+    )

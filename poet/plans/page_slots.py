@@ -17,8 +17,8 @@ _RESERVED_SHARE = 64
 
 
 def lay_out_slots(problem: Problem, schedule: Schedule) -> tuple[PageSlot, ...]:
-    """One slot per tensor that is paged or lives in storage, one after the other."""
-    paged = _paged(schedule)
+    """One slot per tensor that is paged, read by row or lives in storage, one after the other."""
+    paged = _paged(schedule).union(*(op.stored for op in problem.ops))
     return slots_for(
         {
             tensor.name: tensor.bytes

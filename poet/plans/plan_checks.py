@@ -38,6 +38,7 @@ def check_problem(graph: Graph, problem: Problem, kernels: KernelFacts) -> None:
             and (recall is not None or not costed.recomputable)
             and (recall is None or set(costed.rerun_inputs) >= set(graph.reads(recall)))
             and costed.random == op.random
+            and costed.stored == op.stored
         )
         if not agree:
             raise PlanError(f"op {op.name} of the problem contradicts the graph")

@@ -29,7 +29,14 @@ from poet.report.schedule_rows import (
     tensor_fates,
 )
 from poet.report.shapes import shape_rows
-from poet.report.training import loss_reads, packed_lines, part_lines, strip_lines, untrained_lines
+from poet.report.training import (
+    loss_reads,
+    packed_lines,
+    part_lines,
+    row_lines,
+    strip_lines,
+    untrained_lines,
+)
 from poet.schedule import Schedule
 from poet.simulator import Trace
 from poet.solution import Solution, Status
@@ -91,6 +98,8 @@ def plan_heading(plan: Plan) -> Table:
         table.add_row("packed", line)
     for line in part_lines(graph):
         table.add_row("parts", line)
+    for line in row_lines(graph):
+        table.add_row("rows", line)
     if prediction.plain_peak_ram_bytes is not None:
         table.add_row("plain training", f"needs {format_bytes(prediction.plain_peak_ram_bytes)}")
     if prediction.lower_bound_ram_bytes is not None:

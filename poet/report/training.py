@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from poet.errors import InputError
-from poet.graph import ITEM_BYTES, Graph, Op, Symbol, TensorType
+from poet.graph import ITEM_BYTES, Graph, Op, Symbol, TensorType, stored_row_of
 from poet.loss import LossSpec
 from poet.named import named_parameters
 from poet.units import format_bytes
@@ -132,6 +132,22 @@ def part_lines(graph: Graph) -> list[str]:
     ]
 
 
+def row_lines(graph: Graph) -> list[str]:
+    """How many look-ups read rows of tables in storage, and how many rows at most; none where none does."""
+    readers = [op for op in graph.ops if op.stored]
+    if not readers:
+        return []
+    sizes_bytes = {buffer.name: buffer.size_bytes for buffer in graph.buffers}
+    results_bytes = {op.name: sum(sizes_bytes[name] for name in graph.writes(op)) for op in readers}
+    rows = sum(results_bytes[op.name] // stored_row_of(op)[0] for op in readers)
+    tables_bytes = sum(sizes_bytes[name] for name in {name for op in readers for name in op.stored})
+    look_ups = "1 look-up reads" if len(readers) == 1 else f"{len(readers)} look-ups read"
+    return [
+        f"{look_ups} rows where the table lies in storage: at most {rows} of them, "
+        f"{format_bytes(sum(results_bytes.values()))} of {format_bytes(tables_bytes)}"
+    ]
+
+
 def _ops(count: int) -> str:
     return "1 op runs" if count == 1 else f"{count} ops run"
 
@@ -141,4 +157,5 @@ def training_lines(graph: Graph, loss: str, train: Sequence[str] = ("*",)) -> li
     strips = [f"strips: {line}" for line in strip_lines(graph)]
     strips += [f"packed: {line}" for line in packed_lines(graph)]
     strips += [f"parts: {line}" for line in part_lines(graph)]
+    strips += [f"rows: {line}" for line in row_lines(graph)]
     return [f"loss: {loss_reads(graph, loss)}", *strips, *untrained_lines(graph, train)]

@@ -309,6 +309,12 @@ class AlternativesTuning(Checked):
             bytes, what the open forms take, what the plan to start from has. Off: the last of them alone.
         main_share: of the time left then, for the best of them; the rest is for the relaxed problem's bound:
             plans take longer than bounds.
+        row_read_ops: where look-ups may read rows in storage, and there are more ops than this, only a few
+            choices are searched, and the relaxed problem is bounded before: such a form takes hardly more
+            than that.
+        relaxed_share: of the time left, for that bound.
+        relaxed_short_share: likewise, where less than ``relaxed_short_seconds`` are left.
+        relaxed_short_seconds: in less, nets of some hundred ops have no bound in the smaller share.
         fitting_share: of the time at most, for how few alternatives are enough for keeping everything: each
             try takes a tenth of a second on nets of some hundred ops.
         fitting_seconds: likewise at most, so that long limits are not used up by it.
@@ -323,6 +329,10 @@ class AlternativesTuning(Checked):
     taken_share: float = 0.5
     rivals_share: float = tuned(0.4, off=0.0)
     main_share: float = 0.85
+    row_read_ops: int = 60
+    relaxed_share: float = 0.15
+    relaxed_short_share: float = 0.5
+    relaxed_short_seconds: float = 20.0
     fitting_share: float = 0.2
     fitting_seconds: float = 5.0
     unlimited_seconds: float = 600.0

@@ -156,6 +156,7 @@ def problem(of: Graph, *, parameters_in_storage: bool = False, kernels: KernelFa
             of.reads(op.recall) if op.recall is not None else None,
             op.recall is not None,
             op.random,
+            op.stored,
         )
         for op in of.ops
     ]

@@ -10,15 +10,15 @@ from collections.abc import Callable, Iterator
 import pytest
 from helpers.random_problems import keep_bytes, mixed_problem, random_limits
 
-from poet.errors import InvalidSchedule
-from poet.problem import Alternative, Limits, Place, Problem, ProblemOp, Tensor, Transfer
+from poet.errors import InvalidSchedule, ProblemError
+from poet.problem import Alternative, Limits, Pins, Place, Problem, ProblemOp, Tensor, Transfer
 from poet.schedule import Compute, Free, PageIn, PageOut, Schedule, Step
 from poet.simulator import Trace, simulate
 from poet.solvers.heuristics.greedy import greedy
 
 RULES = {
     "unknown", "input", "stale", "recompute", "order", "free", "page_out", "page_in", "ram",
-    "storage", "deadline", "missing", "final", "alternative",
+    "storage", "deadline", "missing", "final", "alternative", "stored",
 }  # fmt: skip
 IN, OUT = Transfer(3.0, 0.3), Transfer(5.0, 0.5)
 
@@ -97,6 +97,10 @@ FORMS = net(
         Alternative("once", (op("D", "p", "d", joules=0.5),)),
     )
 )
+BY_ROW = Problem(
+    "by row", (tensor("x"), tensor("t", 40, initially=Place.BOTH), tensor("a")),
+    (op("R", "x", "a", stored=("t",), stored_read_bytes=8),),
+)  # fmt: skip
 SHORT = "A:short -x B -a C:short -s -b U -c D !d -d"
 
 # rule, problem, a schedule that breaks it, limits, and the nearest schedule and limits that break none
@@ -141,6 +145,7 @@ CASES: list[tuple[str, Problem, str, Limits, str, Limits]] = [
     ("input", FORMS, SHORT.replace("-a C", "-a -s C").replace("-s -b", "-b"), Limits(), SHORT, Limits()),
     ("ram", FORMS, PLAIN, Limits(ram_budget_bytes=32), SHORT, Limits(ram_budget_bytes=29)),
     ("final", net(), PLAIN + " -p", Limits(), PLAIN, Limits()),
+    ("stored", BY_ROW, "R", Limits(paging=False), "R", Limits()),
 ]  # fmt: skip
 
 
@@ -154,6 +159,45 @@ def test_each_rule_alone(
 
 def test_every_rule_has_a_case() -> None:
     assert {case[0] for case in CASES} == RULES
+
+
+def test_what_an_op_reads_in_storage_waits_for_storage_and_is_counted_for_each_run() -> None:
+    of = dataclasses.replace(
+        BY_ROW,
+        background_storage=True,
+        tensors=(tensor("x"), tensor("t", 40, initially=Place.STORAGE), tensor("a"), tensor("b")),
+        ops=(*BY_ROW.ops, op("B", "a t", "b")),
+    )
+    trace = simulate(of, steps("+t R -a R B"))
+    assert [(moment.start_seconds, moment.end_seconds) for moment in trace.moments] == [
+        (0.0, 3.0), (3.0, 5.0), (5.0, 5.0), (5.0, 7.0), (7.0, 9.0),
+    ]  # fmt: skip
+    assert (trace.read_bytes, trace.page_in_seconds, trace.compute_seconds) == (40 + 2 * 8, 3.0, 6.0)
+    assert [moment.ram_bytes for moment in trace.moments] == [50, 60, 60, 60, 70]
+
+
+def test_what_is_never_paged_is_not_read_in_storage_either() -> None:
+    never = Limits(pins=Pins(never_page=("t",)))
+    assert verdict(BY_ROW, steps("R"), never) == "pin"
+
+
+def test_an_op_reads_in_storage_what_lies_there_all_the_time() -> None:
+    x, a = tensor("x"), tensor("a")
+    reader = op("R", "x", "a", stored=("t",))
+    update = op("U", "t", "", updates=("t",))
+    for table, ops in (
+        (tensor("t"), (reader,)),
+        (tensor("t", initially=Place.BOTH, page_in=None), (reader,)),
+        (tensor("t", initially=Place.STORAGE), (reader, update)),
+    ):
+        with pytest.raises(ProblemError, match="op R reads from t in storage, where it need not be"):
+            Problem("by row", (x, a, table), ops)
+    with pytest.raises(ProblemError, match="there is no tensor 't'"):
+        Problem("by row", (x, a), (reader,))
+    with pytest.raises(ProblemError, match="op R: 1 stored_reads or bytes of them, or of no tensor"):
+        op("R", "x", "a", stored_read_bytes=1)
+    of = Problem.from_json(BY_ROW.to_json())
+    assert (of, BY_ROW.to_json()["version"], net().to_json()["version"]) == (BY_ROW, 5, 1)
 
 
 def test_an_old_content_in_storage_does_not_satisfy_the_end() -> None:

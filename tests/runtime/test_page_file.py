@@ -72,6 +72,46 @@ def test_what_lies_in_another_file_is_read_there_until_it_is_written(
     assert read(pages, "b", 10) == data[5:15]
 
 
+@pytest.mark.parametrize("row_bytes", [10, 3584, 70_000])
+def test_a_row_comes_back_and_one_that_changed_is_noticed(
+    pages: PageFile, row_bytes: int, tmp_path: Path
+) -> None:
+    rows, data = 5_000_001 // row_bytes, content(5_000_001 // row_bytes * row_bytes, 9)
+    slots, size = (PageSlot("t", 0, len(data)),), pages.buffer_bytes
+    by_row = PageFile(
+        slots, path=tmp_path / "rows", folder=tmp_path, buffer_bytes=size, row_bytes={"t": row_bytes}
+    )
+    target = memoryview(bytearray(row_bytes))
+    with pytest.raises(PageFileError, match="t was never written whole"):
+        by_row.read_row("t", 0, target)
+    other = tmp_path / "other"
+    other.write_bytes(bytes(70_001) + data)
+    for is_elsewhere in (False, True):
+        if is_elsewhere:
+            with other.open("rb") as file:
+                os.fsync(file.fileno())
+                assert by_row.find_in(file.fileno(), 70_001, "t", data)
+        else:
+            by_row.write("t", data)
+        for row in (0, 1, rows // 2, rows - 1):
+            by_row.read_row("t", row, target)
+            assert target == data[row * row_bytes : (row + 1) * row_bytes]
+    with other.open("r+b") as file:
+        file.seek(70_001 + row_bytes)
+        file.write(bytes([data[row_bytes] ^ 1]))
+        file.flush()
+        os.fsync(file.fileno())
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    by_row.read_row("t", 0, target)
+    with pytest.raises(PageFileError, match="row 1 of t came back with other bytes than were written"):
+        by_row.read_row("t", 1, target)
+    background = Background(by_row)
+    background.read_row("t", 2, target)
+    assert target == data[2 * row_bytes : 3 * row_bytes]
+    background.close()
+    by_row.close()
+
+
 def test_another_file_that_changes_is_noticed(pages: PageFile, tmp_path: Path) -> None:
     other = tmp_path / "other"
     other.write_bytes(bytes(content(10)))

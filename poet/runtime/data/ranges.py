@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 
 from poet.errors import InputError
-from poet.graph import Argument, Graph, Op, Ref
+from poet.graph import Argument, Graph, Op, Ref, stored_row_of
 from poet.runtime.data.counting import least_and_largest
 
 _CHUNK = 4096  # elements looked at one by one at a time, where some are outside the usual range
@@ -132,6 +132,10 @@ def _asked(op: Op, graph: Graph, source: Mapping[str, str]) -> list[tuple[str, R
         name, count = _input(args[1], graph, source), args[3]
         if name is not None and isinstance(count, int):
             return [(name, Rule(count, what="rows of its table"))]
+    if op.stored:
+        name = _input(args[0], graph, source)
+        if name is not None:
+            return [(name, Rule(stored_row_of(op)[1], what="rows of its table"))]
     if op.call.target in _TABLES:
         table, numbers = _TABLES[op.call.target]
         name = _input(args[numbers], graph, source) if len(args) > numbers else None

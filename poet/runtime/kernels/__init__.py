@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from poet.errors import PlanError, nearest
-from poet.graph import Call
+from poet.graph import STORED_ROWS, Call
 from poet.kernel_facts import PYTORCH
 from poet.operators import ATEN, OWN, RANDOM
 from poet.runtime.kernels import ctc, logits, norms, packed, padded, recurrent, tables, updates
@@ -27,19 +27,24 @@ ALIGNMENT_BYTES = 64
 """What torch's CPU allocator aligns to."""
 
 
-def kernel(target: str, generator: torch.Generator | None = None) -> Kernel:
+def kernel(
+    target: str, generator: torch.Generator | None = None, read_row: tables.ReadRow | None = None
+) -> Kernel:
     """The torch callable behind an operator's name.
 
     Args:
         target: the name.
         generator: that a random operator draws from; ``None``: torch's default one. Nothing else is drawn
             from or set, so that other threads may draw meanwhile.
+        read_row: that an operator which reads rows of a table in storage has them from.
 
     Raises:
         PlanError: the name is not in the table, or this torch has no such operator.
     """
     if target in _DRAWN:
         return functools.partial(_DRAWN[target], torch.default_generator if generator is None else generator)
+    if target == STORED_ROWS and read_row is not None:
+        return functools.partial(tables.stored_rows, read_row)
     if target in OWN_KERNELS:
         return OWN_KERNELS[target]
     if target in _WRAPPED:
@@ -173,6 +178,7 @@ OWN_KERNELS: dict[str, Kernel] = {
     "poet.accumulate": _accumulate,
     "poet.look_up": tables.look_up,
     "poet.look_up_backward": tables.look_up_backward,
+    STORED_ROWS: functools.partial(tables.stored_rows, tables.no_storage),
     "poet.logits_loss": logits.loss,
     "poet.logits_hidden_gradient": logits.hidden_gradient,
     "poet.logits_weight_gradient": functools.partial(logits.weight_gradient, 0),

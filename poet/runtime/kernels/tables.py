@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+
 import torch
 from torch import Tensor
+
+from poet.errors import ReplayError
+
+ReadRow = Callable[[int, memoryview], None]
+"""Fills the memory with the row of that number of a table in storage."""
 
 _OF_OTHER_ROWS = -1  # the number of no row
 
@@ -34,6 +41,54 @@ def look_up(rows: Tensor, numbers: Tensor, first: int, count: int, found: Tensor
     if found is not None:
         torch.where(elsewhere.unsqueeze(-1), found, made, out=made)
     return made
+
+
+def stored_rows(read: ReadRow, numbers: Tensor, count: int, width: int, element: torch.dtype) -> Tensor:
+    """What `torch.nn.functional.embedding` gives for a table in storage, each row read from there once.
+
+    Args:
+        read: rows of the table.
+        numbers: of rows of the table, of any shape.
+        count: rows of the table.
+        width: elements of a row.
+        element: their type.
+
+    Returns:
+        (numbers' shape, width).
+
+    Raises:
+        IndexError: a number is not one of the table's.
+    """
+    wanted = [*_each(numbers.tolist())]
+    if wanted and not (min(wanted) >= 0 and max(wanted) < count):
+        raise IndexError("index out of range in self")  # torch's words
+    made = torch.empty((*numbers.shape, width), dtype=element)
+    rows = made.view(len(wanted), width).view(torch.uint8).numpy()
+    first: dict[int, int] = {}
+    for place, row in enumerate(wanted):
+        known = first.setdefault(row, place)
+        if known == place:
+            read(row, rows[place].data)
+        else:
+            rows[place] = rows[known]
+    return made
+
+
+def no_storage(row: int, memory: memoryview) -> None:
+    """`ReadRow` where no page file is open.
+
+    Raises:
+        ReplayError: always.
+    """
+    raise ReplayError(f"row {row} of a table in storage is read where no page file is open")
+
+
+def _each(numbers: int | list[object]) -> Iterator[int]:
+    if isinstance(numbers, list):
+        for item in numbers:
+            yield from _each(item)  # type: ignore[arg-type]
+    else:
+        yield numbers
 
 
 def look_up_backward(gradient: Tensor, numbers: Tensor, first: int, count: int, padding: int) -> Tensor:

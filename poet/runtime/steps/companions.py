@@ -83,6 +83,10 @@ class CompanionPages:
         """See `Pager`."""
         self._pager.read_into(self._slots[tensor], target)
 
+    def read_row(self, tensor: str, row: int, target: memoryview) -> None:
+        """See `Pager`."""
+        self._pager.read_row(self._slots[tensor], row, target)
+
     def wait(self, tensor: str) -> None:
         """See `Pager`."""
         self._pager.wait(self._slots[tensor])

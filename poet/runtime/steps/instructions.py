@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import bisect
 import functools
+import itertools
 import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
-from poet.graph import Argument, Call, Graph, Op, Ref, Symbol, TensorType
+from poet.graph import Argument, Call, Graph, Op, Ref, Symbol, TensorType, stored_row_of
 from poet.memory.places import MadeMove
 from poet.runtime import kernels
 from poet.runtime.kernels.cells import Cells, memory_of, new_buffer, resolved, view_of
+from poet.runtime.kernels.tables import ReadRow
 from poet.runtime.steps.moving import Moving
 from poet.runtime.storage.background import Pager
 
@@ -115,10 +118,25 @@ def settling_after(run: Instruction, pages: Pager) -> Instruction:
     return settling
 
 
-def bound_call(call: Call, cells: Cells, generator: torch.Generator | None) -> Callable[[], Any]:
+def row_reading(op: Op, graph: Graph, pages: Pager) -> ReadRow:
+    """Reads a row of the table that ``op`` reads where it lies in storage: some of its buffers, in order."""
+    row_bytes, _ = stored_row_of(op)
+    sizes_bytes = {buffer.name: buffer.size_bytes for buffer in graph.buffers}
+    firsts = [0, *itertools.accumulate(sizes_bytes[name] // row_bytes for name in op.stored)]
+
+    def read_row(row: int, memory: memoryview) -> None:
+        part = bisect.bisect_right(firsts, row) - 1
+        pages.read_row(op.stored[part], row - firsts[part], memory)
+
+    return read_row
+
+
+def bound_call(
+    call: Call, cells: Cells, generator: torch.Generator | None, read_row: ReadRow | None = None
+) -> Callable[[], Any]:
     """The kernel with its arguments' cells; each run fetches them in one go."""
     contents = cells.contents
-    kernel = kernels.kernel(call.target, generator)
+    kernel = kernels.kernel(call.target, generator, read_row)
     fixed, fetched = {}, {}
     for key, argument in call.kwargs:
         if isinstance(argument, Ref | Symbol) and _is_fetched(argument):

@@ -15,10 +15,12 @@ from dataclasses import dataclass
 import torch
 
 from poet.errors import PlanError
+from poet.graph import Op
 from poet.memory.places import MadeMove
 from poet.plans.training_plan import Plan
 from poet.problem import Place
 from poet.runtime.kernels.cells import Cells
+from poet.runtime.kernels.tables import ReadRow
 from poet.runtime.steps.checked_runs import compacting, with_checks
 from poet.runtime.steps.gradient_taps import BoundStrips, GradientTap, gradient_taps
 from poet.runtime.steps.instructions import (
@@ -30,6 +32,7 @@ from poet.runtime.steps.instructions import (
     moved_before,
     page_in,
     page_out,
+    row_reading,
     settling_after,
     waiting_for,
 )
@@ -159,11 +162,22 @@ class _Compiler:
         self.in_ram.add(step.tensor)
         return functools.partial(page_in, step.tensor, self.cells, self.pages)
 
+    def row_reading(self, op: Op) -> ReadRow | None:
+        """Who reads rows of a table in storage for ``op``; ``None``: it reads none."""
+        if not op.stored:
+            return None
+        if self.pages is None:
+            raise PlanError(f"{self.plan.model.name}: op {op.name} reads storage but no page file is open")
+        return row_reading(op, self.graph, self.pages)
+
     def compute(self, index: int, step: Compute) -> Instruction:
         op, cells, graph = self.ops[step.op], self.cells, self.graph
         new = [name for name in graph.writes(op) if name not in self.in_ram]
         call = op.recall if op.name in self.ran and op.recall is not None else op.call
-        run = bound_call(call, cells, self.generator) if op.strip is None else self.strips.of(op).bound
+        if op.strip is None:
+            run = bound_call(call, cells, self.generator, self.row_reading(op))
+        else:
+            run = self.strips.of(op).bound
         if self.checks:
             run = with_checks(run, op, call, cells, graph, self.oversized)
         elif self.oversized.intersection(filter(None, op.outputs)):

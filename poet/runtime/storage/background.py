@@ -36,6 +36,9 @@ class Pager(Protocol):
     def read_into(self, tensor: str, target: memoryview) -> None:
         """Fill ``target`` with what was last written for ``tensor``."""
 
+    def read_row(self, tensor: str, row: int, target: memoryview) -> None:
+        """Fill ``target`` with one row of what was last written for ``tensor``, before it returns."""
+
     def wait(self, tensor: str) -> None:
         """Until the last transfer of ``tensor`` is done; raises what it raised."""
 
@@ -74,6 +77,11 @@ class Timed:
         """See `Pager`."""
         with self._waiting():
             self._pager.read_into(tensor, target)
+
+    def read_row(self, tensor: str, row: int, target: memoryview) -> None:
+        """See `Pager`."""
+        with self._waiting():
+            self._pager.read_row(tensor, row, target)
 
     def wait(self, tensor: str) -> None:
         """See `Pager`."""
@@ -158,6 +166,15 @@ class Background:
             PageFileError: an earlier transfer has failed.
         """
         self._ask(_Job(self._pages.read_into, tensor, target, threading.Event(), is_read=True))
+
+    def read_row(self, tensor: str, row: int, target: memoryview) -> None:
+        """Fill ``target``, once what was asked for before is done.
+
+        Raises:
+            PageFileError: that failed, or an earlier transfer.
+        """
+        self.drain()
+        self._pages.read_row(tensor, row, target)
 
     def wait(self, tensor: str) -> None:
         """Until what was last asked for ``tensor`` is done.

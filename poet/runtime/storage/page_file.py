@@ -4,7 +4,8 @@ One preallocated file with a fixed slot per tensor. Transfers bypass the kernel'
 (``O_DIRECT``) through an aligned bounce buffer where the file system can do that and the plan leaves
 RAM for the buffer; otherwise they go through the cache, which is flushed and dropped after each, so
 that paged bytes are really out of RAM. Every tensor is read back against a checksum. What lies in another
-file of the same storage, and is never written, is read there.
+file of the same storage, and is never written, is read there. Of a tensor that is read by row each row has a
+checksum of its own, of 4 bytes.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import os
 import secrets
 import stat
 import zlib
+from array import array
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Protocol
@@ -43,7 +45,13 @@ class PageFile:
     """
 
     def __init__(
-        self, slots: Iterable[PageSlot], *, path: Path | None, folder: Path, buffer_bytes: int
+        self,
+        slots: Iterable[PageSlot],
+        *,
+        path: Path | None,
+        folder: Path,
+        buffer_bytes: int,
+        row_bytes: Mapping[str, int] | None = None,
     ) -> None:
         """Open and preallocate the file.
 
@@ -53,12 +61,15 @@ class PageFile:
                 ``folder`` that vanishes when closed.
             folder: for unnamed files.
             buffer_bytes: RAM for the bounce buffer, whole pages; 0: use the page cache.
+            row_bytes: of the tensors that are read by row, by name; ``None``: there are none.
 
         Raises:
             PageFileError: there is no room, no permission, or something else at ``path``.
         """
         self._slots = {slot.tensor: slot for slot in slots}
         self._written: dict[str, tuple[int, int]] = {}  # per tensor: bytes and checksum
+        self._row_bytes = dict(row_bytes or {})
+        self._row_checksums: dict[str, array[int]] = {}
         self._elsewhere: dict[str, tuple[_Transfers, int]] = {}  # per tensor that lies in another file: where
         self._others: dict[int, tuple[int, _Transfers]] = {}  # such files, by their number
         self._named = path is not None
@@ -106,7 +117,7 @@ class PageFile:
             self._transfers.write(_HEADER_BYTES + slot.offset_bytes, data)
         except OSError as cause:
             raise self._failed(f"{tensor} cannot be written", cause) from None
-        self._written[tensor] = len(data), zlib.crc32(data)
+        self._note(tensor, data)
 
     def read_into(self, tensor: str, target: memoryview) -> None:
         """Fill ``target``, from its start, with the bytes that were last written for ``tensor``.
@@ -122,6 +133,21 @@ class PageFile:
             raise self._failed(f"{tensor} cannot be read", cause) from None
         if zlib.crc32(target[:size_bytes]) != checksum:
             raise self._changed(tensor)
+
+    def read_row(self, tensor: str, row: int, target: memoryview) -> None:
+        """Fill ``target`` with one row of what was last written for ``tensor``, which is read by row.
+
+        Raises:
+            PageFileError: as of `read_into`.
+        """
+        transfers, offset = self._place_of(tensor)
+        self._written_of(tensor)
+        try:
+            transfers.read(offset + row * len(target), target)
+        except OSError as cause:
+            raise self._failed(f"row {row} of {tensor} cannot be read", cause) from None
+        if zlib.crc32(target) != self._row_checksums[tensor][row]:
+            raise self._changed(f"row {row} of {tensor}")
 
     def pieces(self, tensor: str, unit_bytes: int) -> Iterator[memoryview]:
         """What was last written for ``tensor``, in stretches that end at multiples of ``unit_bytes``.
@@ -186,8 +212,16 @@ class PageFile:
         except OSError:
             return False
         self._elsewhere[tensor] = self._others[there.st_ino][1], offset_bytes
-        self._written[tensor] = len(data), zlib.crc32(data)
+        self._note(tensor, data)
         return True
+
+    def _note(self, tensor: str, data: memoryview) -> None:
+        """``data`` is what lies in storage for ``tensor``."""
+        self._written[tensor] = len(data), zlib.crc32(data)
+        row_bytes = self._row_bytes.get(tensor)
+        if row_bytes is not None:
+            rows = (data[start : start + row_bytes] for start in range(0, len(data), row_bytes))
+            self._row_checksums[tensor] = array("I", map(zlib.crc32, rows))
 
     def _transfers_of(self, file: int) -> _Transfers:
         return _Cached(file) if self._buffer is None else _Direct(file, self._buffer)

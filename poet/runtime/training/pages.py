@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from poet.graph import stored_row_bytes
 from poet.plans.training_plan import Plan
 from poet.runtime.steps.companions import slots_of
 from poet.runtime.storage.background import Background, Timed
@@ -25,7 +26,13 @@ def open_pages(plan: Plan, folder: Path, page_file: str | Path | None) -> PageFi
     if not slots:
         return None
     path = None if page_file is None else Path(page_file)
-    return PageFile(slots, path=path, folder=folder, buffer_bytes=plan.page_buffer_bytes)
+    return PageFile(
+        slots,
+        path=path,
+        folder=folder,
+        buffer_bytes=plan.page_buffer_bytes,
+        row_bytes=stored_row_bytes(plan.graph),
+    )
 
 
 def pager_of(plan: Plan, pages: PageFile) -> Timed:

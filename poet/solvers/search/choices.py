@@ -7,10 +7,11 @@ ops read less.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import replace
 
 from poet.alternatives import aligned_sizes, leanest, most_at_once, sizes_with
-from poet.problem import Alternative, Limits, Objective, Pins, Problem
+from poet.problem import Alternative, Limits, Objective, Pins, Place, Problem, Transfer
 from poet.solution import SolveOptions
 from poet.solvers.heuristics.keep_everything import keep_everything
 from poet.solvers.instance.ram_bound import minimum_ram_bytes
@@ -31,6 +32,7 @@ class Choices:
         self.of = SECONDS if options.objective is Objective.TIME else JOULES
         self.allowed = (limits.deadline_seconds, limits.joules_budget)
         self.costs = {each.name: problem.extra_cost(each) for each in problem.alternatives}
+        self.spared = {each.name: _spared(problem, each) for each in problem.alternatives}
         self.sizes = aligned_sizes(problem)
         self.ops = {op.name: op for op in problem.ops}
         self.saved_bytes = {each.name: self._saved_bytes(each) for each in problem.alternatives}
@@ -39,12 +41,18 @@ class Choices:
         self.cheapest = self.gains(self.of)
 
     def added(self, name: str) -> float:
-        """Of the objective, or of joules, what an alternative adds to running every op once."""
-        return self.costs[name][self.of]
+        """Of the objective, or of joules, what an alternative adds to running every op once.
+
+        What is fetched without it alone is counted.
+        """
+        return self._added(name, self.of)
+
+    def _added(self, name: str, of: int) -> float:
+        return self.costs[name][of] - self.spared[name][of]
 
     def gains(self, of: int) -> Choice:
         """The alternatives with which running every op once takes the least."""
-        return frozenset(name for name, costs in self.costs.items() if costs[of] < 0)
+        return frozenset(name for name in self.costs if self._added(name, of) < 0)
 
     # --- keeping everything ---
 
@@ -77,7 +85,7 @@ class Choices:
             return cheapest
         others = sorted(
             (name for name in self.names if name not in cheapest and self.saved_bytes[name] > 0),
-            key=lambda name: (self.costs[name][of] / self.saved_bytes[name], name),
+            key=lambda name: (self._added(name, of) / self.saved_bytes[name], name),
         )
         enough = len(others)
         if not self._keeps(cheapest.union(others), limits):
@@ -90,7 +98,7 @@ class Choices:
             else:
                 few = middle
         choice = cheapest.union(others[:enough])
-        for name in sorted(others[:enough], key=lambda name: -self.costs[name][of]):
+        for name in sorted(others[:enough], key=lambda name: -self._added(name, of)):
             if self.options.clock.now() - self.started > self._fitting_seconds():
                 break
             if self._keeps(choice - {name}, limits):
@@ -130,7 +138,7 @@ class Choices:
 
     def dearer_left_out(self, choice: Choice, other: Choice) -> Choice:
         """The cheaper of two choices, of which the first keeps everything, and the other may."""
-        costs = [math.fsum(self.costs[name][self.of] for name in each) for each in (choice, other)]
+        costs = [math.fsum(self.added(name) for name in each) for each in (choice, other)]
         return other if costs[1] < costs[0] and self._keeps(other, self.limits) else choice
 
     def others(self) -> list[Choice]:
@@ -179,3 +187,50 @@ class Choices:
         with_it = sizes_with(self.problem, self.sizes, alternative)
         before = sum(self.sizes[name] for op in alternative.touched for name in self.ops[op].inputs)
         return before - sum(with_it[name] for op in alternative.ops for name in op.inputs)
+
+
+def least_with_transfers(problem: Problem) -> tuple[float, float]:
+    """Seconds and joules, idle power included, below which no schedule of any choice is.
+
+    Every op runs once; what begins in storage and is read in every choice is fetched once, what is updated
+    and ends there is written once; and of each alternative, either it is taken, or what it spares is fetched.
+    """
+    plain = problem.resolved(())
+    forms = {op.name: op for each in problem.alternatives for op in each.ops}
+    omitted = {name for each in problem.alternatives for name in each.omits}
+    always = {
+        name
+        for op in problem.ops
+        if op.name not in omitted
+        for name in op.inputs
+        if op.name not in forms or name in forms[op.name].inputs
+    }
+    updated = {name for op in problem.ops for name in op.updates}
+    moved = [t.page_in for t in problem.tensors if t.name in always and t.initially is Place.STORAGE]
+    moved += [t.page_out for t in problem.tensors if t.name in updated and t.finally_ is Place.STORAGE]
+    costs = [_cost_of(problem, filter(None, moved)), (plain.compute_seconds, plain.compute_joules)]
+    for each in problem.alternatives:
+        extra, spared = problem.extra_cost(each), _spared(problem, each)
+        costs.append((min(extra[SECONDS], spared[SECONDS]), min(extra[JOULES], spared[JOULES])))
+    return math.fsum(seconds for seconds, _ in costs), math.fsum(joules for _, joules in costs)
+
+
+def _spared(problem: Problem, alternative: Alternative) -> tuple[float, float]:
+    """Seconds and joules, idle power included, of fetching what ``alternative`` leaves in storage.
+
+    That is what begins there and is read by no op but those in whose place the alternative's are: it is
+    fetched at least once without it.
+    """
+    touched = frozenset(alternative.touched)
+    own = {name for op in problem.ops if op.name in touched for name in op.inputs}
+    other = {name for op in problem.ops if op.name not in touched for name in op.inputs}
+    left = own - other - {name for op in alternative.ops for name in op.inputs}
+    fetched = (t.page_in for t in problem.tensors if t.name in left and t.initially is Place.STORAGE)
+    return _cost_of(problem, filter(None, fetched))
+
+
+def _cost_of(problem: Problem, transfers: Iterable[Transfer]) -> tuple[float, float]:
+    """Seconds and joules that ``transfers`` add, idle power included; seconds only where a step waits."""
+    moved = [*transfers]
+    seconds = 0.0 if problem.background_storage else math.fsum(each.seconds for each in moved)
+    return seconds, math.fsum(each.joules for each in moved) + problem.idle_watts * seconds

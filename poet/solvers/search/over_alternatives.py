@@ -24,7 +24,7 @@ from poet.solution import PROVEN, Progress, Solution, SolveOptions, Status, amou
 from poet.solvers.heuristics.keep_everything import keep_everything
 from poet.solvers.instance.ram_bound import minimum_ram_bytes
 from poet.solvers.search import objectives
-from poet.solvers.search.choices import Choice, Choices
+from poet.solvers.search.choices import Choice, Choices, least_with_transfers
 from poet.solvers.search.finders import GREEDY
 from poet.solvers.search.form_guide import FormGuide, form_guide
 from poet.solvers.search.messages import STOPPED, impossible_in_all_forms, untried_forms_sentence
@@ -77,7 +77,8 @@ class _Search:
         self.free = replace(limits, pins=Pins())  # pins name tensors that some choices do not have
         self.choices = Choices(problem, limits, options, self.started)
         self.names = self.choices.names
-        self.least = self.once(problem)
+        self.reads_rows = any(op.stored for each in problem.alternatives for op in each.ops)
+        self.least = self.least_of_all()
         self.found: list[_Found] = []
         self.kept: Choice | None = None  # with which keeping everything is within the limits
         self.start_choice, self.own_start, self.incumbent_trace = self.judged_start()
@@ -113,10 +114,16 @@ class _Search:
         rivals.append(self.choices.first())
         if self.may_try_all():
             return self.all_choices(rivals[0])
+        if self.reads_rows:
+            tuning, is_short = self.tuning, self.seconds_left() < self.tuning.relaxed_short_seconds
+            _, bound = self.relaxed_bound(tuning.relaxed_short_share if is_short else tuning.relaxed_share)
+            self.least = max(self.least, bound)
         return self.few_choices(rivals)
 
     def may_try_all(self) -> bool:
         """Whether alternatives are so few that there is time for every choice."""
+        if self.reads_rows and len(self.problem.ops) > self.tuning.row_read_ops:
+            return False
         needed_seconds = 2 ** len(self.names) * self.tuning.choice_op_seconds * len(self.problem.ops)
         return len(self.names) <= self.tuning.all_choices and self.seconds_left() >= needed_seconds
 
@@ -218,17 +225,23 @@ class _Search:
         bound = self.least
         is_over = best.solution.schedule is not None and not self.seconds_left()
         if not (best.solution.was_interrupted or is_over) and self.limits.pins == Pins():
-            below = relaxed(self.problem)
-            least = self.searched(below.problem, 1.0, start=None, progress=None)
+            least, found = self.relaxed_bound(1.0)
             if least.status is Status.INFEASIBLE and best.solution.schedule is None:
                 no_plan = replace(best.solution, message=least.message, proof=least.proof)
                 return self.answer(replace(best, solution=no_plan), math.inf)
-            above = {Objective.ENERGY: below.joules, Objective.TIME: below.seconds}
-            if least.bound is not None and least.status is not Status.INFEASIBLE:
-                bound = max(bound, least.bound + above.get(self.options.objective, 0.0))
+            bound = max(bound, found)
             _log.info("bound over all choices: %g", bound)
             best = replace(best, solution=replace(best.solution, was_interrupted=least.was_interrupted))
         return self.answer(best, bound)
+
+    def relaxed_bound(self, share: float) -> tuple[Solution, float]:
+        """The answer for the relaxed problem in a share of the time left, and its bound on all choices."""
+        below = relaxed(self.problem)
+        least = self.searched(below.problem, share, start=None, progress=None)
+        if least.bound is None or least.status is Status.INFEASIBLE:
+            return least, -math.inf
+        above = {Objective.ENERGY: below.joules, Objective.TIME: below.seconds}
+        return least, least.bound + above.get(self.options.objective, 0.0)
 
     def leading(self, rivals: Sequence[Choice]) -> _Found:
         """The best plan of ``rivals``: each is searched for some of the time, the best of them for the rest.
@@ -322,6 +335,13 @@ class _Search:
             shown(amount, self.least, gap, self.options.clock.now() - self.started)
 
         return show
+
+    def least_of_all(self) -> float:
+        """Of the objective, what no schedule of any choice takes less than, by sums."""
+        once, objective = self.once(self.problem), self.options.objective
+        if not self.reads_rows or objective not in (Objective.ENERGY, Objective.TIME):
+            return once
+        return max(once, least_with_transfers(self.problem)[self.choices.of])
 
     def once(self, problem: Problem) -> float:
         """Of the objective, what running every op of ``problem`` once takes at least."""

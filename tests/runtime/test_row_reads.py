@@ -1,0 +1,399 @@
+"""Frozen tables, read row by row where they lie in storage: the bits, who chooses so, what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import cache, partial
+from pathlib import Path
+
+import pytest
+import torch
+from helpers import hand_net
+from helpers.schedules import keep_everything, random_schedule
+from torch import Tensor, nn
+from torch.nn import functional as F
+from zoo.decoder import ADAPTERS, Decoder
+
+import poet
+from poet.devices.costs import estimate
+from poet.devices.host import HostStorage, Line, on_host
+from poet.devices.load import load_profile
+from poet.errors import GraphError, InputError, ProfileError, ReplayError
+from poet.frontend import part_choice
+from poet.frontend.row_reads import row_reads
+from poet.frontend.trace import TrainingStep, trace_training_step
+from poet.graph import Call, Graph, Op, Ref, Symbol, stored_row_bytes
+from poet.named import bounds_of
+from poet.optimizer import OptimizerSpec
+from poet.planning.prepared import Prepared, prepare
+from poet.planning.saves_choice import offered, solve_choosing, with_choice
+from poet.plans.plan_file import read_plan, write_plan
+from poet.plans.training_plan import Plan
+from poet.problem import Limits, Place, Problem, ProblemOp, Transfer
+from poet.problem import Tensor as Held
+from poet.report.training import row_lines
+from poet.runtime import Trainer
+from poet.runtime.kernels import kernel, tables
+from poet.runtime.storage.page_file import PageFile
+from poet.runtime.storage.state import raw_tensor
+from poet.runtime.trials import part_trial
+from poet.solution import SolveOptions, Status
+from poet.solvers import solve
+from poet.solvers.search.choices import least_with_transfers
+from poet.verification import verify
+
+
+@pytest.fixture(autouse=True)
+def _tiny_ones_too(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(part_choice, "LEAST_BYTES", 24 * 1024)
+    monkeypatch.setattr(part_choice, "LEAST_SHARE", 0.0)
+    monkeypatch.setattr(part_choice, "_LEAST_PART_BYTES", 1024)
+    monkeypatch.setattr(part_choice, "_STEPS", (96, 192))
+    monkeypatch.setattr(part_trial, "_exact", {})
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+class Looked(nn.Module):
+    """A table with a padded row that numbers are looked up in twice, and nothing else reads."""
+
+    def __init__(self, words: int = 500) -> None:
+        super().__init__()
+        self.words = nn.Embedding(words, 64, padding_idx=3)
+        self.mix = nn.Linear(64, 64)
+        self.head = nn.Linear(64, 7)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x: Tensor = torch.tanh(self.mix(self.words(tokens))) + self.words(tokens.flip(1))
+        result: Tensor = self.head(x)
+        return result
+
+
+NETS: dict[str, tuple[Callable[[], nn.Module], tuple[str, ...]]] = {
+    "looked": (Looked, ("mix*", "head*")),
+    "decoder": (
+        partial(Decoder, layers=1, width=64, heads=4, shared_heads=2, inner=96, words=500, length=12, rank=2),
+        ADAPTERS,
+    ),
+}
+AGAIN = 3
+"""Seed of a schedule that runs look-ups again."""
+
+LOSS = "cross-entropy:dim=-1"
+
+
+def module_of(name: str) -> nn.Module:
+    torch.manual_seed(0)
+    return NETS[name][0]()
+
+
+@cache
+def traced(name: str) -> TrainingStep:
+    return trace_training_step(
+        module_of(name),
+        torch.zeros(2, 12, dtype=torch.long),
+        loss=LOSS,
+        optimizer=OptimizerSpec("momentum", lr=0.05),
+        train=NETS[name][1],
+        in_parts=True,
+    )
+
+
+def by_row(name: str) -> TrainingStep:
+    step = traced(name)
+    assert step.forms is not None
+    taken = step.forms.by_row
+    return replace(step, graph=step.forms.graph(taken), kernels=step.forms.kernels(taken), forms=None)
+
+
+def readers(graph: Graph) -> list[Op]:
+    return [op for op in graph.ops if op.stored]
+
+
+def write(path: Path, step: TrainingStep, seed: int | None) -> Plan:
+    of = hand_net.problem(step.graph, parameters_in_storage=True, kernels=step.kernels)
+    schedule = keep_everything(of) if seed is None else random_schedule(of, seed)
+    plan = hand_net.plan(
+        of, step.graph, schedule, optimizer=step.optimizer, loss=step.loss, slack=1.0, kernels=step.kernels
+    )
+    write_plan(path, plan, {value: raw_tensor(tensor) for value, tensor in step.tensors.items()})
+    return plan
+
+
+def part_of(step: TrainingStep, row: int) -> list[tuple[str, int]]:
+    """The part of the step's only table that ``row`` is in, and that part's first row."""
+    (whole,) = step.graph.wholes
+    bounds = bounds_of(step.graph, whole)
+    return [
+        (name, start) for name, (start, stop) in zip(whole.parts, bounds, strict=True) if start <= row < stop
+    ]
+
+
+# --- the kernel -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shape", [(), (0,), (9,), (3, 7), (2, 3, 2)])
+@pytest.mark.parametrize("element", [torch.float32, torch.bfloat16])
+def test_rows_in_storage_give_what_an_embedding_gives(shape: tuple[int, ...], element: torch.dtype) -> None:
+    generator = torch.Generator().manual_seed(0)
+    table = torch.randn(20, 8, generator=generator).to(element)
+    numbers = torch.randint(20, shape, generator=generator)
+    asked: list[int] = []
+
+    def read(row: int, memory: memoryview) -> None:
+        asked.append(row)
+        memory[:] = table[row].view(torch.uint8).numpy().data
+
+    made = tables.stored_rows(read, numbers, 20, 8, element)
+    assert torch.equal(made, F.embedding(numbers, table))
+    assert sorted(asked) == sorted(set(numbers.flatten().tolist()))  # each row once
+    strided = torch.randint(20, (6, 4), generator=generator).T[1:]
+    assert torch.equal(tables.stored_rows(read, strided, 20, 8, element), F.embedding(strided, table))
+    for wrong in (-1, 20):
+        with pytest.raises(IndexError, match="index out of range"):
+            tables.stored_rows(read, torch.tensor([1, wrong]), 20, 8, element)
+
+
+def test_without_a_page_file_no_row_is_read() -> None:
+    with pytest.raises(ReplayError, match="row 3 of a table in storage is read where no page file is open"):
+        kernel("poet.stored_rows")(torch.tensor([3]), 20, 8, torch.float32)
+
+
+# --- bits -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", NETS)
+def test_any_schedule_gives_the_bits_of_plain_pytorch(name: str, tmp_path: Path) -> None:
+    torch.set_num_threads(2)  # tried at 2 and at 1
+    step = by_row(name)
+    parts = step.graph.wholes[0].parts
+    assert [op.stored for op in readers(step.graph)] == [parts] * (2 if name == "looked" else 1)
+    assert not any(op.call.target == "poet.look_up" for op in step.graph.ops)
+    for seed in (AGAIN, 2, None):
+        plan = write(tmp_path / "p", step, seed)
+        assert read_plan(tmp_path / "p") == plan
+        report = verify(tmp_path / "p", module=module_of(name), steps=2, threads=(1, 2))
+        assert [comparison.difference for comparison in report.comparisons] == [None, None]
+
+
+def test_the_first_of_those_schedules_reads_rows_again() -> None:
+    step = by_row("looked")
+    of = hand_net.problem(step.graph, parameters_in_storage=True, kernels=step.kernels)
+    names = {op.name for op in readers(step.graph)}
+    runs = [item for item in random_schedule(of, AGAIN) if getattr(item, "op", None) in names]
+    assert len(runs) > len(names)
+
+
+def test_repeated_and_padded_rows_are_read_where_the_plan_file_has_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step = by_row("looked")
+    write(tmp_path / "p", step, seed=None)
+    asked, fetched = list[tuple[str, int]](), set[str]()
+    read_row, read_into = PageFile.read_row, PageFile.read_into
+
+    def noted_row(pages: PageFile, tensor: str, row: int, target: memoryview) -> None:
+        asked.append((tensor, row))
+        read_row(pages, tensor, row, target)
+
+    def noted(pages: PageFile, tensor: str, target: memoryview) -> None:
+        fetched.add(tensor)
+        read_into(pages, tensor, target)
+
+    monkeypatch.setattr(PageFile, "read_row", noted_row)
+    monkeypatch.setattr(PageFile, "read_into", noted)
+    tokens = torch.tensor([[3, 3, 191, 192, 499, 0, 3, 5, 5, 5, 5, 5]] * 2)
+    targets = torch.arange(24).reshape(2, 12) % 7
+    module = module_of("looked")
+    module.get_parameter("words.weight").requires_grad_(False)
+    optimizer = torch.optim.SGD((p for p in module.parameters() if p.requires_grad), lr=0.05, momentum=0.9)
+    with Trainer.open(tmp_path / "p", seed=1) as trainer:
+        for _ in range(2):
+            asked.clear()
+            loss = F.cross_entropy(module(tokens).flatten(0, 1), targets.flatten())
+            optimizer.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            assert trainer.step(tokens, targets).loss == loss.item()
+        rows = [(name, row - start) for row in (3, 191, 192, 499, 0, 5) for name, start in part_of(step, row)]
+        assert len({name for name, _ in rows}) > 2
+        assert asked[:6] == rows
+        assert sorted(asked) == sorted(rows * 2)  # each look-up reads each row once
+        assert fetched.isdisjoint(step.graph.wholes[0].parts)
+        with pytest.raises(InputError, match=r"holds 500; the rows of its table are 0 to 499"):
+            trainer.step(torch.full((2, 12), 500), targets)
+        trained = trainer.state_dict()
+    assert all(torch.equal(trained[key], item) for key, item in module.named_parameters())
+
+
+def test_a_training_that_goes_on_reads_rows_from_the_page_file(tmp_path: Path) -> None:
+    write(tmp_path / "p", by_row("looked"), seed=None)
+    batch = torch.randint(500, (2, 12)), torch.randint(7, (2, 12))
+    with Trainer.open(tmp_path / "p", seed=1) as trainer:
+        trainer.step(*batch)
+        trainer.save(tmp_path / "s")
+        loss = trainer.step(*batch).loss
+    with Trainer.open(tmp_path / "p", resume=tmp_path / "s") as trainer:
+        assert trainer.step(*batch).loss == loss
+
+
+# --- who chooses so ---------------------------------------------------------------------------
+
+
+def prepared(name: str, home: Place = Place.STORAGE, device: str = "rpi4b-xnnpack") -> Prepared:
+    batch = torch.zeros(1, 2, dtype=torch.long) if name == "looked" else torch.zeros(1, 12, dtype=torch.long)
+    module = Looked(3000) if name == "looked" else module_of(name)
+    return prepare(module, batch, device=device, loss=LOSS, train=NETS[name][1], home=home)
+
+
+def test_a_table_that_is_only_looked_up_is_read_by_row_whatever_ram_there_is() -> None:
+    of = prepared("looked")
+    for ram_bytes in (None, 1 << 20):
+        limits, options = Limits(ram_budget_bytes=ram_bytes), SolveOptions(time_limit_seconds=3.0)
+        chosen, solution = solve_choosing(of, limits, options)
+        whole = solve(of.problem, limits, options)
+        assert solution.trace is not None
+        assert whole.trace is not None
+        assert len(readers(chosen.step.graph)) == 2
+        assert solution.trace.joules < whole.trace.joules
+        table_bytes = 3000 * 64 * 4
+        assert whole.trace.read_bytes - solution.trace.read_bytes > table_bytes - 5 * 8192
+        assert ram_bytes is not None or solution.status is Status.OPTIMAL
+        assert (
+            "2 look-ups read rows where the table lies in storage: at most 4 of them, 1 KiB of 750 KiB"
+            in (row_lines(chosen.step.graph)[0])
+        )
+
+
+def test_a_shared_table_is_fetched_where_it_stays_in_ram_anyway() -> None:
+    of = prepared("decoder")
+    problem = offered(of, Limits())
+    (read,) = [each for each in problem.alternatives if any(op.stored for op in each.ops)]
+    assert [len(op.stored) for op in read.ops] == [3]
+    assert len(read.omits) == 2
+    chosen, solution = solve_choosing(of, Limits(), SolveOptions(time_limit_seconds=5.0))
+    assert not readers(chosen.step.graph)
+    assert solution.status is Status.OPTIMAL
+
+
+def test_rows_are_offered_only_where_they_may_be_read() -> None:
+    def offers(of: Prepared, limits: Limits) -> bool:
+        return any(op.stored for each in offered(of, limits).alternatives for op in each.ops)
+
+    of = prepared("looked")
+    either = prepared("looked", Place.EITHER)
+    assert offers(of, Limits())
+    assert offers(of, Limits(paging=False))
+    assert offers(either, Limits())
+    assert not offers(either, Limits(paging=False))
+    assert not offers(prepared("looked", Place.RAM), Limits())
+    assert not offers(prepared("looked", device="pixel"), Limits())  # storage works in the background
+    assert row_reads(of.step.graph)
+    assert not row_reads(of.step.graph, others=[op.name for op in of.step.graph.ops])
+
+
+def test_a_plan_in_little_ram_reads_by_row_and_verifies(tmp_path: Path) -> None:
+    def module() -> nn.Module:
+        torch.manual_seed(0)
+        return Decoder(layers=1, width=64, heads=4, shared_heads=2, inner=96, words=3000, length=12, rank=2)
+
+    planned = poet.plan(
+        module(), torch.zeros(1, 12, dtype=torch.long), device="rpi4b-xnnpack", ram="640KiB",
+        home="either", loss=LOSS, train=ADAPTERS, measure_host=False, evaluation=False,
+        time_limit_seconds=5.0,
+    )  # fmt: skip
+    assert readers(planned.plan.graph)
+    planned.save(tmp_path / "p")
+    report = verify(tmp_path / "p", module=module(), steps=2, threads=(1, 2))
+    assert [comparison.difference for comparison in report.comparisons] == [None, None]
+
+
+def test_a_row_costs_a_read_of_the_pages_that_it_may_lie_in() -> None:
+    of, profile = prepared("looked"), load_profile("rpi4b-xnnpack")
+    chosen = with_choice(of, [each.name for each in offered(of, Limits()).alternatives])
+    op = readers(chosen.step.graph)[0]
+    cost = estimate(chosen.step.graph, profile).ops[op.name]
+    assert profile.storage is not None
+    page_bytes, read = profile.storage.page_bytes.value, profile.storage.read
+    assert cost.stored_read_bytes == 2 * 2 * page_bytes  # two numbers, each perhaps across two pages
+    each_seconds = read.latency_seconds.value + 2 * page_bytes / read.bandwidth_bytes_per_second.value
+    assert 2 * each_seconds < cost.seconds < 2 * each_seconds + 1e-3
+    host = HostStorage(read=Line(0.25, 1e-6), write=Line(0.0, 0.0))
+    known = chosen.step.kernels.of(op.name).seconds
+    on_this_one = on_host(chosen.problem, chosen.step.kernels, host)
+    assert known is not None
+    assert on_this_one is not None
+    expected_seconds = known + 2 * 0.25 + 4 * page_bytes * 1e-6
+    assert {each.name: each for each in on_this_one.ops}[op.name].seconds == pytest.approx(expected_seconds)
+    with pytest.raises(ProfileError, match=r"has no storage for op .* to read rows from; plan again"):
+        estimate(chosen.step.graph, profile.model_copy(update={"storage": None}))
+
+
+@pytest.mark.parametrize(("is_shared", "row_joules"), [(True, 0.5), (True, 5.0), (False, 0.5), (False, 5.0)])
+def test_no_choice_takes_less_than_the_sum_that_bounds_all(is_shared: bool, row_joules: float) -> None:
+    page = Transfer(1.0, 1.0)
+    of = Problem(
+        "table",
+        (
+            Held("n", 4), Held("t", 100, page, page, initially=Place.STORAGE), Held("a", 4), Held("b", 4),
+            Held("w", 10, page, page, initially=Place.STORAGE, finally_=Place.STORAGE),
+        ),
+        (
+            ProblemOp("look", ("n", "t"), ("a",), 1.0, 1.0),
+            ProblemOp("use", ("a", "t") if is_shared else ("a",), ("b",), 1.0, 1.0),
+            ProblemOp("update", ("b", "w"), (), 1.0, 1.0, updates=("w",), recomputable=False),
+        ),
+        idle_watts=1.0,
+    )  # fmt: skip
+    other = ProblemOp("look", ("n",), ("a",), 1.0, row_joules, stored=("t",), stored_read_bytes=8)
+    of = replace(of, alternatives=(poet.problem.Alternative("rows", (other,)),))
+    amounts = []
+    for taken in ((), ("rows",)):
+        trace = solve(of.resolved(taken), Limits()).trace
+        assert trace is not None
+        amounts.append(trace.joules)
+    assert least_with_transfers(of)[1] == pytest.approx(min(amounts))
+    answer = solve(of, Limits())
+    assert answer.trace is not None
+    assert answer.status is Status.OPTIMAL
+    assert answer.trace.joules == pytest.approx(min(amounts))
+
+
+# --- what is refused --------------------------------------------------------------------------
+
+
+def test_a_strangers_rows_are_refused() -> None:
+    graph = by_row("looked").graph
+    (op, _), names = readers(graph), [item.name for item in graph.ops]
+
+    def with_op(wrong: Op) -> Graph:
+        return replace(graph, ops=tuple(wrong if item is op else item for item in graph.ops))
+
+    numbers, count, width, element = op.call.args
+    assert stored_row_bytes(graph) == dict.fromkeys(op.stored, 256)
+    for wrong, message in (
+        (replace(op, stored=()), "does not read rows of 256 bytes of a table of 500"),
+        (replace(op, stored=op.stored[:2]), "does not read rows of 256 bytes of a table of 500"),
+        (replace(op, stored=("nothing",)), "rows of nothing are read from storage, where it may change"),
+        (replace(op, stored=("mix.weight",)), "rows of mix.weight are read from storage"),
+        (_called(op, numbers, count, 63, element), "does not read rows of 252 bytes"),
+        (_called(op, numbers, 0, width, element), "does not say what rows it reads"),
+        (_called(op, numbers, count, width), "does not say what rows it reads"),
+        (_called(op, numbers, count, width, Symbol("dtype", "object")), "does not say what rows it reads"),
+        (
+            replace(op, call=Call("aten.neg.default", (numbers,))),
+            r"reads rows from storage, which aten\.neg\.default does not",
+        ),
+    ):
+        with pytest.raises(GraphError, match=message):
+            with_op(wrong)
+    assert isinstance(numbers, Ref)
+    assert op.name in names
+    assert f"reads rows of @{op.stored[0]} in storage" in graph.to_text()
+
+
+def _called(op: Op, *args: object) -> Op:
+    return replace(op, call=Call(op.call.target, args))  # type: ignore[arg-type]
