@@ -134,6 +134,8 @@ def walked(program: RamProgram, tables: Sequence[Values], column: int, copies: P
         return None
     units, walk = int(tables[-1][place, column]), _Walk(program, copies)
     for number in range(end + 1):
+        if number in program.passed:
+            continue
         following = tables[end - number - 1][:, column] if number < end else None
         place = walk.through(number, tables[end - number][:, column], following, place)
         if place is None:

@@ -26,6 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from poet.solvers.bounds.followed import Followed, Run, bits
+from poet.solvers.bounds.joined_stages import joined_stages
 from poet.solvers.bounds.suffix_program import FittingSets, fitting_sets
 
 Values = npt.NDArray[np.int32]
@@ -110,6 +111,7 @@ class RamProgram:
         stages: sets and transitions of each.
         cap_units: values at which costs are capped.
         listed: residents of which each column says whether they are paid for.
+        passed: stages that a later one stands for, whose sets and values they have.
 
     Raises:
         TooLarge: there are more.
@@ -138,13 +140,17 @@ class RamProgram:
         self._paid_units = dict[int, Values]()  # of page-ins, by content and column
         self._step_joules, self._most_steps = most_joules, 0
         self._freed = dict[tuple[tuple[tuple[int, float], ...], bool], Masks]()
+        joined = joined_stages(of)
+        self.passed = frozenset(number for begin, last in joined for number in range(begin, last))
+        since = {last: begin for begin, last in joined}
         self._there = [
-            {c: one for c, one in of.residents.items() if one.birth < n <= one.last}
+            {c: one for c, one in of.residents.items() if one.birth < since.get(n, n) and n <= one.last}
             for n in range(of.end + 1)
         ]
         self._local = [list(bits(alive)) for alive in of.alive]
         stages = list[FittingSets]()
-        for number, local in enumerate(self._local):
+        for begin, number in joined:
+            local = self._local[number]
             room = of.budget_bytes - self.resident_bytes(number, None)
             sets = fitting_sets([of.bytes[c] for c in local], room, most_arcs // (len(local) + 1))
             if sets is None:
@@ -152,11 +158,14 @@ class RamProgram:
             self.arcs += sum(map(len, sets.without))
             if self.arcs > most_arcs:
                 raise TooLarge
-            stages.append(sets)
+            stages += [sets] * (number - begin + 1)
         self.stages = list[Stage]()
         for number, sets in enumerate(stages):
             if finished():
                 raise Stopped
+            if number in self.passed:
+                self.stages.append(Stage(sets, (), self._first(number, sets, None)))
+                continue
             moves = tuple(self._moves(number, sets))
             following = None if number == of.end else stages[number + 1]
             first = self._first(number, sets, following)
@@ -230,9 +239,10 @@ class RamProgram:
         self._paid_units = self._page_ins(free)
         values = self._ended(len(free))
         for number in range(self.of.end, -1, -1):
-            if number < self.of.end:
-                values = self._before_first_run(number, values)
-            self._relax(number, values)
+            if number not in self.passed:
+                if number < self.of.end:
+                    values = self._before_first_run(number, values)
+                self._relax(number, values)
             if tables is not None:
                 tables.append(values)
         start = self.start_place()
