@@ -1,10 +1,10 @@
 """Stages that a program over sets in RAM need not tell apart, because nothing it follows is touched there.
 
-In a long part of a step that only reads and makes what is not followed, the same contents exist and the same
-reruns are open from stage to stage. Two stages stand for such a part: that before its fullest first run, whose
-room is looked at, and the last one. What happens in any stage of the part may happen in one of these two, in
-the same order; the other first runs are taken to find room, and residents are those that are there in all
-stages that are joined. So a least path over the stages that are left takes no more than one over all.
+In a long part of a step that only reads and makes what is not followed, the same contents exist and the
+same reruns are open from stage to stage. Two stages stand for such a part: that before its fullest first run,
+whose room is looked at, and the last one. What happens in any stage of the part may happen in one of these
+two, in the same order; the other first runs are taken to find room, and residents are those that are there in
+all stages that are joined. So a least path over the stages that are left takes no more than one over all.
 """
 
 from __future__ import annotations

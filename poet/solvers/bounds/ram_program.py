@@ -225,6 +225,7 @@ class RamProgram:
         steps: Sequence[int | None] | None = None,
         paid: Sequence[frozenset[int]] | None = None,
         tables: list[Values] | None = None,
+        page_outs_too: bool = False,
     ) -> list[float]:
         """Per set of copies (as bits), the least joules of a step; the cap where they are not less.
 
@@ -233,10 +234,12 @@ class RamProgram:
             steps: per set, residents' page-outs take less than a step more than that; ``None``: any joules.
             paid: per set, the listed residents whose page-outs are paid for; without it, all of them.
             tables: to which the values of each stage are added, the last stage's first.
+            page_outs_too: each page-in is charged with a page-out as well. That is no bound: it is what a
+                step takes that pages in nothing twice.
         """
         self._steps = tuple(steps) if steps is not None else (None,) * len(free)
         self._pay(paid if paid is not None else (frozenset(self.listed),) * len(free))
-        self._paid_units = self._page_ins(free)
+        self._paid_units = self._page_ins(free, page_outs_too)
         values = self._ended(len(free))
         for number in range(self.of.end, -1, -1):
             if number not in self.passed:
@@ -317,11 +320,16 @@ class RamProgram:
             return move.begin, move.end, units, move.slack[:, None] < resident[None, :]
         return move.begin[able], move.end[able], units, move.slack[able, None] < resident[None, :]
 
-    def _page_ins(self, free: Sequence[int]) -> dict[int, Values]:
+    def page_in_units(self, content: int, column: int) -> int:
+        """Of a followed content, as `least` was asked for last."""
+        return int(self._paid_units[content][column])
+
+    def _page_ins(self, free: Sequence[int], page_outs_too: bool) -> dict[int, Values]:
         """By followed content, units of a page-in per column; nothing of what has a copy in none."""
         found = {}
         for content, joules in enumerate(self.of.page_in):
             paid = [one >> content & 1 for one in free]
+            joules += self.of.page_out[content] if page_outs_too else 0.0
             if joules < np.inf and any(paid):
                 found[content] = np.where(paid, self._units(joules), _UNITS).astype(np.int32)
         return found
