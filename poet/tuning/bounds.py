@@ -196,6 +196,8 @@ class CopiesTuning(Checked):
         built_upon_share: of the dearest content that a cheapest step builds upon without following it, from
             which on others are followed with it: all at once would be too many, and some would not matter
             once the dear ones are followed. Off: none is.
+        pass_share: of the time left, that one look at all transitions of a program in all columns may take: a
+            round of a search has some twenty, and a program of one round tells little.
         most_sets: of copies that are listed: 24 bytes each, and each round looks at all.
         most_residents: steps of the joules of residents' page-outs that are listed, beyond which all count as
             paged: each more makes the list longer. Off: all are free.
@@ -235,6 +237,7 @@ class CopiesTuning(Checked):
     most_short_arcs: int = tuned(2_000_000, off=0)
     short_factor: float = 2.0
     built_upon_share: float = tuned(0.3, off=0.0)
+    pass_share: float = 0.02
     most_sets: int = 2_000_000
     most_residents: int = tuned(16, off=0)
     listed_divisor: int = 32

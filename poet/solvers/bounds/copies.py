@@ -87,7 +87,7 @@ def copies_bounds(
     search: _Search | MasterSearch | None = None
     joules, proven = 0.0, True
     try:
-        levels = Levels(instance, budget, below_joules, finished)
+        levels = Levels(instance, budget, below_joules, finished, seconds_left)
         for program in levels.programs():
             of, told, below = program.of, 0, program.most_joules
             for searching in _searches(instance, program, below, search, levels.anew, clock, seconds_left):

@@ -9,6 +9,7 @@ again come first. At last, of one size, those that live shortly.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 
 from poet.solvers.bounds.followed import Followed, residents, too_dear
@@ -26,16 +27,23 @@ class Levels:
         below_joules: overhead of the best plan: what no plan below pages, and no rerun makes, is not
             followed: where it is, is known.
         finished: asked while a program is made; whether to stop.
+        seconds_left: for the search; a program must take little of it.
 
     Attributes:
         anew: the last program follows what cheap steps built upon.
     """
 
     def __init__(
-        self, instance: Instance, budget_bytes: int, below_joules: float, finished: Callable[[], bool]
+        self,
+        instance: Instance,
+        budget_bytes: int,
+        below_joules: float,
+        finished: Callable[[], bool],
+        seconds_left: Callable[[], float] = lambda: math.inf,
     ) -> None:
         self.instance, self.budget_bytes, self.below_joules = instance, budget_bytes, below_joules
-        self.finished, self.tuning = finished, instance.tuning.copies
+        self.finished, self.seconds_left = finished, seconds_left
+        self.tuning = instance.tuning.copies
         self.anew = False
         self._program_now: RamProgram | None = None
         self._known = too_dear(instance, below_joules)
@@ -157,13 +165,15 @@ class Levels:
 
     def _program(self, contents: frozenset[int], most_arcs: int) -> RamProgram | None:
         """``None``: it is too large."""
-        of = self._following(contents)
+        of, tuning = self._following(contents), self.tuning
+        timely = tuning.pass_share * self.seconds_left() / (tuning.columns * tuning.arc_seconds)
+        most_arcs = int(min(most_arcs, timely))
         try:
             return RamProgram(
                 of,
                 most_joules=self.below_joules - of.fixed_joules,
                 most_arcs=most_arcs,
-                parts=self.tuning.parts,
+                parts=tuning.parts,
                 finished=self.finished,
             )
         except TooLarge:
