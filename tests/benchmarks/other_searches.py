@@ -35,11 +35,12 @@ from poet.solvers import minimum_ram_bytes, solve
 from poet.units import format_bytes
 
 ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT / "tests"))
+sys.path[:0] = [str(ROOT / "tests"), str(Path(__file__).parent)]
 
 from helpers.clocks import CoreClock  # noqa: E402
 from helpers.oracle import least_joules  # noqa: E402
 from helpers.random_problems import mixed_problem, random_limits, with_homes  # noqa: E402
+from small_ram import WEAK_POINTS  # noqa: E402
 
 BUILD = ROOT / "build" / "other-searches"
 PAGE = ROOT / "docs" / "other-searches.md"
@@ -302,11 +303,19 @@ def page(rows: Sequence[Row], randoms: Sequence[RandomRow] = ()) -> str:
             "above running every op once, as a share of it; *open* is how far the plan may be above the best",
             "of all plans. *MB* is the search's memory with its children's at their peaks. Each search has",
             f"one thread and {limits} s of a core's work, whatever else the machine does.\n",
+            *_spread(rows),
             *_goals(rows, randoms),
+            *_reasons([row for row in rows if not row.proven]),
             *_of_randoms(randoms),
             *(text for kind in KINDS for text in _table(kind, [row for row in rows if row.kind == kind])),
         )
     )
+
+
+def _spread(rows: Sequence[Row]) -> list[str]:
+    """How many of all searches these are."""
+    every = len(list(questions(KINDS)))
+    return [] if len(rows) == every else [f"{len(rows)} of {every} searches have been made.\n"]
 
 
 def _goals(rows: Sequence[Row], randoms: Sequence[RandomRow]) -> list[str]:
@@ -334,6 +343,17 @@ def _goals(rows: Sequence[Row], randoms: Sequence[RandomRow]) -> list[str]:
     goal(KINDS[4], "proven", randoms, sum(row.proven for row in randoms), len(randoms))
     compared = [row for row in randoms if row.compared]
     goal(KINDS[4], "equal to exhaustive search", compared, sum(row.equal for row in compared), len(compared))
+    return [*lines, ""]
+
+
+def _reasons(rows: Sequence[Row]) -> list[str]:
+    """Of searches left open, by who found the bound: what it leaves out."""
+    if not rows:
+        return []
+    lines = ["| bound of what is open by | searches | it may be too low, as |", "|---|--:|---|"]
+    for name, why in WEAK_POINTS.items():
+        number = sum(row.bound_by.startswith(name) for row in rows)
+        lines += [f"| {name} | {number} | {why} |"] * (number > 0)
     return [*lines, ""]
 
 

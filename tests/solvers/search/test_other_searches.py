@@ -40,8 +40,10 @@ RANDOM = bench.RandomRow(3, 20.0, background=True, proven=True, plan_above=0.0, 
 
 def test_goals_stand_beside_what_was_reached() -> None:
     page = bench.page([PROVEN, OPEN])
+    assert f"2 of {len(list(bench.questions(bench.KINDS)))} searches have been made." in page
     assert "| published | at most 0.5% of the joules open | 1 of 2 | **missed** |" in page
     assert "| published | proven, but for 2 | 1 of 2 | met |" in page
+    assert "| relaxed event model | 1 | what is made again at no slot" in page
     large = [dataclasses.replace(row, kind="10,000 ops", peak_bytes=3 * 10**9) for row in (PROVEN, OPEN)]
     late = dataclasses.replace(large[0], first_seconds=6.0)
     page = bench.page([*large, late])
