@@ -193,6 +193,11 @@ class CopiesTuning(Checked):
             than a whole size, in rounds that would take as long; where the size before took more, up to
             `short_factor` as many. Off: no size is followed in part.
         short_factor: see there: else a net of few large contents would stop at its second size.
+        built_upon_share: of the dearest content that a cheapest step builds upon without following it, from
+            which on others are followed with it: all at once would be too many, and some would not matter
+            once the dear ones are followed. Off: none is.
+        pass_share: of the time left, that one look at all transitions of a program in all columns may take: a
+            round of a search has some twenty, and a program of one round tells little.
         most_sets: of copies that are listed: 24 bytes each, and each round looks at all.
         most_residents: steps of the joules of residents' page-outs that are listed, beyond which all count as
             paged: each more makes the list longer. Off: all are free.
@@ -231,6 +236,8 @@ class CopiesTuning(Checked):
     most_arcs: int = tuned(12_000_000, off=0)
     most_short_arcs: int = tuned(2_000_000, off=0)
     short_factor: float = 2.0
+    built_upon_share: float = tuned(0.3, off=0.0)
+    pass_share: float = 0.02
     most_sets: int = 2_000_000
     most_residents: int = tuned(16, off=0)
     listed_divisor: int = 32

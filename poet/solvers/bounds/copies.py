@@ -14,8 +14,8 @@ a plan below the best one has few copies, and all S that small can be listed.
 - Of residents (see there) only the joules of their page-outs are listed, in steps: k steps are charged for
   what frees as much as less than k + 1 steps can.
 - Where the list cannot tell all copies apart, `poet.solvers.bounds.copies_master` goes on from what it knows.
-- Searches follow smaller and smaller contents; what one knows of D holds in the next one, where the contents
-  that are new are free.
+- Searches follow more and more contents (`poet.solvers.bounds.copies_levels`); what one knows of D holds in
+  the next one, where the contents that are new are free.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 
 from poet.clock import Clock
+from poet.solvers.bounds.copies_levels import Levels
 from poet.solvers.bounds.copies_master import MasterSearch
-from poet.solvers.bounds.followed import Followed, bits, too_dear
+from poet.solvers.bounds.followed import Followed, bits
 from poet.solvers.bounds.ram_paths import Paid, cheapest
-from poet.solvers.bounds.ram_program import ROUNDING, RamProgram, Stopped, TooLarge
+from poet.solvers.bounds.ram_program import ROUNDING, RamProgram, Stopped
 from poet.solvers.instance.candidates import last_use_stages, worth_rerunning
 from poet.solvers.instance.instance import Instance
 
@@ -87,9 +87,10 @@ def copies_bounds(
     search: _Search | MasterSearch | None = None
     joules, proven = 0.0, True
     try:
-        for program in _programs(instance, budget, below_joules, finished):
+        levels = Levels(instance, budget, below_joules, finished, seconds_left)
+        for program in levels.programs():
             of, told, below = program.of, 0, program.most_joules
-            for searching in _searches(instance, program, below, search, clock, seconds_left):
+            for searching in _searches(instance, program, below, search, levels.anew, clock, seconds_left):
                 search, more = searching, True
                 while more:
                     more = search.round()
@@ -106,88 +107,22 @@ def copies_bounds(
         return
 
 
-def _programs(
-    instance: Instance, budget_bytes: int, below_joules: float, finished: Callable[[], bool]
-) -> Iterator[RamProgram]:
-    """Following more and more: smaller and smaller contents, at last of one size those that live shortly.
-
-    What no plan below ``below_joules`` pages, and no rerun makes, is not followed: where it is, is known.
-    """
-    tuning, known = instance.tuning.copies, too_dear(instance, below_joules)
-
-    def program(size: int, most_arcs: int, longer: frozenset[int] = frozenset()) -> RamProgram | None:
-        of = Followed(instance, size, budget_bytes, left_out=known | longer)
-        try:
-            return RamProgram(
-                of,
-                most_joules=below_joules - of.fixed_joules,
-                most_arcs=most_arcs,
-                parts=tuning.parts,
-                finished=finished,
-            )
-        except TooLarge:
-            return None
-
-    followed, most_short_arcs = frozenset[int](), tuning.most_short_arcs
-    for size in _levels(instance):
-        of = Followed(instance, size, budget_bytes, left_out=known)
-        if of.number.keys() == followed:
-            continue
-        whole = program(size, tuning.most_arcs)
-        if whole is None:
-            most = partial(program, size, most_short_arcs)
-            some = _with_most_stages(_stages_of(of, followed), most)
-            if some is not None:
-                yield some
-            return
-        followed = frozenset(of.number)
-        if most_short_arcs:
-            most_short_arcs = max(
-                most_short_arcs, min(int(tuning.short_factor * whole.arcs), tuning.most_arcs)
-            )
-        yield whole
-
-
-def _stages_of(of: Followed, followed: frozenset[int]) -> dict[int, int]:
-    """In how many stages each content exists that is not among ``followed``."""
-    new = ((content, place) for content, place in of.number.items() if content not in followed)
-    return {content: sum(alive >> place & 1 for alive in of.alive) for content, place in new}
-
-
-def _with_most_stages(
-    stages: dict[int, int], program: Callable[[frozenset[int]], RamProgram | None]
-) -> RamProgram | None:
-    """The program that follows the longest lives for which there is one, by bisection.
-
-    Args:
-        stages: of contents, in how many they exist.
-        program: without these contents; ``None``: too large.
-    """
-    lives, best = sorted(set(stages.values())), None
-    able, unable = 0, len(lives)  # so many of the shortest lives can be followed, and so many cannot
-    while able + 1 < unable:
-        middle = (able + unable) // 2
-        longer = frozenset(content for content, life in stages.items() if life > lives[middle - 1])
-        found = program(longer)
-        able, unable = (able, middle) if found is None else (middle, unable)
-        best = found or best
-    return best
-
-
 def _searches(
     instance: Instance,
     program: RamProgram,
     below_joules: float,
     before: _Search | MasterSearch | None,
+    anew: bool,
     clock: Clock,
     seconds_left: Callable[[], float],
 ) -> Iterator[_Search | MasterSearch]:
     """Of one level: by a list, and where that does not tell all copies apart by a master program.
 
-    After a master program, a list is looked at only where it is the last word.
+    After a master program, a list is looked at where it is the last word, or where the program follows what
+    cheap steps built upon (``anew``): what was known before tells little of it then.
     """
     listing = _Search(instance, program, below_joules, before)
-    if listing.lists_all or not isinstance(before, MasterSearch):
+    if anew or listing.lists_all or not isinstance(before, MasterSearch):
         yield listing
     if not listing.lists_all and listing.bound_joules < below_joules:
         yield MasterSearch(
@@ -199,14 +134,6 @@ def _searches(
             clock=clock,
             seconds_left=seconds_left,
         )
-
-
-def _levels(instance: Instance) -> Iterator[int]:
-    """Bytes of the smallest content that each search follows, those of about one size together."""
-    sizes = sorted({content.bytes for content in instance.contents if content.bytes}, reverse=True)
-    for size, following in zip(sizes, [*sizes[1:], 0], strict=True):
-        if following * instance.tuning.copies.alike_factor <= size:
-            yield size
 
 
 class _Search:

@@ -52,11 +52,12 @@ class _Walk:
 
     Args:
         program: whose tables they are.
+        column: of the set.
         copies: the set.
     """
 
-    def __init__(self, program: RamProgram, copies: Paid) -> None:
-        self.program, self.copies = program, copies
+    def __init__(self, program: RamProgram, column: int, copies: Paid) -> None:
+        self.program, self.column, self.copies = program, column, copies
         self.paged, self.reruns = 0, dict[int, tuple[int, ...]]()
         self.demands = dict[tuple[int, tuple[int, ...]], int]()
 
@@ -93,8 +94,10 @@ class _Walk:
                 continue
             at = _at(move, place)
             if at is not None:
-                end = int(move.end[at])
-                if values[end] + move.units == values[place] and self._fits(number, move, at):
+                end, units = int(move.end[at]), move.units
+                if move.content is not None:
+                    units = self.program.page_in_units(move.content, self.column)
+                if values[end] + units == values[place] and self._fits(number, move, at):
                     self._note(number, move, at)
                     return end, move.task
         for without, having in zip(stage.sets.without, stage.sets.having, strict=True):
@@ -125,15 +128,17 @@ def walked(program: RamProgram, tables: Sequence[Values], column: int, copies: P
 
     Args:
         program: that computed the tables.
-        tables: of `RamProgram.least`, the last stage's first.
+        tables: of `RamProgram.least`, the last time that it was asked, the last stage's first.
         column: of the set.
         copies: the set.
     """
     place, end = program.start_place(), program.of.end
     if place is None or tables[-1][place, column] >= program.cap_units:
         return None
-    units, walk = int(tables[-1][place, column]), _Walk(program, copies)
+    units, walk = int(tables[-1][place, column]), _Walk(program, column, copies)
     for number in range(end + 1):
+        if number in program.passed:
+            continue
         following = tables[end - number - 1][:, column] if number < end else None
         place = walk.through(number, tables[end - number][:, column], following, place)
         if place is None:
@@ -141,10 +146,13 @@ def walked(program: RamProgram, tables: Sequence[Values], column: int, copies: P
     return RamPath(units * program.joules_per_unit, walk.reruns, walk.paged, walk.demands)
 
 
-def cheapest(program: RamProgram, copies: Paid) -> RamPath | None:
-    """A cheapest step of a set of copies, by a program of its own."""
+def cheapest(program: RamProgram, copies: Paid, *, page_outs_too: bool = False) -> RamPath | None:
+    """A cheapest step of a set of copies, by a program of its own.
+
+    ``page_outs_too``: see `RamProgram.least`.
+    """
     tables = list[Values]()
-    program.least([copies.free], [copies.steps], [copies.paid], tables)
+    program.least([copies.free], [copies.steps], [copies.paid], tables, page_outs_too)
     return walked(program, tables, 0, copies)
 
 

@@ -26,6 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from poet.solvers.bounds.followed import Followed, Run, bits
+from poet.solvers.bounds.joined_stages import joined_stages
 from poet.solvers.bounds.suffix_program import FittingSets, fitting_sets
 
 Values = npt.NDArray[np.int32]
@@ -110,6 +111,7 @@ class RamProgram:
         stages: sets and transitions of each.
         cap_units: values at which costs are capped.
         listed: residents of which each column says whether they are paid for.
+        passed: stages that a later one stands for, whose sets and values they have.
 
     Raises:
         TooLarge: there are more.
@@ -138,13 +140,17 @@ class RamProgram:
         self._paid_units = dict[int, Values]()  # of page-ins, by content and column
         self._step_joules, self._most_steps = most_joules, 0
         self._freed = dict[tuple[tuple[tuple[int, float], ...], bool], Masks]()
+        joined = joined_stages(of)
+        self.passed = frozenset(number for begin, last in joined for number in range(begin, last))
+        since = {last: begin for begin, last in joined}
         self._there = [
-            {c: one for c, one in of.residents.items() if one.birth < n <= one.last}
+            {c: one for c, one in of.residents.items() if one.birth < since.get(n, n) and n <= one.last}
             for n in range(of.end + 1)
         ]
         self._local = [list(bits(alive)) for alive in of.alive]
         stages = list[FittingSets]()
-        for number, local in enumerate(self._local):
+        for begin, number in joined:
+            local = self._local[number]
             room = of.budget_bytes - self.resident_bytes(number, None)
             sets = fitting_sets([of.bytes[c] for c in local], room, most_arcs // (len(local) + 1))
             if sets is None:
@@ -152,11 +158,14 @@ class RamProgram:
             self.arcs += sum(map(len, sets.without))
             if self.arcs > most_arcs:
                 raise TooLarge
-            stages.append(sets)
+            stages += [sets] * (number - begin + 1)
         self.stages = list[Stage]()
         for number, sets in enumerate(stages):
             if finished():
                 raise Stopped
+            if number in self.passed:
+                self.stages.append(Stage(sets, (), self._first(number, sets, None)))
+                continue
             moves = tuple(self._moves(number, sets))
             following = None if number == of.end else stages[number + 1]
             first = self._first(number, sets, following)
@@ -216,6 +225,7 @@ class RamProgram:
         steps: Sequence[int | None] | None = None,
         paid: Sequence[frozenset[int]] | None = None,
         tables: list[Values] | None = None,
+        page_outs_too: bool = False,
     ) -> list[float]:
         """Per set of copies (as bits), the least joules of a step; the cap where they are not less.
 
@@ -224,15 +234,18 @@ class RamProgram:
             steps: per set, residents' page-outs take less than a step more than that; ``None``: any joules.
             paid: per set, the listed residents whose page-outs are paid for; without it, all of them.
             tables: to which the values of each stage are added, the last stage's first.
+            page_outs_too: each page-in is charged with a page-out as well. That is no bound: it is what a
+                step takes that pages in nothing twice.
         """
         self._steps = tuple(steps) if steps is not None else (None,) * len(free)
         self._pay(paid if paid is not None else (frozenset(self.listed),) * len(free))
-        self._paid_units = self._page_ins(free)
+        self._paid_units = self._page_ins(free, page_outs_too)
         values = self._ended(len(free))
         for number in range(self.of.end, -1, -1):
-            if number < self.of.end:
-                values = self._before_first_run(number, values)
-            self._relax(number, values)
+            if number not in self.passed:
+                if number < self.of.end:
+                    values = self._before_first_run(number, values)
+                self._relax(number, values)
             if tables is not None:
                 tables.append(values)
         start = self.start_place()
@@ -307,11 +320,16 @@ class RamProgram:
             return move.begin, move.end, units, move.slack[:, None] < resident[None, :]
         return move.begin[able], move.end[able], units, move.slack[able, None] < resident[None, :]
 
-    def _page_ins(self, free: Sequence[int]) -> dict[int, Values]:
+    def page_in_units(self, content: int, column: int) -> int:
+        """Of a followed content, as `least` was asked for last."""
+        return int(self._paid_units[content][column])
+
+    def _page_ins(self, free: Sequence[int], page_outs_too: bool) -> dict[int, Values]:
         """By followed content, units of a page-in per column; nothing of what has a copy in none."""
         found = {}
         for content, joules in enumerate(self.of.page_in):
             paid = [one >> content & 1 for one in free]
+            joules += self.of.page_out[content] if page_outs_too else 0.0
             if joules < np.inf and any(paid):
                 found[content] = np.where(paid, self._units(joules), _UNITS).astype(np.int32)
         return found

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+import random
 from itertools import pairwise
 
 import pytest
@@ -14,9 +15,11 @@ from helpers.random_problems import mixed_problem, random_limits
 from helpers.weights import tight_weights, weights_in_turn
 
 from poet.clock import WALL, WorkClock
-from poet.problem import Limits, Problem, Transfer
+from poet.problem import Limits, Problem, ProblemOp, Tensor, Transfer
 from poet.simulator import simulate
+from poet.solvers import minimum_ram_bytes
 from poet.solvers.bounds.copies import CopiesBound, copies_bounds
+from poet.solvers.bounds.copies_levels import Levels
 from poet.solvers.bounds.copies_master import MasterSearch
 from poet.solvers.bounds.followed import Followed, too_dear
 from poet.solvers.bounds.ram_program import RamProgram
@@ -205,3 +208,64 @@ def test_it_stops_when_it_is_asked_to() -> None:
     instance, overhead = next((of, joules) for of, joules in map(case, range(100)) if joules)
     assert overhead is not None
     assert not list(copies_bounds(instance, below_joules=overhead, clock=WALL, finished=lambda: True))
+
+
+def concats(layers: int, seed: int) -> tuple[Problem, Limits]:
+    """Each layer's small output is put behind its input; ways back read the sums, the last one first."""
+    draw = random.Random(seed)
+    sizes = {"x0": draw.randint(3, 5)} | {f"x{n}": 4 + 2 * n for n in range(1, layers + 1)}
+    sizes |= {f"y{n}": draw.randint(1, 2) for n in range(1, layers + 1)} | {
+        f"g{n}": 6 for n in range(layers + 1)
+    }
+    page_in, page_out = Transfer(0.5, draw.uniform(0.2, 1.0)), Transfer(2.0, draw.uniform(0.5, 3.0))
+    tensors = tuple(Tensor(name, size, page_in, page_out) for name, size in sizes.items())
+    ops = [ProblemOp("stem", (), ("x0",), 1.0, 1.0)]
+    for n in range(1, layers + 1):
+        ops.append(ProblemOp(f"layer{n}", (f"x{n - 1}",), (f"y{n}",), 1.0, draw.uniform(0.5, 2.0)))
+        ops.append(ProblemOp(f"cat{n}", (f"x{n - 1}", f"y{n}"), (f"x{n}",), 0.5, draw.uniform(0.1, 0.4)))
+    ops.append(ProblemOp("loss", (f"x{layers}",), (f"g{layers}",), 1.0, 0.5))
+    ops += [
+        ProblemOp(f"back{n}", (f"g{n}", f"x{n - 1}"), (f"g{n - 1}",), 1.0, 0.5) for n in range(layers, 0, -1)
+    ]
+    problem = Problem("concats", tensors, tuple(ops))
+    least = minimum_ram_bytes(problem, Limits()).bytes
+    return problem, Limits(ram_budget_bytes=least + draw.randint(0, 3))
+
+
+@few_or_many("seeds", range(8), range(8, 60))
+def test_layers_behind_each_other_are_bounded_by_what_their_sums_are_made_of(seeds: range) -> None:
+    """The sums alone are made again from small outputs that are in no bytes; these matter as well."""
+    higher = built_upon = 0
+    few = DEFAULT.having("copies.alike_factor", 1e9).having("copies.most_arcs", 900)
+    few = few.having("copies.most_short_arcs", 100).having("copies.short_factor", 3.0)
+    for seed in seeds:
+        problem, limits = concats(3, seed)
+        best = least_joules(problem, limits)
+        assert best is not None
+        overhead = simulate(problem, best, limits).joules - problem.compute_joules
+        told = []
+        for share in (0.0, 0.3):
+            tuning = few.having("copies.built_upon_share", share)
+            found = bounds(instance_of(problem, limits, tuning=tuning), 2.0 * overhead + 1.0)
+            assert found[-1].overhead_joules <= overhead + TOLERANCE * problem.compute_joules, seed
+            told.append(found[-1].overhead_joules)
+        higher += told[1] > told[0] + TOLERANCE
+        levels = Levels(
+            instance_of(problem, limits, tuning=few), limits.ram_budget_bytes or 0, 2.0 * overhead + 1.0,
+            lambda: False,
+        )  # fmt: skip
+        before = frozenset[int]()
+        for program in levels.programs():
+            assert before < program.of.number.keys(), seed
+            before = frozenset(program.of.number)
+            built_upon += levels.anew
+    assert built_upon >= len(seeds) / 2
+    assert higher >= len(seeds) / 4
+
+
+@few_or_many("seeds", range(600, 615), range(2600, 2800))
+def test_part_of_a_first_level_is_no_bound_above_the_optimum(seeds: range) -> None:
+    for most_arcs in (40, 100, 250):
+        few = DEFAULT.having("copies.most_arcs", most_arcs).having("copies.alike_factor", 1e9)
+        few = few.having("copies.most_short_arcs", max(1, most_arcs // 3)).having("copies.short_factor", 3.0)
+        check(seeds, few)

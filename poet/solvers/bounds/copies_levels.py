@@ -1,0 +1,188 @@
+"""Which contents the search over copies follows: more and more of them, as far as there are few enough sets.
+
+First by size, those of about one size together. Where sizes fall so gradually that the first of these levels
+is too large, as where each layer's output is put behind its input, as many of its largest as can be are
+followed. Then what the cheapest step found so far builds upon without following it: contents that its reruns
+read long after they were there last, as it takes them to be in RAM in no bytes. Those that cost most to have
+again come first. At last, of one size, those that live shortly.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+
+from poet.solvers.bounds.followed import Followed, residents, too_dear
+from poet.solvers.bounds.ram_paths import Paid, cheapest
+from poet.solvers.bounds.ram_program import RamProgram, TooLarge
+from poet.solvers.instance.instance import Content, Instance
+
+
+class Levels:
+    """The programs of one search, each of which follows all that those before it follow, and more.
+
+    Args:
+        instance: what to bound.
+        budget_bytes: of RAM.
+        below_joules: overhead of the best plan: what no plan below pages, and no rerun makes, is not
+            followed: where it is, is known.
+        finished: asked while a program is made; whether to stop.
+        seconds_left: for the search; a program must take little of it.
+
+    Attributes:
+        anew: the last program follows what cheap steps built upon.
+    """
+
+    def __init__(
+        self,
+        instance: Instance,
+        budget_bytes: int,
+        below_joules: float,
+        finished: Callable[[], bool],
+        seconds_left: Callable[[], float] = lambda: math.inf,
+    ) -> None:
+        self.instance, self.budget_bytes, self.below_joules = instance, budget_bytes, below_joules
+        self.finished, self.seconds_left = finished, seconds_left
+        self.tuning = instance.tuning.copies
+        self.anew = False
+        self._program_now: RamProgram | None = None
+        self._known = too_dear(instance, below_joules)
+        self._followed = frozenset[int]()
+        self._most_arcs = self.tuning.most_short_arcs  # of a program that follows part of a size
+
+    def programs(self) -> Iterator[RamProgram]:
+        """See the module's docstring; ends where there are too many sets."""
+        for size in _levels(self.instance):
+            new = self._of_size(size)
+            if not new:
+                continue
+            whole = self._program(self._followed | new, self.tuning.most_arcs)
+            if whole is None:
+                yield from self._in_part(new)
+                return
+            self._take(whole)
+            yield whole
+        yield from self._built_upon()  # zero bytes alone are left
+
+    def _in_part(self, new: frozenset[int]) -> Iterator[RamProgram]:
+        if not self._followed:
+            largest = self._with_most(self._by_size(new))
+            if largest is not None:
+                self._take(largest)
+                yield largest
+        yield from self._built_upon()
+        shortly = self._with_most(self._by_life(new - self._followed))
+        if shortly is not None:
+            yield shortly
+
+    def _built_upon(self) -> Iterator[RamProgram]:
+        """Following what the cheapest step takes to be there, while that makes no more sets than allowed."""
+        last = None
+        while self._program_now is not None and self.tuning.built_upon_share > 0.0:
+            wanted = self._reliances(self._program_now)
+            dearest = max(wanted.values(), default=0.0)
+            first = [c for c, joules in wanted.items() if joules >= self.tuning.built_upon_share * dearest]
+            program = self._with_most([[c] for c in sorted(first, key=lambda c: (-wanted[c], c))])
+            if program is None:
+                break
+            self._take(program)
+            last = program
+        if last is not None:
+            self.anew = True
+            yield last
+            self.anew = False
+
+    def _reliances(self, program: RamProgram) -> dict[int, float]:
+        """By content that is not followed, joules of having it again for the reruns that read it."""
+        everything = Paid((1 << len(program.of.followed)) - 1, None, frozenset())
+        path = cheapest(program, everything, page_outs_too=True)
+        reruns = {} if path is None else path.reruns
+        there = dict[int, int]()  # by content, the last stage in which it is known to be in RAM
+        tasks, contents, found = self.instance.tasks, self.instance.contents, dict[int, float]()
+        able = {content.number for content in contents if content.bytes} - self._followed
+        able -= residents(self.instance).keys()  # their bytes count already
+        for stage, task in enumerate([*tasks, None]):
+            for again in reruns.get(stage, ()):
+                for content in tasks[again].rerun_reads:
+                    if content in able and there.get(content, contents[content].birth) < stage:
+                        found[content] = found.get(content, 0.0) + self._joules(contents[content])
+                    there[content] = stage
+            if task is not None:
+                there.update(dict.fromkeys((*task.reads, *task.outputs), stage))
+        return {content: joules for content, joules in found.items() if joules > 0.0}
+
+    def _joules(self, content: Content) -> float:
+        """Of having it again once: it is paged in, or its producer runs."""
+        ways = [] if content.page_in is None else [content.page_in.joules]
+        if content.producer is not None:
+            ways.append(self.instance.tasks[content.producer].cost.joules)
+        return min(ways, default=0.0)
+
+    def _take(self, program: RamProgram) -> None:
+        """``program`` is the last one, and parts of a size may take so many times its transitions."""
+        self._followed = frozenset(program.of.number)
+        if self._most_arcs:
+            allowed = min(int(self.tuning.short_factor * program.arcs), self.tuning.most_arcs)
+            self._most_arcs = max(self._most_arcs, allowed)
+        self._program_now = program
+
+    def _of_size(self, size: int) -> frozenset[int]:
+        """What is not followed yet of at least ``size`` bytes."""
+        left_out = self._known | self._followed
+        return frozenset(c.number for c in self.instance.contents if c.bytes >= size) - left_out
+
+    def _by_size(self, new: frozenset[int]) -> list[list[int]]:
+        sizes = {content: self.instance.contents[content].bytes for content in new}
+        return [
+            [content for content in new if sizes[content] == size]
+            for size in sorted(set(sizes.values()), reverse=True)
+        ]
+
+    def _by_life(self, new: frozenset[int]) -> list[list[int]]:
+        """By the number of stages in which they exist."""
+        of = self._following(new)
+        lives = {
+            content: sum(alive >> place & 1 for alive in of.alive) for content, place in of.number.items()
+        }
+        return [[c for c in new if lives[c] == life] for life in sorted(set(lives.values()))]
+
+    def _with_most(self, groups: Sequence[Sequence[int]]) -> RamProgram | None:
+        """The program that follows the most of ``groups`` from the first on, by bisection; ``None``: none."""
+        able, unable, best = 0, len(groups) + 1, None
+        while able + 1 < unable:
+            middle = (able + unable) // 2
+            more = frozenset(content for group in groups[:middle] for content in group)
+            found = self._program(self._followed | more, self._most_arcs)
+            able, unable = (able, middle) if found is None else (middle, unable)
+            best = found or best
+        return best
+
+    def _following(self, contents: frozenset[int]) -> Followed:
+        sizes = [content.bytes for content in self.instance.contents]
+        least = min((sizes[content] for content in contents), default=1)
+        others = frozenset(number for number, size in enumerate(sizes) if size >= least) - contents
+        return Followed(self.instance, least, self.budget_bytes, left_out=others)
+
+    def _program(self, contents: frozenset[int], most_arcs: int) -> RamProgram | None:
+        """``None``: it is too large."""
+        of, tuning = self._following(contents), self.tuning
+        timely = tuning.pass_share * self.seconds_left() / (tuning.columns * tuning.arc_seconds)
+        most_arcs = int(min(most_arcs, timely))
+        try:
+            return RamProgram(
+                of,
+                most_joules=self.below_joules - of.fixed_joules,
+                most_arcs=most_arcs,
+                parts=tuning.parts,
+                finished=self.finished,
+            )
+        except TooLarge:
+            return None
+
+
+def _levels(instance: Instance) -> Iterator[int]:
+    """Bytes of the smallest content that each level follows, those of about one size together."""
+    sizes = sorted({content.bytes for content in instance.contents if content.bytes}, reverse=True)
+    for size, following in zip(sizes, [*sizes[1:], 0], strict=True):
+        if following * instance.tuning.copies.alike_factor <= size:
+            yield size
