@@ -18,6 +18,7 @@ from models_rows import (
     Bound,
     Forms,
     Kept,
+    Placed,
     Planned,
     Reached,
     Row,
@@ -30,6 +31,7 @@ from models_rows import (
 
 from poet import api
 
+AnyRow = Row | Whole | Reached | Placed
 ROW = Row(
     time_limit_seconds=10.0,
     ops=3,
@@ -53,6 +55,7 @@ ROW = Row(
     ),
 )
 REACHED = Reached(10.0, Planned(MIB, "feasible", 0.5, 12.5, 3, 64 * MIB, 5.0, ("equal", "equal")), MIB)
+PLACED = Placed(10.0, 2 * MIB, dataclasses.replace(REACHED.plan, budget_bytes=3 * MIB), 2 * MIB, 3 * MIB)
 WHOLE = Whole(10.0, Planned(5 * MIB, "feasible", 0.01, 0.5, 3, 0, 5.0, once_joules=2.0))
 
 
@@ -82,13 +85,13 @@ def test_a_run_goes_on_where_it_was_interrupted(tmp_path: Path, monkeypatch: pyt
     made: list[tuple[str, str]] = []
     stop_at = "bert"
 
-    def measured_apart(name: str, time_limit_seconds: float, kind: type[Kept]) -> Row | Whole | Reached | str:
+    def measured_apart(name: str, time_limit_seconds: float, kind: type[Kept]) -> AnyRow | str:
         if name == stop_at:
             raise KeyboardInterrupt
         made.append((kind.__name__, name))
         if (kind, name) == (Row, "vit"):
             return "MemoryError: no"
-        rows: dict[str, Row | Whole | Reached] = {"Row": ROW, "Whole": WHOLE, "Reached": REACHED}
+        rows: dict[str, AnyRow] = {"Row": ROW, "Whole": WHOLE, "Reached": REACHED, "Placed": PLACED}
         return rows[kind.__name__]
 
     monkeypatch.setattr(models_table, "measured_apart", measured_apart)
@@ -119,13 +122,15 @@ def test_a_run_goes_on_where_it_was_interrupted(tmp_path: Path, monkeypatch: pyt
     models_table.make(EXPORTS, folder, output, 10.0, again=False)
     page = output.read_text(encoding="utf-8")
     assert "| vit | 1 MiB | feasible | 12.5 times | 64 MiB | 1 MiB | equal, equal |" in page
+    assert "| vit | 2 MiB | 3 MiB | 50 % | 12.5 times | 64 MiB | 2 MiB | 3 MiB | equal, equal |" in page
+    assert "Measured peaks inside their budgets: 8 of 8." in page
     assert "Not made: light_bvlc_alexnet" in page
 
     made.clear()
     models_table.make(["lstm", "bert"], folder, output, 10.0, again=True)
     assert made == [
         ("Row", "lstm"), ("Row", "bert"), ("Whole", "lstm"), ("Whole", "bert"),
-        ("Reached", "lstm"), ("Reached", "bert"),
+        ("Reached", "lstm"), ("Reached", "bert"), ("Placed", "lstm"), ("Placed", "bert"),
     ]  # fmt: skip
 
 
