@@ -158,18 +158,23 @@ def measure_whole(name: str, time_limit_seconds: float) -> Whole:
     return Whole(time_limit_seconds, row)
 
 
-def measure_reached(name: str, time_limit_seconds: float) -> Reached:
-    """Plan and verify one model in exactly the bytes of its lower bound with homes chosen."""
+def prepared_at_home(name: str, folder: Path) -> Prepared:
+    """One model with homes to choose, at one thread."""
     import torch
 
     from poet import api
 
     torch.set_num_threads(1)
+    path, bind, loss = model_file(name, folder)
+    _say(name, "import, home either")
+    return api.prepare(path, device=DEVICE, loss=loss, bind=bind, home="either")
+
+
+def measure_reached(name: str, time_limit_seconds: float) -> Reached:
+    """Plan and verify one model in exactly the bytes of its lower bound with homes chosen."""
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
-        path, bind, loss = model_file(name, folder)
-        _say(name, "import, home either")
-        prepared = api.prepare(path, device=DEVICE, loss=loss, bind=bind, home="either")
+        prepared = prepared_at_home(name, folder)
         row, plan = planned(prepared, name, bound_of(prepared).bytes, time_limit_seconds, folder)
     if plan is None or plan.layout is None or not plan.has_fitting_arena:
         return Reached(time_limit_seconds, row)
@@ -182,17 +187,11 @@ PLACED_SHARES = (0.0, 0.01, 0.03, 0.1, 0.2)
 
 def measure_placed(name: str, time_limit_seconds: float) -> Placed:
     """The least RAM of a few budgets in which one model has a plan with an arena; its peak as measured."""
-    import torch
-
-    from poet import api
     from poet.plans.page_slots import least_page_buffer_bytes
 
-    torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
-        path, bind, loss = model_file(name, folder)
-        _say(name, "import, home either")
-        prepared = api.prepare(path, device=DEVICE, loss=loss, bind=bind, home="either")
+        prepared = prepared_at_home(name, folder)
         bound_bytes = bound_of(prepared).bytes
         budgets = [bound_bytes]
         for share in PLACED_SHARES:
