@@ -295,6 +295,7 @@ def test_rows_are_offered_only_where_they_may_be_read() -> None:
     assert not row_reads(of.step.graph, others=[op.name for op in of.step.graph.ops])
 
 
+@pytest.mark.slow
 def test_a_plan_in_little_ram_reads_by_row_and_verifies(tmp_path: Path) -> None:
     def module() -> nn.Module:
         torch.manual_seed(0)

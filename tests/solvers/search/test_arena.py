@@ -292,6 +292,7 @@ def _in_mebibytes(seed: int, *, ops: int = 8) -> Problem:
     )
 
 
+@pytest.mark.slow
 def test_plans_that_page_leave_room_for_the_page_buffer_and_others_need_not() -> None:
     """The answer is the better of both kinds, each proven by a search of its own, its bound no higher."""
     kinds = set[tuple[bool, bool]]()
