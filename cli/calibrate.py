@@ -90,7 +90,8 @@ def fit(
     """
     from dataclasses import replace
 
-    from poet.devices.fitted_profile import fit_profile, typed_watts
+    from poet.devices.fitted_power import typed_watts
+    from poet.devices.fitted_profile import fit_profile
     from poet.devices.load import load_profile, profile_path
     from poet.devices.measurements import read_measurements
     from poet.devices.meter import phases_by_meter

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any
 
@@ -14,6 +14,7 @@ from scipy.optimize import nnls
 
 from poet.devices.amounts import amounts_of
 from poet.devices.costs import op_seconds
+from poet.devices.fitted_power import set_power
 from poet.devices.fitting import MOST_FACTOR, RESAMPLINGS, Known, Speeds, fit_speeds
 from poet.devices.load import validated
 from poet.devices.measurements import (
@@ -23,7 +24,6 @@ from poet.devices.measurements import (
     TABLE,
     Measurements,
     OpTime,
-    PowerPhase,
     StepTime,
     TransferTime,
 )
@@ -35,7 +35,6 @@ from poet.errors import InputError
 from poet.kernel_facts import PYTORCH
 
 _LEAST_OPS = 5
-_WATTS_WIDTH = 0.02
 _FITTED = (FIT, RUN, TABLE)
 _GRADIENT_OF = {
     OpClass.CONVOLUTION_BACKWARD: OpClass.CONVOLUTION,
@@ -73,7 +72,7 @@ def fit_profile(
     if threads is None:
         calibrated = {step.threads for step in found.steps if step.role == FIT}
         threads = max(calibrated or counts, default=0)
-    ops = _steady_ops([step for step in found.steps if step.threads == threads and step.role in _FITTED])
+    ops = _steady_ops(found, threads)
     if len(ops) < _LEAST_OPS:
         told = ", ".join(map(str, sorted(counts))) or "none"
         raise InputError(f"{len(ops)} ops were measured at {threads} threads (threads measured: {told})")
@@ -86,7 +85,7 @@ def fit_profile(
     bandwidth = speeds.bandwidth_bytes_per_second
     data["memory"]["bandwidth_bytes_per_second"] = _figure(bandwidth, found, f"{speeds.ops} ops")
     _set_storage(data, found, base)
-    _set_power(data, found, base, notes)
+    set_power(data, found, base, notes)
     profile = validated(data, "the fit")
     judged = [step for step in found.steps if step.role == JUDGE and step.threads == threads]
     ratios = [predicted_seconds(profile, step) / step.seconds for step in judged]
@@ -118,24 +117,13 @@ def predicted_seconds(profile: Profile, step: StepTime) -> float:
     return math.fsum(op.runs * op_seconds(profile, amounts_of(op)) for op in step.ops)
 
 
-def _steady_ops(steps: Sequence[StepTime]) -> list[OpTime]:
-    """Those of steps at the machine's full clock, and of the others what no such step tells of."""
+def _steady_ops(found: Measurements, threads: int) -> list[OpTime]:
+    """Those of steps at the machine's full clock, and of slowed ones the classes that no such step has."""
+    steps = [step for step in found.steps if step.threads == threads and step.role in _FITTED]
     steady = [op for step in steps if not step.slowed for op in step.ops]
     told = {amounts_of(op).op_class for op in steady}
     slowed = [op for step in steps if step.slowed for op in step.ops]
     return steady + [op for op in slowed if amounts_of(op).op_class not in told]
-
-
-def typed_watts(phases: tuple[PowerPhase, ...], watts: Mapping[str, float]) -> tuple[PowerPhase, ...]:
-    """``phases`` with what their owner typed in: by the names of phases."""
-    kept = tuple(phase for phase in phases if phase.name not in watts)
-    return (
-        *kept,
-        *(
-            PowerPhase(name, 0.0, 0.0, each, "typed in", "as its owner measured it")
-            for name, each in watts.items()
-        ),
-    )
 
 
 def _skeleton(found: Measurements, name: str, base: Profile | None, threads: int) -> dict[str, Any]:
@@ -353,64 +341,3 @@ def stored_line(items: Sequence[TransferTime]) -> tuple[Known, Known]:
     )
     low, high = np.quantile(drawn, (0.05, 0.95), axis=0)
     return Known(latency, (float(low[0]), float(high[0]))), Known(bandwidth, (float(low[1]), float(high[1])))
-
-
-# --- power ------------------------------------------------------------------------------------
-
-
-def _set_power(data: dict[str, Any], found: Measurements, base: Profile | None, notes: list[str]) -> None:
-    """Measured watts; else the base's, as they stand there; none are made up."""
-    means: dict[str, list[PowerPhase]] = {}
-    for phase in found.phases:
-        if phase.watts is not None and phase.name != "marker":
-            means.setdefault(phase.name, []).append(phase)
-    busy_name = next(
-        (name for name in ("matmul", "convolution", "busy", "elementwise") if name in means), None
-    )
-    if "idle" in means and busy_name is not None:
-        _set_measured_power(data, found, means, busy_name)
-    elif base is not None:
-        notes.append(f"power was not measured: the watts are those of {base.name}, unchanged")
-        data["energy"] = base.energy.model_dump(exclude_none=True)
-        data["compute"]["active_watts"] = base.compute.active_watts.model_dump(exclude_none=True)
-        for direction in ("read", "write"):
-            if "storage" in data and base.storage is not None:
-                watts = getattr(base.storage, direction).active_watts
-                data["storage"][direction]["active_watts"] = watts.model_dump(exclude_none=True)
-    else:
-        raise InputError(
-            "no power was measured, and watts are not made up: name a --base whose watts are taken over, "
-            "a meter's log with --meter, or type --watts idle=2.7,busy=6"
-        )
-    if "storage" in data and any("active_watts" not in data["storage"][way] for way in ("read", "write")):
-        del data["storage"]
-        notes.append("the storage is left out: nothing tells what power its transfers take")
-
-
-def _set_measured_power(
-    data: dict[str, Any], found: Measurements, means: Mapping[str, list[PowerPhase]], busy_name: str
-) -> None:
-    idle_watts = statistics.fmean(phase.watts or 0.0 for phase in means["idle"])
-
-    def figure(name: str) -> dict[str, Any]:
-        phases = means[name]
-        watts = statistics.fmean(phase.watts or 0.0 for phase in phases)
-        watts = max(watts, idle_watts)  # a sensor's noise does not make being busy cheaper than being idle
-        gap = watts - idle_watts if name != "idle" else watts
-        low = watts - min(_WATTS_WIDTH * watts, 0.5 * gap)
-        made = {"value": watts, "kind": phases[0].kind, "source": f"{phases[0].source}, {phases[0].rail}"}
-        told = f"phase {name} of measurements {found.digest}"
-        return {**made, "locator": told, "range": (low, watts * (1 + _WATTS_WIDTH))}
-
-    data["energy"] = {
-        "accounting": "total",
-        "rail": means["idle"][0].rail or "the meter's place",
-        "idle_watts": figure("idle"),
-    }
-    data["compute"]["active_watts"] = figure(busy_name)
-    for name in ("matmul", "convolution", "elementwise"):
-        if name in means and name in data["compute"]:
-            data["compute"][name]["active_watts"] = figure(name)
-    for direction in ("read", "write"):
-        if "storage" in data and direction in means:
-            data["storage"][direction]["active_watts"] = figure(direction)

@@ -21,7 +21,8 @@ from typer.main import get_command
 from poet.calibration.calibrate import Settings, calibrate
 from poet.devices.amounts import amounts_of
 from poet.devices.costs import op_seconds
-from poet.devices.fitted_profile import fit_profile, predicted_seconds, typed_watts
+from poet.devices.fitted_power import typed_watts
+from poet.devices.fitted_profile import fit_profile, predicted_seconds
 from poet.devices.fitting import fit_speeds
 from poet.devices.load import load_profile
 from poet.devices.measurements import FIT, JUDGE, Measurements, StepTime, write_measurements

@@ -44,6 +44,7 @@ FLOORS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
             "devices.amounts", "devices.costs", "devices.device_problem", "devices.spread", "devices.host",
             "devices.power",
             "devices.fitting", "devices.proportions", "devices.meter", "devices.profile_text",
+            "devices.fitted_power",
             "devices.fitted_profile",
         ),
     ),
