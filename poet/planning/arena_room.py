@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from poet.kernel_facts import KernelFacts
 from poet.memory.demand import PAGE_BYTES, Demand, whole_pages_bytes
 from poet.plans.page_slots import is_paged, least_page_buffer_bytes
 from poet.schedule import Schedule
@@ -45,3 +46,8 @@ class ArenaRoom:
     def taken_bytes(self, demand: Demand, offsets_bytes: Sequence[int], arena_bytes: int) -> int:
         """The RAM that an arena of ``arena_bytes`` takes, with a block at each offset."""
         return demand.mapped_bytes(offsets_bytes, arena_bytes) if self.is_mapped else arena_bytes
+
+
+def is_mapped(kernels: KernelFacts | None) -> bool:
+    """Whether steps with these kernels run here, in an arena that the system maps."""
+    return kernels is not None and kernels.threads is not None

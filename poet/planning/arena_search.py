@@ -10,7 +10,7 @@ from poet.homes import DecidedProblem
 from poet.kernel_facts import KernelFacts
 from poet.memory.demand import Demand, demand_of
 from poet.memory.layout import Layout, lay_out, lower_bound_bytes
-from poet.planning.arena_room import ArenaRoom
+from poet.planning.arena_room import ArenaRoom, is_mapped
 from poet.planning.exact_layout import exact_layout
 from poet.planning.moved_places import moved_places
 from poet.plans.plan_parts import Arena
@@ -78,8 +78,7 @@ class ArenaSearch:
     ) -> None:
         self.problem, self.limits, self.options = problem, limits, options
         self.kernels, self.tuning = kernels, options.tuning.fitting
-        is_mapped = kernels is not None and kernels.threads is not None
-        self.room = ArenaRoom(limits.ram_budget_bytes, is_mapped)
+        self.room = ArenaRoom(limits.ram_budget_bytes, is_mapped(kernels))
         self.may_move = self.tuning.moving_seconds > 0 and any(tensor.move for tensor in problem.tensors)
         self._started = options.clock.now() - spent_seconds
         self._exact_seconds = min(self.tuning.exact_seconds, self.tuning.exact_share * self.left_seconds())

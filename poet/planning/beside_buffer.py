@@ -5,6 +5,9 @@ every schedule inside the budget pages, the search has what is left. Where a sch
 search of the whole budget looks whether good ones page. If so, another short one looks at plans that do not,
 and the search of what is left has the rest of the time: the better plan is the answer, and no plan of either
 kind takes less than the lower of the two bounds.
+
+Where this machine's system maps the arena, its two parts take whole pages. A plan that fills what is left to
+the last byte then has no arena, for want of some of two pages: so these are left as well.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from poet.errors import InvalidSchedule
+from poet.memory.demand import PAGE_BYTES
 from poet.plans.page_slots import is_paged, least_page_buffer_bytes
 from poet.problem import Limits, Objective, Problem
 from poet.search_record import MOST_ENTRIES, Advance, Phase, SearchRecord, joined
@@ -24,29 +28,43 @@ from poet.solvers import has_schedules, solve
 from poet.solvers.search.explain import answered
 from poet.units import format_bytes
 
-_BESIDE = " beside a page buffer of "
+_BESIDE, _PAGES = " beside a page buffer of ", " in whole pages"
 _BY_BOTH = f"{WORD_OF}a search for plans that page and one for plans that do not, not proven independently"
 
 
-def less_page_buffer(limits: Limits) -> Limits:
-    """``limits`` less the page buffer; as they are where none page, or are too little for a buffer."""
+def less_page_buffer(limits: Limits, *, in_whole_pages: bool = False) -> Limits:
+    """``limits`` less the page buffer; as they are where none page, or are too little for a buffer.
+
+    ``in_whole_pages``: less what an arena may lose to whole pages as well.
+    """
     if limits.ram_budget_bytes is None or not limits.paging:
         return limits
-    left_bytes = limits.ram_budget_bytes - least_page_buffer_bytes(limits.ram_budget_bytes)
-    return replace(limits, ram_budget_bytes=left_bytes)
+    buffer_bytes = least_page_buffer_bytes(limits.ram_budget_bytes)
+    lost_bytes = 2 * PAGE_BYTES if in_whole_pages and buffer_bytes else 0
+    return replace(limits, ram_budget_bytes=limits.ram_budget_bytes - buffer_bytes - lost_bytes)
 
 
-def answered_beside(problem: Problem, limits: Limits, options: SolveOptions) -> Solution:
+def answered_beside(
+    problem: Problem, limits: Limits, options: SolveOptions, *, in_whole_pages: bool = False
+) -> Solution:
     """`poet.solvers.search.explain.answered` for plans whose arena lies beside the page buffer if they page.
 
     The scope of the bound says so: a schedule that uses the buffer's bytes as well may take less, but has no
     arena.
+
+    Args:
+        problem: that is searched.
+        limits: of the budget.
+        options: of all searches together.
+        in_whole_pages: whether an arena takes whole pages, of which those that page leave two where they can.
     """
-    within = less_page_buffer(limits)
+    if in_whole_pages and not has_schedules(problem, less_page_buffer(limits, in_whole_pages=True)):
+        in_whole_pages = False
+    within = less_page_buffer(limits, in_whole_pages=in_whole_pages)
     if within == limits or not has_schedules(problem, within):
         return answered(problem, limits, options)
     if not has_schedules(problem, replace(limits, paging=False)):
-        return _where_all_page(answered(problem, within, options), limits)
+        return _where_all_page(answered(problem, within, options), limits, within)
     if options.objective is not Objective.ENERGY:
         return answered(problem, limits, options)
     return _Search(problem, limits, within, options).run()
@@ -54,11 +72,15 @@ def answered_beside(problem: Problem, limits: Limits, options: SolveOptions) -> 
 
 def bounded_limits(solution: Solution, limits: Limits) -> Limits:
     """Those that the bound of a solution of `answered_beside` holds for whether a plan pages or not."""
-    return less_page_buffer(limits) if _BESIDE in solution.bound_scope else limits
+    if _BESIDE not in solution.bound_scope:
+        return limits
+    return less_page_buffer(limits, in_whole_pages=solution.bound_scope.endswith(_PAGES))
 
 
-def _scope(scope: str, limits: Limits) -> str:
-    return f"{scope}{_BESIDE}{_buffer(limits)}"
+def _scope(scope: str, limits: Limits, within: Limits) -> str:
+    """Of a bound for plans that page inside ``within``, of the budget of ``limits``."""
+    pages = "" if within == less_page_buffer(limits) else _PAGES
+    return f"{scope}{_BESIDE}{_buffer(limits)}{pages}"
 
 
 def _buffer(limits: Limits) -> str:
@@ -66,10 +88,10 @@ def _buffer(limits: Limits) -> str:
     return format_bytes(least_page_buffer_bytes(limits.ram_budget_bytes))
 
 
-def _where_all_page(solution: Solution, limits: Limits) -> Solution:
+def _where_all_page(solution: Solution, limits: Limits, within: Limits) -> Solution:
     """A solution beside the page buffer, whose bound or, without a plan, message says so."""
     if solution.schedule is not None:
-        return replace(solution, bound_scope=_scope(solution.bound_scope, limits))
+        return replace(solution, bound_scope=_scope(solution.bound_scope, limits, within))
     what = f"Every plan pages, and {_buffer(limits)} of the budget are for the page buffer."
     return replace(solution, message=" ".join(filter(None, (what, solution.message))))
 
@@ -142,7 +164,7 @@ class _Search:
             best,
             status=Status.OPTIMAL if is_optimal else Status.FEASIBLE,
             bound_joules=bound_joules,
-            bound_scope=_scope(look.bound_scope, self.limits),
+            bound_scope=_scope(look.bound_scope, self.limits, self.within),
             proof="" if not is_optimal else best.proof if is_sure else _BY_BOTH,
             class_bound=None,  # it holds for plans of one kind
             message=paged.message if best is look else best.message,

@@ -13,6 +13,7 @@ from poet.devices.spread import Price, spread
 from poet.errors import Infeasible, InputError, OutOfTime
 from poet.files.apart import check_apart
 from poet.homes import decided
+from poet.planning.arena_room import is_mapped
 from poet.planning.beside_buffer import answered_beside
 from poet.planning.fit_layout import fit, searching
 from poet.planning.fitted import Fitted
@@ -163,7 +164,9 @@ def solve_step(prepared: Prepared, limits: Limits, options: SolveOptions | None 
     Some of the time limit is left for `fit_step`.
     """
     options = options or SolveOptions()
-    return answered_beside(prepared.problem, limits, searching(options, limits, prepared.problem))
+    first = searching(options, limits, prepared.problem)
+    pages = is_mapped(prepared.kernels)
+    return answered_beside(prepared.problem, limits, first, in_whole_pages=pages)
 
 
 def fit_step(

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from poet.errors import Infeasible, OutOfTime
+from poet.planning.arena_room import is_mapped
 from poet.planning.beside import at_home, costed_beside
 from poet.planning.beside_buffer import answered_beside
 from poet.planning.fit_layout import fit, searching
@@ -122,7 +123,8 @@ def _searched(plan: Plan, limits: Limits, options: SolveOptions) -> tuple[Fitted
                 f"{format_bytes(least_bytes)} of RAM"
             )
         return None, "no plan was found at once; give a search some time"
-    solution = answered_beside(plan.problem, limits, searching(options, limits, plan.problem))
+    first = searching(options, limits, plan.problem)
+    solution = answered_beside(plan.problem, limits, first, in_whole_pages=is_mapped(plan.kernels))
     if solution.status is Status.INFEASIBLE:
         raise Infeasible(solution.message or solution.status.value)
     fitted = fit(plan.problem, limits, solution, options, kernels=plan.kernels)

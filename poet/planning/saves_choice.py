@@ -21,6 +21,7 @@ from poet.devices.device_problem import build_problem, kernels_on
 from poet.graph import Graph
 from poet.homes import decided
 from poet.kernel_facts import KernelFacts
+from poet.planning.arena_room import is_mapped
 from poet.planning.beside_buffer import answered_beside
 from poet.planning.prepared import Prepared
 from poet.problem import Alternative, Limits, Objective, Pins, Place, Problem
@@ -232,5 +233,10 @@ def solve_choosing(prepared: Prepared, limits: Limits, options: SolveOptions) ->
     """
     prepared = with_room(prepared, limits, options.objective)
     problem = offered(prepared, limits)
-    solution = answered_beside(weighed(problem, limits, options.objective), limits, options)
+    solution = answered_beside(
+        weighed(problem, limits, options.objective),
+        limits,
+        options,
+        in_whole_pages=is_mapped(prepared.kernels),
+    )
     return as_chosen(prepared, limits, options, problem, solution)

@@ -63,7 +63,7 @@ def batch(number: int, rows: int = ROWS) -> tuple[Tensor, Tensor]:
     return torch.randn(rows, 16, generator=generator), torch.randint(3, (rows,), generator=generator)
 
 
-def finds_nothing(problem: Problem, limits: Limits, options: SolveOptions) -> Solution:
+def finds_nothing(problem: Problem, limits: Limits, options: SolveOptions, **_: object) -> Solution:
     """A search whose time passes."""
     return Solution(Status.TIMEOUT, None, None, 0.0, problem.compute_joules, 0.0, "none")
 

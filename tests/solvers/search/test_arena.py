@@ -359,19 +359,44 @@ def test_where_none_page_or_budgets_are_little_all_of_it_is_searched() -> None:
     assert less_page_buffer(Limits(ram_budget_bytes=1 << 24, paging=False)).ram_budget_bytes == 1 << 24
 
 
-def test_answers_beside_the_page_buffer_say_so() -> None:
+def _paging_problem(spare_bytes: int) -> tuple[Problem, Limits]:
+    """A problem and its least RAM with so much beside it, in which every plan pages."""
     problem = next(
         found
         for found in map(_in_mebibytes, range(12))
         if minimum_ram_bytes(found, Limits(paging=False)).bytes
-        > minimum_ram_bytes(found, Limits()).bytes + (1 << 16)
+        > minimum_ram_bytes(found, Limits()).bytes + spare_bytes
     )
-    budget = minimum_ram_bytes(problem, Limits()).bytes + (1 << 16)
-    limits = Limits(ram_budget_bytes=budget, deadline_seconds=1e-9)
+    return problem, Limits(ram_budget_bytes=minimum_ram_bytes(problem, Limits()).bytes + spare_bytes)
+
+
+def test_answers_beside_the_page_buffer_say_so() -> None:
+    problem, loose = _paging_problem(spare_bytes=1 << 16)
+    limits = replace(loose, deadline_seconds=1e-9)
     answer = answered_beside(problem, limits, SolveOptions(time_limit_seconds=2.0))
     assert answer.schedule is None
     assert answer.message.startswith("Every plan pages, and 64 KiB of the budget are for the page buffer.")
-    loose = replace(limits, deadline_seconds=None)
     found = answered_beside(problem, loose, SolveOptions(time_limit_seconds=2.0))
     assert found.schedule is not None
     assert found.bound_scope.endswith(" beside a page buffer of 64 KiB")
+
+
+def test_plans_that_page_leave_two_pages_where_their_arena_takes_whole_ones() -> None:
+    problem, limits = _paging_problem(spare_bytes=(1 << 16) + 2 * 4096)
+    options = SolveOptions(time_limit_seconds=2.0)
+    found = answered_beside(problem, limits, options, in_whole_pages=True)
+    assert found.bound_scope.endswith(" beside a page buffer of 64 KiB in whole pages")
+    within = less_page_buffer(limits, in_whole_pages=True)
+    assert within.ram_budget_bytes == minimum_ram_bytes(problem, Limits()).bytes
+    assert bounded_limits(found, limits) == within
+    assert found.schedule is not None
+    simulate(problem, found.schedule, within)
+
+
+def test_where_two_pages_are_too_many_none_are_left() -> None:
+    problem, limits = _paging_problem(spare_bytes=(1 << 16) + 2 * 4096 - 1)
+    options = SolveOptions(time_limit_seconds=2.0)
+    found = answered_beside(problem, limits, options, in_whole_pages=True)
+    assert found.schedule is not None
+    assert found.bound_scope.endswith(" beside a page buffer of 64 KiB")
+    assert bounded_limits(found, limits) == less_page_buffer(limits)
