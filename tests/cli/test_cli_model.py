@@ -66,6 +66,7 @@ def plan(folder: Path) -> Path:
     return plan
 
 
+@pytest.mark.slow
 def test_results_are_copied_over_operands_only_where_ram_is_dear(
     folder: Path, plan: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -100,6 +100,8 @@ SPECS = {
             "maximize clipped",
             "adadelta",
             "adamax",
+            "adamw groups",
+            "everything",
         },
     ),
 )

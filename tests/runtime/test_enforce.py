@@ -95,6 +95,7 @@ assert "torch" not in sys.modules, "the parent takes RAM that the child needs"
         assert trainer.steps == STEPS  # the training that was enforced is the one that was saved
 
 
+@pytest.mark.slow
 def test_the_limit_bites_the_plan_as_well(request_: RunRequest) -> None:
     """With a tenth less than its tensors need, the plan's own child is refused."""
     plan = read_plan(request_.plan)

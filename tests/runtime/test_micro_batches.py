@@ -90,7 +90,7 @@ def batch(number: int) -> tuple[Tensor, Tensor]:
     ("optimizer", "in_storage"),
     with_slow(
         [(optimizer, in_storage) for optimizer in OPTIMIZERS for in_storage in (False, True)],
-        {("sgd", True), ("momentum", True), ("adamw", False)},
+        {("sgd", True), ("momentum", True), ("adamw", False), ("adamw", True)},
     ),
 )
 def test_steps_have_the_bits_of_a_plain_loop(tmp_path: Path, optimizer: str, in_storage: bool) -> None:

@@ -12,6 +12,7 @@ import torch
 from helpers import hand_net
 from helpers.moves_noted import moves_noted
 from helpers.nets import small_net
+from helpers.pace import with_slow
 from helpers.schedules import random_schedule
 from helpers.shuffled import movable, shuffled, shuffled_beside, with_arena
 from torch import Tensor
@@ -101,7 +102,7 @@ CASES = [  # seed, share of what is dropped, home in storage, threads
 
 @pytest.mark.parametrize(
     ("seed", "share", "in_storage", "threads"),
-    [*CASES[:2], *(pytest.param(*case, marks=pytest.mark.slow) for case in CASES[2:])],
+    with_slow(CASES, set(CASES[:1] + CASES[2:])),
 )
 def test_evaluations_that_move_tensors_have_the_bits_of_eval(
     seed: int, share: float, in_storage: bool, threads: int, tmp_path: Path

@@ -10,7 +10,7 @@ from itertools import pairwise
 
 import pytest
 from helpers.oracle import least_joules
-from helpers.pace import few_or_many
+from helpers.pace import few_or_many, with_slow
 from helpers.random_problems import mixed_problem, random_limits
 from helpers.weights import tight_weights, weights_in_turn
 
@@ -76,7 +76,7 @@ def check(seeds: range, tuning: Tuning) -> int:
     return reached
 
 
-@pytest.mark.parametrize("block", range(4))
+@pytest.mark.parametrize("block", with_slow(range(4), {1, 3}))
 def test_no_bound_is_above_the_optimum_and_the_last_reaches_it(block: int) -> None:
     """Limits beside RAM are none of the search's: with them it is a bound, without them the optimum."""
     assert check(range(30 * block, 30 * block + 30), EACH_SIZE) > 5
@@ -138,7 +138,10 @@ def test_before_any_cut_is_known_the_master_program_knows_what_must_leave_for_an
     assert search.bound_joules >= with_all_copies + 1.0 - 1e-3
 
 
-@pytest.mark.parametrize(("field", "value"), [("most_sets", 3), ("columns", 1), ("most_values", 1)])
+@pytest.mark.parametrize(
+    ("field", "value"),
+    with_slow([("most_sets", 3), ("columns", 1), ("most_values", 1)], {("most_values", 1)}),
+)
 def test_with_fewer_sets_and_columns_no_bound_is_above_the_optimum(field: str, value: int) -> None:
     check(range(200, 225), EACH_SIZE.having(f"copies.{field}", value))
 
@@ -232,7 +235,7 @@ def concats(layers: int, seed: int) -> tuple[Problem, Limits]:
     return problem, Limits(ram_budget_bytes=least + draw.randint(0, 3))
 
 
-@few_or_many("seeds", range(8), range(8, 60))
+@few_or_many("seeds", range(3), range(3, 60))
 def test_layers_behind_each_other_are_bounded_by_what_their_sums_are_made_of(seeds: range) -> None:
     """The sums alone are made again from small outputs that are in no bytes; these matter as well."""
     higher = built_upon = 0

@@ -322,7 +322,7 @@ def test_plans_that_page_leave_room_for_the_page_buffer_and_others_need_not() ->
     assert kinds == {(False, False), (True, False), (True, True)}
 
 
-@pytest.mark.parametrize("seed", [8, 10, 58])
+@pytest.mark.parametrize("seed", with_slow([8, 10, 58], {8, 10}))
 def test_a_start_beside_the_page_buffer_is_not_lost(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where a look at the whole budget finds a better plan, which leaves no room for the buffer."""
     problem = _in_mebibytes(seed, ops=6)
