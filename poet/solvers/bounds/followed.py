@@ -6,7 +6,7 @@ A set is an integer, whose bit i stands for content i of those that are followed
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from poet.solvers.instance.candidates import last_use_stages, worth_rerunning
@@ -34,7 +34,7 @@ class Run:
 @dataclass(frozen=True, slots=True)
 class Resident:
     """A content that is not followed, and that stays in RAM until the last first run that reads it, unless it
-    is paged, which costs something: no rerun makes it.
+    is paged, which costs something: no rerun makes it, or none does any more.
 
     Attributes:
         bytes: that it takes.
@@ -49,25 +49,77 @@ class Resident:
 
 
 def residents(instance: Instance, followed: Collection[int] = ()) -> dict[int, Resident]:
-    """By content, those that are not among ``followed``."""
-    worth, end = worth_rerunning(instance), len(instance.tasks)
+    """By content, those that are not among ``followed``.
+
+    What a rerun makes is one from the last stage on in which that can run: predictions, once the weights of
+    the last layer are updated.
+    """
+    worth, last, found = worth_rerunning(instance), _last_needs(instance), dict[int, Resident]()
+    for content in instance.contents:
+        if content.number in followed or content.number not in last or _is_stored(content):
+            continue
+        since = content.birth
+        if content.producer in worth:
+            since = max(since, instance.tasks[content.producer or 0].last_rerun_stage)
+        page_out = _paged_joules(content)
+        if page_out != 0.0 and since < last[content.number]:
+            found[content.number] = Resident(content.bytes, since, last[content.number], page_out)
+    return found
+
+
+def substitutes(
+    instance: Instance, followed: Collection[int], there: Mapping[int, Resident]
+) -> dict[int, Resident]:
+    """By content, residents besides ``there``: what a rerun makes of a resident that nothing else needs.
+
+    Where the loss is to be there at the end, either it stays or the targets do, of which it is made again: in
+    the stages in which the targets are not counted, the smaller of both takes its bytes, unless one is paged.
+    """
+    last, found, used = _last_needs(instance), dict[int, Resident](), set[int]()
+    worth, contents = worth_rerunning(instance), instance.contents
+    for task in instance.tasks:
+        if any(output in followed for output in task.outputs):
+            used.update(task.rerun_reads)  # such a rerun counts what it reads by itself
+    for number, until in last.items():
+        content = contents[number]
+        if number in followed or number in there or content.producer not in worth or _is_stored(content):
+            continue
+        task = instance.tasks[content.producer or 0]
+        if any(output in followed for output in task.outputs):
+            continue  # a rerun for those makes it as well
+        for source in task.rerun_reads:
+            own = there.get(source)
+            if own is None or source in used or contents[source].producer in worth:
+                continue
+            since = max(content.birth, own.last)
+            prices = [price for price in (own.page_out, _paged_joules(content)) if price is not None]
+            if since < until and 0.0 not in prices:
+                least = min(content.bytes, own.bytes)
+                found[number] = Resident(least, since, until, min(prices, default=None))
+                used.add(source)
+                break
+    return found
+
+
+def _last_needs(instance: Instance) -> dict[int, int]:
+    """By content, the last first run that reads it, or the end of the step where it is to be in RAM then."""
+    end = len(instance.tasks)
     last = {content.number: end for content in instance.contents if content.ends_in_ram}
     for task in instance.tasks:
         last.update((c, task.number) for c in task.reads if last.get(c, -1) < task.number)
-    found = {}
-    for content in instance.contents:
-        made_again = content.producer is not None and content.producer in worth
-        away = (
-            content.ends_stored or content.starts_stored or (content.birth < 0 and not content.starts_in_ram)
-        )
-        if content.number in followed or made_again or away or content.number not in last:
-            continue
-        pageable = content.page_in is not None and content.page_out is not None
-        page_out = _page_out_joules(content) if pageable else None
-        if page_out == 0.0:
-            continue
-        found[content.number] = Resident(content.bytes, content.birth, last[content.number], page_out)
-    return found
+    return last
+
+
+def _is_stored(content: Content) -> bool:
+    """Whether it has a copy in storage, or must have one, for nothing."""
+    appears = content.birth < 0 and not content.starts_in_ram
+    return content.ends_stored or content.starts_stored or appears
+
+
+def _paged_joules(content: Content) -> float | None:
+    """Of its page-out; ``None``: it can be paged in no plan."""
+    is_pageable = content.page_in is not None and content.page_out is not None
+    return _page_out_joules(content) if is_pageable else None
 
 
 def too_dear(instance: Instance, below_joules: float) -> frozenset[int]:
@@ -81,6 +133,7 @@ def too_dear(instance: Instance, below_joules: float) -> frozenset[int]:
         number
         for number, one in residents(instance).items()
         if (one.page_out is None or one.page_out >= below_joules)
+        and one.birth == instance.contents[number].birth
         and one.last >= min(last_use[number], instance.contents[number].death)
     )
 
@@ -143,6 +196,7 @@ class Followed:
         self.ends = self.bits_of(content.number for content in self.followed if content.ends_in_ram)
         self.starts = self.bits_of(content.number for content in self.followed if content.starts_in_ram)
         self.residents = residents(instance, self.number.keys())
+        self.residents |= substitutes(instance, self.number.keys(), self.residents)
         self.most_alive = max(alive.bit_count() for alive in self.alive)
         wanted = [self.ends] * (self.end + 1)
         for stage in range(self.end - 1, -1, -1):

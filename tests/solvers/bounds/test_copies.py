@@ -15,7 +15,7 @@ from helpers.random_problems import mixed_problem, random_limits
 from helpers.weights import tight_weights, weights_in_turn
 
 from poet.clock import WALL, WorkClock
-from poet.problem import Limits, Problem, ProblemOp, Tensor, Transfer
+from poet.problem import Limits, Place, Problem, ProblemOp, Tensor, Transfer
 from poet.simulator import simulate
 from poet.solvers import minimum_ram_bytes
 from poet.solvers.bounds.copies import CopiesBound, copies_bounds
@@ -180,6 +180,55 @@ def test_what_is_dearer_to_write_than_the_plan_takes_its_ram_without_being_follo
     assert {instance.contents[number].tensor for number in too_dear(instance, 1.5 * overhead)} == {"w1"}
     assert not too_dear(instance, 1e3)
     assert bounds(instance, 1.5 * overhead)[-1].overhead_joules == pytest.approx(overhead, rel=1e-5)
+
+
+def _with_a_loss() -> tuple[Problem, Limits]:
+    """Predictions and a loss are to be there at the end; a layer's result is made again on the way back."""
+    dear = Transfer(3.0, 3.0)
+    sizes = {
+        "x": 6,
+        "w": 4,
+        "targets": 2,
+        "a": 8,
+        "b": 8,
+        "predictions": 2,
+        "loss": 2,
+        "g": 2,
+        "c": 8,
+        "d": 8,
+    }
+    tensors = tuple(
+        Tensor(name, size, dear, dear, finally_=Place.RAM if name in ("w", "predictions", "loss") else None)
+        for name, size in sizes.items()
+    )
+    ops = (
+        ProblemOp("first", ("x",), ("a",), 1.0, 1.0),
+        ProblemOp("second", ("a",), ("b",), 1.0, 1.0),
+        ProblemOp("last", ("b", "w"), ("predictions",), 1.0, 0.1),
+        ProblemOp("loss", ("predictions", "targets"), ("loss",), 1.0, 0.1),
+        ProblemOp("start", ("predictions", "targets"), ("g",), 1.0, 0.1),
+        ProblemOp("update", ("b", "g", "w"), (), 1.0, 0.1, updates=("w",)),
+        ProblemOp("back", ("b", "g"), ("c",), 1.0, 1.0),
+        ProblemOp("back again", ("a", "c"), ("d",), 1.0, 1.0),
+    )
+    return Problem("loss", tensors, ops), Limits(ram_budget_bytes=32)
+
+
+def test_what_can_no_more_be_made_again_and_what_it_would_be_made_of_take_their_ram() -> None:
+    """Predictions once the weight is another, and the loss or the targets once nothing else reads these."""
+    problem, limits = _with_a_loss()
+    instance = instance_of(problem, limits, tuning=EACH_SIZE)
+    number = {(content.tensor, content.version): content.number for content in instance.contents}
+    there = Followed(instance, 6, 32).residents
+    predictions, loss = there[number["predictions", 0]], there[number["loss", 0]]
+    assert (predictions.birth, predictions.last, predictions.bytes) == (5, 8, 2)
+    assert (loss.birth, loss.last, loss.bytes) == (4, 8, 2)
+    assert there[number["targets", 0]].last == 4
+    best = least_joules(problem, limits)
+    assert best is not None
+    overhead = simulate(problem, best, limits).joules - problem.compute_joules
+    found = [bound for bound in bounds(instance, 2.0 * overhead) if bound.followed_bytes >= 6]
+    assert found[-1].overhead_joules == pytest.approx(overhead, rel=1e-5)
 
 
 @pytest.mark.slow
