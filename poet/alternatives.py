@@ -216,7 +216,7 @@ def _least_op(one: ProblemOp, other: ProblemOp) -> ProblemOp:
         seconds=min(one.seconds, other.seconds),
         joules=min(one.joules, other.joules),
         workspace_bytes=min(one.workspace_bytes, other.workspace_bytes),
-        updates=one.updates,
+        updates=_common(one.updates, other.updates),
         recompute_inputs=reruns,
         recomputable=one.recomputable or other.recomputable,
         random=one.random and other.random,

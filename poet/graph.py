@@ -44,6 +44,12 @@ FORMAT_VERSION = 2
 
 STORED_ROWS = "poet.stored_rows"
 """The operator that looks rows of a table up where it lies in storage."""
+STORED_ROWS_SGD = "poet.stored_rows_sgd"
+"""The operator that updates the rows of a table that were looked up, where it lies in storage."""
+
+LARGEST_WRITTEN_ROW_BYTES = 48 * 1024
+"""A row that is changed in storage passes the smallest page buffer whole, with the pages around it."""
+_STORED_ARGUMENTS = {STORED_ROWS: 4, STORED_ROWS_SGD: 7}
 
 
 class Role(enum.Enum):
@@ -82,7 +88,8 @@ class Op:
         call: the first run.
         outputs: names of the values it allocates, each the first value of a buffer of its own;
             ``None`` where the operator returns nothing in that place.
-        updates: buffers that the first run writes in place (parameters, statistics).
+        updates: buffers that the first run writes in place (parameters, statistics), in storage where they
+            are ``stored``.
         repeatable: whether the op may be run again.
         repeat_call: the call that gives the same outputs again without the first run's effects;
             ``None`` where that is ``call`` itself, as it is for a pure op.
@@ -120,7 +127,8 @@ class Parameter:
     Attributes:
         name: the module's own name for it, e.g. ``layer4.0.conv1.weight``.
         value: its value in the graph.
-        gradient: the value of its gradient, perhaps an inner one of a strip; ``None`` where it is frozen.
+        gradient: the value of its gradient, perhaps an inner one of a strip; where rows of it are updated in
+            storage, that of what was looked up; ``None`` where it is frozen.
         optimizer_state: per state name (``momentum_buffer``, ``exp_avg`` ...) the value.
         accumulator: the value that sums its gradient over micro-batches; ``None``: there are none.
     """
@@ -312,19 +320,30 @@ def _check_strip(op: Op, values: Mapping[str, Value]) -> None:
 
 
 def _check_stored(graph: Graph) -> None:
-    """What is read by row in storage lives across steps, is written by no op, and makes up a table."""
-    readers = [op for op in graph.ops if op.stored or op.call.target == STORED_ROWS]
+    """What is read by row in storage lives across steps, changes by row or not at all, and makes up a table.
+
+    What changes by row is in RAM for no op, and is not read again by the same one.
+    """
+    readers = [op for op in graph.ops if op.stored or op.call.target in _STORED_ARGUMENTS]
     if not readers:
         return
     sizes_bytes = {buffer.name: buffer.size_bytes for buffer in graph.buffers}
     persistent, updated = graph.persistent(), {name for op in graph.ops for name in op.updates}
+    calls = [call for op in graph.ops for call in (op.call, op.recall) if call is not None]
+    in_ram = {name for call in calls for name in graph.reads(call)} if updated else set[str]()
     for op in readers:
-        if op.call.target != STORED_ROWS or op.repeat_call is not None or op.updates:
+        updates = op.stored if op.call.target == STORED_ROWS_SGD else ()
+        if op.call.target not in _STORED_ARGUMENTS or op.repeat_call is not None or op.updates != updates:
             raise GraphError(f"op {op.name} reads rows from storage, which {op.call.target} does not")
         for name in op.stored:
-            if name not in persistent or name in updated:
+            changes = name in updated and (name in in_ram or op.repeatable)
+            if name not in persistent or changes:
                 raise GraphError(f"op {op.name}: rows of {name} are read from storage, where it may change")
         row_bytes, rows = stored_row_of(op)
+        if updates and (
+            row_bytes > LARGEST_WRITTEN_ROW_BYTES or op.call.args[3] != Symbol("dtype", "float32")
+        ):
+            raise GraphError(f"op {op.name} updates rows of {row_bytes} bytes in storage that are too large")
         whole = all(sizes_bytes[name] and sizes_bytes[name] % row_bytes == 0 for name in op.stored)
         if not whole or sum(sizes_bytes[name] for name in op.stored) != rows * row_bytes:
             raise GraphError(f"op {op.name} does not read rows of {row_bytes} bytes of a table of {rows}")
@@ -339,7 +358,8 @@ def stored_row_of(op: Op) -> tuple[int, int]:
     _, count, width, element = (*op.call.args[:4], None, None, None, None)[:4]
     item_bytes = ITEM_BYTES.get(element.name, 0) if isinstance(element, Symbol) else 0
     sizes = [item for item in (count, width) if type(item) is int and item > 0]
-    if len(sizes) < 2 or not item_bytes or len(op.call.args) != 4 or op.call.kwargs:
+    arguments = _STORED_ARGUMENTS.get(op.call.target)
+    if len(sizes) < 2 or not item_bytes or len(op.call.args) != arguments or op.call.kwargs:
         raise GraphError(f"op {op.name}: {op.call} does not say what rows it reads")
     return sizes[1] * item_bytes, sizes[0]
 
@@ -361,7 +381,7 @@ def _check_order(graph: Graph, buffers: set[str]) -> None:
         for name in sorted(reads - present):
             raise GraphError(f"op {op.name} reads buffer {name} before it is produced")
         for name in op.updates:
-            if name not in reads:
+            if name not in reads and name not in op.stored:
                 raise GraphError(f"op {op.name} updates buffer {name} but is not given it")
         for name in graph.writes(op):
             if name in present:

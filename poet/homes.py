@@ -50,7 +50,7 @@ def undecided(problem: Problem) -> tuple[str, ...]:
 def decide(problem: Problem, in_storage: Container[str]) -> DecidedProblem:
     """``problem`` with every home decided: storage for the names given, RAM for the other choices.
 
-    What no op updates has a valid copy in storage in both cases.
+    What no op updates has a valid copy in storage in both cases; what ops write rows of is in storage.
     """
     return as_decided(decide_some(problem, in_storage=in_storage, in_ram=undecided(problem)))
 
@@ -60,10 +60,11 @@ def decide_some(problem: Problem, *, in_storage: Container[str] = (), in_ram: Co
     if not undecided(problem):
         return problem
     updated = {name for op in problem.ops for name in op.updates}
+    by_row = {name for op in problem.ops for name in op.stored_updates}
 
     def at_home(tensor: Tensor) -> Tensor:
-        name, changes = tensor.name, tensor.name in updated
-        if tensor.initially is Place.EITHER and name in in_storage:
+        name, changes = tensor.name, tensor.name in updated | by_row
+        if tensor.initially is Place.EITHER and (name in in_storage or name in by_row):
             return replace(tensor, initially=Place.STORAGE, finally_=Place.STORAGE if changes else None)
         if tensor.initially is Place.EITHER and name in in_ram:
             return replace(tensor, initially=Place.RAM if changes else Place.BOTH, finally_=Place.RAM)

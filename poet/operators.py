@@ -185,6 +185,7 @@ OWN: Mapping[str, tuple[str, ...]] = {
     "poet.look_up": ("rows", "numbers", "first", "count", "found"),
     "poet.look_up_backward": ("gradient", "numbers", "first", "count", "padding"),
     "poet.stored_rows": ("numbers", "count", "width", "element"),
+    "poet.stored_rows_sgd": ("numbers", "count", "width", "element", "gradient", "lr", "padding"),
     "poet.logits_loss": ("hidden", "weight", "bias", "classes", "reduction", "ignored", "rows"),
     "poet.logits_hidden_gradient": (
         "gradient", "hidden", "weight", "bias", "classes", "total", "reduction", "ignored", "rows",
@@ -220,8 +221,8 @@ OWN: Mapping[str, tuple[str, ...]] = {
 recurrent layers, connectionist temporal classification, optimizer updates, what gradients are clipped by, the
 moment at which the caller of a wrapped module has its outputs and gives their gradients, sums of gradients
 over micro-batches, some rows of a table of ``count`` rows looked up, and the gradient of ``count`` rows of
-one, rows of a table looked up where it lies in storage, a last layer with its loss in strips, layers that
-keep bits or bytes for backward, batch norm with a rectifier."""
+one, rows of a table looked up and updated where it lies in storage, a last layer with its loss in strips,
+layers that keep bits or bytes for backward, batch norm with a rectifier."""
 
 WRITES: Mapping[str, tuple[int, ...]] = {
     "poet.assign": (0,),

@@ -1,6 +1,6 @@
 """A planning problem: what must run, what it costs, and what a plan may do. Needs no model.
 
-The file format (``poet-problem``, versions 1 to 5) is one JSON object::
+The file format (``poet-problem``, versions 1 to 6) is one JSON object::
 
     {"format": "poet-problem", "version": 2, "name": "...", "source": "...",
      "tensors": [{"name": "t0", "bytes": 4096,
@@ -12,7 +12,8 @@ The file format (``poet-problem``, versions 1 to 5) is one JSON object::
 Ops are in a runnable order. A tensor is a buffer: the unit of keeping, paging and freeing. All
 fields of the records here and in `poet.problem_parts` may stand in a file; those with a default may
 be left out. Version 2 adds ``"initially": "either"``, version 3 ``"move"``, version 4
-``"alternatives"``, version 5 ``"stored"``; what has none of them is written as version 1.
+``"alternatives"``, version 5 ``"stored"``, version 6 ``"stored_updates"``; what has none of them is written
+as version 1.
 """
 
 from __future__ import annotations
@@ -54,8 +55,8 @@ __all__ = [
 ]
 
 FORMAT = "poet-problem"
-FORMAT_VERSION = 5
-READABLE_VERSIONS = (1, 2, 3, 4, 5)
+FORMAT_VERSION = 6
+READABLE_VERSIONS = (1, 2, 3, 4, 5, 6)
 MAX_FILE_BYTES = 1 << 28
 """Of a problem file; one of 1,000 ops has half a million."""
 
@@ -113,6 +114,11 @@ class Problem:
         return -(-size_bytes // self.alignment_bytes) * self.alignment_bytes
 
     @property
+    def row_written_bytes(self) -> int:
+        """What ops write to storage themselves, in every schedule of a problem without alternatives."""
+        return sum(op.stored_written_bytes for op in self.ops)
+
+    @property
     def compute_seconds(self) -> float:
         """Time of running every op once, in the fastest forms: what a relative deadline is measured by."""
         gains = (min(0.0, self.extra_cost(alternative)[0]) for alternative in self.alternatives)
@@ -146,8 +152,9 @@ class Problem:
     def _least_version(self) -> int:
         """Of the format, that knows all that the problem says."""
         others = (op for alternative in self.alternatives for op in alternative.ops)
-        if any(op.stored for op in (*self.ops, *others)):
-            return FORMAT_VERSION
+        by_row = [op for op in (*self.ops, *others) if op.stored]
+        if by_row:
+            return FORMAT_VERSION if any(op.stored_updates for op in by_row) else 5
         if self.alternatives:
             return 4
         if any(tensor.move is not None for tensor in self.tensors):

@@ -55,12 +55,15 @@ def check_alternatives(
             if kind == "op" and name not in ops:
                 raise ProblemError(f"{where}: there is no op {name!r}")
         seen.update(changed)
+        by_row = {name for op in alternative.ops for name in op.stored_updates}
         for op in alternative.ops:
-            if op.updates != ops[op.name].updates:
+            if op.updates != tuple(name for name in ops[op.name].updates if name not in by_row):
                 raise ProblemError(f"{where}: op {op.name} updates other tensors than without it")
         for name in alternative.omits:
-            if ops[name].updates:
+            if not by_row.issuperset(ops[name].updates):
                 raise ProblemError(f"{where}: op {name} updates tensors and cannot be left out")
+        if not by_row <= {each for name in alternative.touched for each in _changes(ops[name])}:
+            raise ProblemError(f"{where}: it writes rows of other tensors than are updated without it")
         made = {name for op in alternative.ops for name in op.outputs}
         for tensor in alternative.tensors:
             if tensor.name not in made or (tensor.name in tensors and tensor.name not in produced):
@@ -68,6 +71,11 @@ def check_alternatives(
         _check_together(problem, own_tensors, own_ops, [alternative], where)
     if alternatives:
         _check_together(problem, own_tensors, own_ops, alternatives, "all alternatives together")
+
+
+def _changes(op: ProblemOp) -> tuple[str, ...]:
+    """Tensors that have another content after ``op``."""
+    return (*op.updates, *op.stored_updates)
 
 
 def _changed(alternative: Alternative) -> list[tuple[str, str]]:

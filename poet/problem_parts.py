@@ -85,6 +85,9 @@ class ProblemOp:
         stored: tensors that each run reads from in storage, whose content has to be there; it need not be in
             RAM. What the reading takes is among ``seconds`` and ``joules``.
         stored_reads, stored_read_bytes: how often a run reads there, and how much together, whole pages.
+        stored_updates: those of ``stored`` that the run writes rows of where they lie; it is the only one.
+            Their content is a new one afterwards, and the old one is gone. No op has them in RAM.
+        stored_writes, stored_written_bytes: how often it writes there, and how much together.
     """
 
     name: str
@@ -100,6 +103,9 @@ class ProblemOp:
     stored: tuple[str, ...] = ()
     stored_reads: int = 0
     stored_read_bytes: int = 0
+    stored_updates: tuple[str, ...] = ()
+    stored_writes: int = 0
+    stored_written_bytes: int = 0
 
     def __post_init__(self) -> None:
         check_cost(f"op {self.name}", self.seconds, self.joules)
@@ -108,6 +114,15 @@ class ProblemOp:
         for amount in (self.stored_reads, self.stored_read_bytes):
             if not 0 <= amount <= LARGEST_AMOUNT or (amount and not self.stored):
                 raise ProblemError(f"op {self.name}: {amount} stored_reads or bytes of them, or of no tensor")
+        for amount in (self.stored_writes, self.stored_written_bytes):
+            if not 0 <= amount <= LARGEST_AMOUNT or (amount and not self.stored_updates):
+                raise ProblemError(
+                    f"op {self.name}: {amount} stored_writes or bytes of them, or of no tensor"
+                )
+        if self.stored_updates and (self.recomputable or not set(self.stored_updates) <= set(self.stored)):
+            raise ProblemError(
+                f"op {self.name} writes rows in storage: it runs once, and reads there as well"
+            )
 
     @property
     def rerun_inputs(self) -> tuple[str, ...]:
@@ -171,6 +186,7 @@ def check_structure(problem: str, all_tensors: Sequence[Tensor], ops: Sequence[P
                 raise ProblemError(f"op {op.name} updates {name}, which is not among its inputs")
         ready.update(op.outputs)
     _check_stored(tensors, ops, produced | updated)
+    _check_stored_updates(tensors, ops)
     for tensor in all_tensors:
         if tensor.initially is not None and tensor.name in produced:
             raise ProblemError(f"tensor {tensor.name} is produced by an op and 'initially' somewhere")
@@ -195,6 +211,24 @@ def _check_stored(tensors: Mapping[str, Tensor], ops: Sequence[ProblemOp], chang
             there = tensors[name].initially in (Place.STORAGE, Place.BOTH, Place.EITHER)
             if not there or name in changed or tensors[name].page_in is None:
                 raise ProblemError(f"op {op.name} reads from {name} in storage, where it need not be")
+
+
+def _check_stored_updates(tensors: Mapping[str, Tensor], ops: Sequence[ProblemOp]) -> None:
+    """What ops write rows of in storage is at home there alone, and what reads it there runs once."""
+    written = {name: op.name for op in ops for name in op.stored_updates}
+    for op in ops if written else ():
+        for name in (*op.inputs, *op.rerun_inputs):
+            if name in written:
+                raise ProblemError(
+                    f"op {op.name} has {name} in RAM, of which {written[name]} writes rows in storage"
+                )
+        for name in op.stored if op.recomputable else ():
+            if name in written:
+                raise ProblemError(f"op {op.name} may run after {written[name]} has written rows of {name}")
+    for name, writer in written.items():
+        tensor = tensors[name]
+        if tensor.initially not in (Place.STORAGE, Place.EITHER) or tensor.finally_ is Place.RAM:
+            raise ProblemError(f"op {writer} writes rows of {name}, which is not at home in storage")
 
 
 def _check_reads(op: ProblemOp, tensors: Container[str], ready: Container[str]) -> None:

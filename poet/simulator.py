@@ -6,7 +6,7 @@ error carries and the mutation tests count:
 ==================== ==================================================================
 ``unknown``          a step names no op or tensor of the problem
 ``input``            an op runs while a tensor that it reads is not in RAM
-``stale``            a tensor is read or stored with a content other than the one meant
+``stale``            a tensor is read or stored with a content other than the one meant, by row as well
 ``recompute``        an op is run again that must not be, or against the limits
 ``order``            first runs of ops with an effect leave the listed order
 ``free``             a tensor is freed that is not in RAM
@@ -24,8 +24,9 @@ error carries and the mutation tests count:
 ``final``            a tensor is not, with its last content, where it must end
 ==================== ==================================================================
 
-What an op reads from storage itself is in its own seconds and joules, and in the bytes read; storage serves
-one at a time, so that it waits for transfers under way, and later ones for it.
+What an op reads from storage itself, or writes there, is in its own seconds and joules, and in the bytes
+read and written; storage serves one at a time, so that it waits for transfers under way, and later ones for
+it. Rows that are written replace the content that is there: no op reads the old one any more.
 
 RAM at a moment is every tensor present plus, while an op runs, its new outputs and its workspace;
 sizes are rounded to the problem's alignment. A tensor is present from the start of its page-in.
@@ -175,6 +176,17 @@ def content_versions(problem: Problem) -> dict[str, tuple[tuple[str, int], ...]]
     return versions
 
 
+def _row_versions(problem: Problem) -> dict[str, dict[str, int]]:
+    """Per op that reads by row what others write rows of: the version that it reads."""
+    writes_so_far = {name: 0 for op in problem.ops for name in op.stored_updates}
+    versions = {}
+    for op in problem.ops:
+        versions[op.name] = {name: writes_so_far[name] for name in op.stored if name in writes_so_far}
+        for name in op.stored_updates:
+            writes_so_far[name] += 1
+    return versions
+
+
 class _Run:
     """The device's state while a schedule is replayed."""
 
@@ -184,7 +196,8 @@ class _Run:
         self.ops = {op.name: op for op in problem.ops}
         self.tensors = {tensor.name: tensor for tensor in problem.tensors}
         self.meant = {name: dict(pairs) for name, pairs in content_versions(problem).items()}
-        self.effects = [op.name for op in problem.ops if op.updates or op.random]
+        self.meant_rows = _row_versions(problem)
+        self.effects = [op.name for op in problem.ops if op.updates or op.random or op.stored_updates]
         self.effects_done = 0
         self.ran: set[str] = set()
         produced = {name for op in problem.ops for name in op.outputs}
@@ -218,7 +231,7 @@ class _Run:
         again = op.name in self.ran
         if again:
             self._check_recompute(op)
-        elif op.updates or op.random:
+        elif op.updates or op.random or op.stored_updates:
             self._check_effect_order(op)
         needed = op.rerun_inputs if again else op.inputs
         for name in needed:
@@ -242,6 +255,7 @@ class _Run:
         if op.stored:
             self.transfer_clock = self.compute_clock
             self.read_bytes += op.stored_read_bytes
+        self._write_rows(op)
         held = self.ram_bytes + new_bytes + workspace_bytes
         self._record(held, f"op {op.name}", start, self.compute_clock)
         for name in op.outputs:
@@ -393,8 +407,20 @@ class _Run:
             raise self._invalid("stored", f"op {op.name} reads from {name} in storage, which it may not")
         if name in self.pinned.unmoved:
             raise self._invalid("pin", f"op {op.name} reads from {name} in storage, against its pin")
+        if self.version[name] != self.meant_rows[op.name].get(name, self.version[name]):
+            when = "after" if self.version[name] > self.meant_rows[op.name][name] else "before"
+            raise self._invalid("stale", f"op {op.name} reads rows of {name} {when} some were written")
         if self.version[name] not in self.stored.get(name, ()):
             raise self._invalid("stored", f"op {op.name} reads from {name}, which is not in storage")
+
+    def _write_rows(self, op: ProblemOp) -> None:
+        """The content of what ``op`` writes rows of in storage is a new one, in the place of the old."""
+        for name in op.stored_updates:
+            self.version[name] += 1
+            self.stored[name] = {self.version[name]}
+        self.written_bytes += op.stored_written_bytes
+        if op.stored_updates:
+            self._check_storage(f"rows of {op.stored_updates[0]}")
 
     def _check_effect_order(self, op: ProblemOp) -> None:
         expected = self.effects[self.effects_done]

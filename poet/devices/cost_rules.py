@@ -253,6 +253,12 @@ def indices_bytes(o: Operands) -> float:
     return 2.0 * ITEM_BYTES["int64"] * o.written[0].elements
 
 
+def row_passes(o: Operands) -> float:
+    """Bytes of as many rows as the gradient has: their sums made and read, the rows read and written."""
+    gradient = o.tensor(4)
+    return 4.0 * gradient.elements * ITEM_BYTES[gradient.dtype]
+
+
 def drawn_bytes(o: Operands) -> float:
     """Of the numbers drawn, of 4 bytes each, before bits are made of them."""
     return 2.0 * 4 * 8 * sum(output.elements for output in o.written)

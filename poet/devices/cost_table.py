@@ -38,6 +38,7 @@ from poet.devices.cost_rules import (
     recurrent,
     recurrent_steps,
     row_class,
+    row_passes,
     sorting,
     time_convolution,
 )
@@ -354,6 +355,7 @@ _MOVEMENT = {
     "poet.look_up": OperatorCost(_M, per_output(1), gathers=True),
     "poet.look_up_backward": OperatorCost(_M, per_output(1)),
     "poet.stored_rows": OperatorCost(_M, per_output(1)),
+    "poet.stored_rows_sgd": OperatorCost(_E, per_input(3), more_bytes=row_passes),
     "poet.assign": OperatorCost(_M, per_input(1)),
     "poet.max_pool_backward": OperatorCost(_M, per_output(1)),
     "poet.callers_loss": OperatorCost(_M, lambda o: 0.0),

@@ -4,7 +4,7 @@ An op that the profile has a measured row for lasts as long as that says, any ot
 ``max(flops / throughput of its class, bytes moved / memory bandwidth)`` plus the overhead of a call;
 it draws its class's power meanwhile. A transfer lasts ``latency + bytes / bandwidth`` in whole pages,
 and a page-out of flash that the host erases carries the erase as well. An op that reads rows of a table in
-storage has a transfer for each.
+storage has a transfer for each, and one that updates them there a second one.
 No torch: the graph's types and the profile's figures are all it takes.
 """
 
@@ -35,7 +35,8 @@ class OpCost:
     """One run of one op; joules are above idle power.
 
     ``measured``: its seconds are those of a row of the profile's `OpTimes`, not of its class;
-    ``stored_reads`` and ``stored_read_bytes``: from storage, which its seconds and joules contain.
+    ``stored_reads`` and ``stored_read_bytes``: from storage, which its seconds and joules contain;
+    ``stored_writes`` and ``stored_written_bytes`` likewise.
     """
 
     op_class: OpClass
@@ -46,6 +47,8 @@ class OpCost:
     measured: bool = False
     stored_reads: int = 0
     stored_read_bytes: int = 0
+    stored_writes: int = 0
+    stored_written_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,9 +134,9 @@ def _op_cost(
 
 
 def _stored_rows_cost(op: Op, operands: Operands, profile: Profile) -> OpCost:
-    """Of copying rows out of storage: each number is taken to be of another row, with a read of its own.
+    """Of reading rows in storage: each number is taken to be of another row, with a read of its own.
 
-    A row may begin anywhere in a page.
+    A row may begin anywhere in a page. Where it is updated, the pages that it lies in are written as well.
     """
     storage = profile.storage
     if storage is None:
@@ -141,13 +144,18 @@ def _stored_rows_cost(op: Op, operands: Operands, profile: Profile) -> OpCost:
     row_bytes, _ = stored_row_of(op)
     page_bytes, count = storage.page_bytes.value, operands.tensor(0).elements
     span_bytes = ((row_bytes + page_bytes - 2) // page_bytes + 1) * page_bytes
-    read, copied = _transfer(storage.read, span_bytes, profile), _call_cost(_amounts(op, operands), profile)
+    moves, writes = [_transfer(storage.read, span_bytes, profile)], count if op.updates else 0
+    if writes:
+        moves.append(_with_erase(_transfer(storage.write, span_bytes, profile), storage, span_bytes))
+    computed = _call_cost(_amounts(op, operands), profile)
     return replace(
-        copied,
-        seconds=copied.seconds + count * read.seconds,
-        joules=copied.joules + count * read.joules,
+        computed,
+        seconds=computed.seconds + count * sum(each.seconds for each in moves),
+        joules=computed.joules + count * sum(each.joules for each in moves),
         stored_reads=count,
         stored_read_bytes=count * span_bytes,
+        stored_writes=writes,
+        stored_written_bytes=writes * span_bytes,
     )
 
 
@@ -163,7 +171,8 @@ def _operands(op: Op, types: Mapping[str, TensorType], sizes_bytes: Mapping[str,
     """Of an op that is one call; where its result is written over an operand, as if it were made apart."""
     if op.strip is None:
         outputs = tuple(types[name] if name is not None else None for name in op.outputs)
-        return Operands(op.call, types, outputs, sum(sizes_bytes[name] for name in op.updates))
+        in_ram = (sizes_bytes[name] for name in op.updates if name not in op.stored)
+        return Operands(op.call, types, outputs, sum(in_ram))
     made = tuple(value.type for value in op.strip.inner)
     return Operands(op.strip.links[0].call, types, made, 0)
 

@@ -117,7 +117,8 @@ def _tensor(buffer: Buffer, cost: BufferCost, initially: Place | None, finally_:
 
 
 def _problem_op(graph: Graph, op: Op, cost: OpCost, workspace_bytes: int) -> ProblemOp:
-    inputs = tuple(dict.fromkeys((*graph.reads(op.call), *op.updates)))
+    updates = tuple(name for name in op.updates if name not in op.stored)
+    inputs = tuple(dict.fromkeys((*graph.reads(op.call), *updates)))
     rerun = graph.reads(op.recall) if op.recall is not None else None
     return ProblemOp(
         name=op.name,
@@ -126,13 +127,16 @@ def _problem_op(graph: Graph, op: Op, cost: OpCost, workspace_bytes: int) -> Pro
         seconds=cost.seconds,
         joules=cost.joules,
         workspace_bytes=workspace_bytes,
-        updates=op.updates,
+        updates=updates,
         recompute_inputs=rerun if rerun is not None and rerun != inputs else None,
         recomputable=rerun is not None,
         random=op.random,
         stored=op.stored,
         stored_reads=cost.stored_reads,
         stored_read_bytes=cost.stored_read_bytes,
+        stored_updates=tuple(name for name in op.updates if name in op.stored),
+        stored_writes=cost.stored_writes,
+        stored_written_bytes=cost.stored_written_bytes,
     )
 
 

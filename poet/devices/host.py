@@ -44,10 +44,13 @@ def on_host(problem: Problem, kernels: KernelFacts, storage: HostStorage | None)
 
 
 def _on_host(op: ProblemOp, seconds: float, storage: HostStorage | None) -> ProblemOp:
-    """``op``, which takes so many ``seconds`` beside what it reads from storage itself."""
+    """``op``, which takes so many ``seconds`` beside what it reads and writes in storage itself."""
     if storage is not None:
-        line = storage.read
-        seconds += op.stored_reads * line.latency_seconds + op.stored_read_bytes * line.seconds_per_byte
+        for line, count, moved_bytes in (
+            (storage.read, op.stored_reads, op.stored_read_bytes),
+            (storage.write, op.stored_writes, op.stored_written_bytes),
+        ):
+            seconds += count * line.latency_seconds + moved_bytes * line.seconds_per_byte
     return replace(op, seconds=seconds, joules=seconds)
 
 

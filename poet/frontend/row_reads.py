@@ -1,23 +1,41 @@
-"""Look-ups in a table that no op writes, read row by row where the table lies in storage.
+"""Look-ups in a table, read row by row where the table lies in storage, and updated there.
 
 A table at home in storage is fetched whole for a look-up, or in parts one after the other, whichever rows are
 asked for. Where it is frozen, what lies in storage is its content in every step, so that one op
 (`poet.runtime.kernels.tables.stored_rows`) can read the rows that are asked for and nothing else. What else
 reads the table, as a head that shares it, stays as it is.
+
+Where it is trained by SGD without momentum and decay, rows that were not looked up stay as they are. If one
+look-up is all that reads it, one more op (`stored_rows_sgd`) takes the place of its gradient and its updates,
+and changes the rows that were looked up where they lie. What was looked up is then not looked up again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Container, Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from poet.calls import contiguous
+from poet.calls import Argument, contiguous
 from poet.frontend.packed_saves import Change
-from poet.graph import STORED_ROWS, Call, Graph, Op, Ref, Symbol
-from poet.kernel_allocations import KernelAllocation
+from poet.graph import (
+    LARGEST_WRITTEN_ROW_BYTES,
+    STORED_ROWS,
+    STORED_ROWS_SGD,
+    Call,
+    Graph,
+    Op,
+    Parameter,
+    Ref,
+    Symbol,
+    stored_row_of,
+)
+from poet.kernel_allocations import KernelAllocation, peak_bytes
 from poet.kernel_facts import KernelFacts, OpFacts
+from poet.runtime.trials.row_trial import is_exact_by_row
 
 _WHOLE, _PART = "aten.embedding.default", "poet.look_up"
+_WHOLE_BACK, _PART_BACK = "aten.embedding_dense_backward.default", "poet.look_up_backward"
+_NUMBER_BYTES = 8
 
 
 def row_reads(graph: Graph, *, others: Container[str] = ()) -> dict[str, Change]:
@@ -29,11 +47,12 @@ def row_reads(graph: Graph, *, others: Container[str] = ()) -> dict[str, Change]
     found: dict[tuple[str, ...], Change] = {}
     for op in graph.ops:
         chain = index.chain(op)
-        if not chain or any(each.name in others for each in chain):
+        ends = index.ends_of(chain)
+        if not chain or ends is None or any(name in others for name in _named(chain, ends)):
             continue
         table = tuple(map(index.table_of, chain))
         before = found.get(table, Change({}, ()))
-        made = index.change(chain, table)
+        made = index.change(chain, table, ends)
         found[table] = Change({**before.ops, **made.ops}, (), (*before.gone, *made.gone))
     return {next(op.name for op in change.ops.values() if op): change for change in found.values()}
 
@@ -45,31 +64,92 @@ def with_row_reads(graph: Graph, changes: Collection[Change]) -> Graph:
     ops = {name: op for change in changes for name, op in change.ops.items()}
     gone = {name for change in changes for name in change.gone}
     kept = (ops.get(op.name, op) for op in graph.ops)
+    looked_up = {name: op.call.args[4] for op in ops.values() if op is not None for name in op.updates}
+
+    def parameter(item: Parameter) -> Parameter:
+        given = looked_up.get(graph.buffer_of(item.value))
+        return replace(item, gradient=given.value) if isinstance(given, Ref) else item
+
     return replace(
         graph,
         ops=tuple(op for op in kept if op is not None),
         values=tuple(value for value in graph.values if value.buffer not in gone),
         buffers=tuple(item for item in graph.buffers if item.name not in gone),
+        parameters=tuple(map(parameter, graph.parameters)),
     )
 
 
 def row_read_facts(graph: Graph, kernels: KernelFacts, changes: Iterable[Change]) -> dict[str, OpFacts]:
     """What the kernels of ``changes`` to ``graph`` need, storage apart.
 
-    That is memory for the result, and as long as the look-ups that they take the place of.
+    Look-ups need memory for the result, and as long as those that they take the place of; updates need it for
+    sums of gradients, and of the time of all rows what is due to as many as are looked up.
     """
     sizes_bytes = {buffer.name: buffer.size_bytes for buffer in graph.buffers}
+    types = {value.name: value.type for value in graph.values}
+    look_ups = {op.name for op in graph.ops if op.call.target in (_WHOLE, _PART)}
     made: dict[str, OpFacts] = {}
+    allocations: tuple[KernelAllocation, ...]
     for change in changes:
         ops = [op for op in change.ops.values() if op is not None]
         seconds = kernels.step_seconds(change.ops)
-        each_seconds = None if seconds is None else sum(seconds.values()) / len(ops)
+        readers = sum(not op.updates for op in ops)
         for op in ops:
-            (result,) = graph.writes(op)
             is_known = kernels.of(op.name).allocations is not None
-            allocated = (KernelAllocation(sizes_bytes[result], born=0, output=0),) if is_known else None
-            made[op.name] = OpFacts(op.name, seconds=each_seconds, allocations=allocated)
+            if op.updates:
+                numbers, gradient = op.call.args[0], op.call.args[4]
+                assert isinstance(numbers, Ref)
+                assert isinstance(gradient, Ref)
+                count = types[numbers.value].elements
+                allocations = (
+                    KernelAllocation(_NUMBER_BYTES * count, born=0),
+                    KernelAllocation(types[gradient.value].extent_bytes, born=1),
+                )
+                share = min(1.0, count / stored_row_of(op)[1])
+            else:
+                (result,) = graph.writes(op)
+                allocations = (KernelAllocation(sizes_bytes[result], born=0, output=0),)
+                share = 1.0 / readers
+            own = (name for name in change.ops if (name in look_ups) != bool(op.updates))
+            made[op.name] = OpFacts(
+                op.name,
+                workspace_bytes=peak_bytes(allocations, alignment_bytes=kernels.alignment_bytes)
+                if op.updates
+                else 0,
+                seconds=None if seconds is None else share * sum(seconds[name] for name in own),
+                allocations=allocations if is_known else None,
+            )
     return made
+
+
+@dataclass(frozen=True, slots=True)
+class _End:
+    """How a part of a table is trained, or all of it.
+
+    Attributes:
+        gradient: the op that makes its gradient; ``looked_up``: from the gradient of what was looked up.
+        update: by that gradient; ``rate``: its learning rate.
+        numbers, first, rows, padding: as of `poet.runtime.kernels.tables.look_up_backward`.
+    """
+
+    gradient: Op
+    looked_up: Argument
+    update: Op
+    rate: Argument
+    numbers: Argument
+    first: Argument
+    rows: Argument
+    padding: Argument
+
+    @property
+    def shared(self) -> tuple[Argument, ...]:
+        """What is one for all parts of a table."""
+        return self.looked_up, self.numbers, self.rate, self.padding
+
+
+def _named(chain: Iterable[Op], ends: Iterable[_End]) -> list[str]:
+    own = [op.name for op in chain]
+    return own + [op.name for end in ends for op in (end.gradient, end.update)]
 
 
 class _Index:
@@ -88,11 +168,70 @@ class _Index:
         updated = {name for op in graph.ops for name in op.updates}
         parameters = (item for item in graph.parameters if item.gradient is None)
         self.frozen = {graph.buffer_of(item.value) for item in parameters} - updated
+        self.updated = updated
+        self.makers = {name: op for op in graph.ops for name in graph.writes(op)}
+        self.places = {op.name: place for place, op in enumerate(graph.ops)}
+        ends = ((graph.buffer_of(item.value), self._end(item)) for item in graph.parameters)
+        self.ends = {buffer: end for buffer, end in ends if end is not None}
+
+    def _end(self, parameter: Parameter) -> _End | None:
+        """How ``parameter`` is trained, if by plain SGD and with one other reader; else ``None``."""
+        if parameter.gradient not in self.types or parameter.optimizer_state or parameter.accumulator:
+            return None
+        buffer, gradient = map(self.graph.buffer_of, (parameter.value, parameter.gradient))
+        readers, maker = self.readers.get(buffer, []), self.makers.get(gradient)
+        update = next((op for op in readers if op.updates == (buffer,)), None)
+        if maker is None or update is None or len(readers) != 2 or {buffer, gradient} & self.kept:
+            return None
+        own = (Ref(parameter.value), Ref(parameter.gradient))
+        is_plain_sgd = update.call.target == "poet.sgd" and update.call.args[:2] == own
+        is_whole, args = maker.call.target == _WHOLE_BACK, maker.call.args
+        if (
+            not is_plain_sgd
+            or type(update.call.args[3]) is not float
+            or update.call.args[3] != 0.0
+            or self.readers.get(gradient) != [update]
+            or not (maker.call.target == _PART_BACK or (is_whole and args[4] is False))
+            or any(op.strip or op.call.kwargs for op in (maker, update))
+            or len(maker.outputs) != 1
+        ):
+            return None
+        looked_up, numbers, *others = args
+        first, rows, padding = (0, *others[:2]) if is_whole else others[:3]
+        return _End(maker, looked_up, update, update.call.args[2], numbers, first, rows, padding)
+
+    def ends_of(self, chain: list[Op]) -> list[_End] | None:
+        """How the parts that ``chain`` reads are trained: none where they are frozen, ``None`` where rows
+        cannot be updated in storage with the same bits.
+        """
+        tables = [self.table_of(op) for op in chain]
+        if self.frozen.issuperset(tables):
+            return []
+        ends, first = [self.ends[name] for name in tables if name in self.ends], 0
+        if len(ends) < len(chain) or len({end.shared for end in ends}) > 1:
+            return None
+        result, looked_up = chain[-1].outputs[0], ends[0].looked_up
+        assert result is not None
+        if not isinstance(looked_up, Ref) or self.graph.buffer_of(looked_up.value) in self.updated:
+            return None
+        for op, end in zip(chain, ends, strict=True):
+            if (end.numbers, end.first, end.rows) != (op.call.args[1], first, self.rows_of(op)):
+                return None
+            first += self.rows_of(op)
+        kind = self.types[result]
+        row_bytes = kind.extent_bytes * kind.shape[-1] // kind.elements
+        is_small = kind.dtype == "float32" and row_bytes <= LARGEST_WRITTEN_ROW_BYTES
+        return (
+            ends
+            if is_small and self.types[looked_up.value] == kind and is_exact_by_row(kind.shape[-1])
+            else None
+        )
 
     def chain(self, op: Op) -> list[Op]:
         """The look-ups of one table from ``op`` on, each of which goes on from what the one before found.
 
-        Empty where ``op`` is not the first look-up in a table that no op writes, or not all parts follow.
+        Empty where ``op`` is not the first look-up in a table that is frozen or trained by row, or not all
+        parts follow.
         """
         if op.call.target == _WHOLE and self.is_plain(op):
             return [op]
@@ -117,7 +256,7 @@ class _Index:
         return chain if rows == self.count_of(op) else []
 
     def is_plain(self, op: Op) -> bool:
-        """Whether it has no other form, and reads rows of a table that no op writes, in C order."""
+        """Whether it has no other form, and reads rows of such a table, in C order."""
         table, numbers = op.call.args[:2]
         if not (isinstance(table, Ref) and isinstance(numbers, Ref)) or op.call.kwargs:
             return False
@@ -126,7 +265,7 @@ class _Index:
         return (
             op.strip is None
             and op.repeat_call is None
-            and buffer in self.frozen
+            and (buffer in self.frozen or buffer in self.ends)
             and len(kind.shape) == 2
             and kind == contiguous(kind.dtype, kind.shape)
             and kind.extent_bytes == self.sizes_bytes[buffer] > 0
@@ -155,13 +294,23 @@ class _Index:
         assert isinstance(count, int)
         return count
 
-    def change(self, chain: list[Op], table: tuple[str, ...]) -> Change:
-        """One op in the place of ``chain``; its results tell that all parts are of one width and type."""
+    def change(self, chain: list[Op], table: tuple[str, ...], ends: list[_End]) -> Change:
+        """One op in the place of ``chain``; its results tell that all parts are of one width and type.
+
+        Another in the place of what makes the last gradient, where the table is trained.
+        """
         *before, last = chain
         assert last.outputs[0] is not None
         result = self.types[last.outputs[0]]
         element = Symbol("dtype", result.dtype)
-        call = Call(STORED_ROWS, (last.call.args[1], self.count_of(last), result.shape[-1], element))
-        op = Op(last.name, call, last.outputs, stored=table)
-        gone = (name for each in before for name in self.graph.writes(each))
-        return Change({**{each.name: None for each in before}, last.name: op}, (), tuple(gone))
+        rows = (last.call.args[1], self.count_of(last), result.shape[-1], element)
+        op = Op(last.name, Call(STORED_ROWS, rows), last.outputs, stored=table, repeatable=not ends)
+        ops: dict[str, Op | None] = {**{each.name: None for each in before}, last.name: op}
+        gone = [name for each in before for name in self.graph.writes(each)]
+        if ends:
+            ops |= dict.fromkeys(_named((), ends))
+            place = max((end.gradient.name for end in ends), key=self.places.__getitem__)
+            call = Call(STORED_ROWS_SGD, (*rows, ends[0].looked_up, ends[0].rate, ends[0].padding))
+            ops[place] = Op(place, call, (), updates=table, repeatable=False, stored=table)
+            gone += [name for end in ends for name in self.graph.writes(end.gradient)]
+        return Change(ops, (), tuple(gone))

@@ -179,7 +179,7 @@ class KeptPlans:
 
 def _structure(problem: Problem) -> str:
     """Hash of who reads what: the same for every device, batch and budget."""
-    ops = [(op.name, op.inputs, op.outputs, op.updates) for op in problem.ops]
+    ops = [(op.name, op.inputs, op.outputs, op.updates, op.stored_updates) for op in problem.ops]
     return digest_of(ops, [tensor.name for tensor in problem.tensors])
 
 

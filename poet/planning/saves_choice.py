@@ -150,8 +150,9 @@ def _in_finer_blocks(prepared: Prepared, problem: Problem) -> Iterator[Alternati
 def _by_row(prepared: Prepared, problem: Problem, limits: Limits) -> Iterator[Alternative]:
     """Look-ups of ``problem`` that read rows in storage, where those are fewer bytes than their table.
 
-    Not where transfers run in the background, which a look-up would wait for; nor where nothing may be paged
-    and the table may be at home in RAM.
+    Where they update them as well, both are counted, and a table that is trained comes and goes. Not where
+    transfers run in the background, which a look-up would wait for; nor where nothing may be paged and the
+    table may be at home in RAM. No row is updated where storage is erased in blocks of many.
     """
     forms, storage = prepared.step.forms, prepared.profile.storage
     assert forms is not None
@@ -162,13 +163,16 @@ def _by_row(prepared: Prepared, problem: Problem, limits: Limits) -> Iterator[Al
     ops = {op.name: op for op in made.ops}
     tensors = {tensor.name: tensor for tensor in made.tensors}
     for name, change in forms.by_row.items():
-        look_ups = [ops[each] for each, form in change.ops.items() if form is not None]
-        table = [tensors[each] for each in look_ups[0].stored]
-        read_bytes = sum(op.stored_read_bytes for op in look_ups)
+        by_row = [ops[each] for each, form in change.ops.items() if form is not None]
+        table = [tensors[each] for each in by_row[0].stored]
+        moved_bytes = sum(op.stored_read_bytes + op.stored_written_bytes for op in by_row)
+        table_bytes = sum(tensor.storage_bytes for tensor in table)
+        is_trained = any(op.stored_updates for op in by_row)
         is_there = all(tensor.initially in (Place.STORAGE, Place.EITHER) for tensor in table)
-        if is_there and read_bytes < sum(tensor.storage_bytes for tensor in table):
+        is_less = moved_bytes < (2 * table_bytes if is_trained else table_bytes)
+        if is_there and is_less and not (is_trained and storage.erase is not None):
             omits = tuple(each for each, form in change.ops.items() if form is None)
-            yield Alternative(name, tuple(look_ups), omits)
+            yield Alternative(name, tuple(by_row), omits)
 
 
 def _reads_rows(alternative: Alternative) -> bool:

@@ -34,11 +34,12 @@ def check_problem(graph: Graph, problem: Problem, kernels: KernelFacts) -> None:
         agree = (
             set(costed.inputs) == set(graph.reads(op.call))
             and costed.outputs == graph.writes(op)
-            and set(costed.updates) == set(op.updates)
+            and {*costed.updates, *costed.stored_updates} == set(op.updates)
             and (recall is not None or not costed.recomputable)
             and (recall is None or set(costed.rerun_inputs) >= set(graph.reads(recall)))
             and costed.random == op.random
             and costed.stored == op.stored
+            and set(costed.stored_updates) == {*op.updates} & {*op.stored}
         )
         if not agree:
             raise PlanError(f"op {op.name} of the problem contradicts the graph")

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from poet.errors import InputError
-from poet.graph import ITEM_BYTES, Graph, Op, Symbol, TensorType, stored_row_of
+from poet.graph import ITEM_BYTES, Graph, Op, Symbol, TensorType
 from poet.loss import LossSpec
 from poet.named import named_parameters
 from poet.units import format_bytes
@@ -133,18 +133,27 @@ def part_lines(graph: Graph) -> list[str]:
 
 
 def row_lines(graph: Graph) -> list[str]:
-    """How many look-ups read rows of tables in storage, and how many rows at most; none where none does."""
-    readers = [op for op in graph.ops if op.stored]
+    """How many look-ups read rows of tables in storage, and how many rows at most are read and updated there.
+
+    None where none does.
+    """
+    by_row = [op for op in graph.ops if op.stored]
+    readers = [op for op in by_row if not op.updates]
     if not readers:
         return []
     sizes_bytes = {buffer.name: buffer.size_bytes for buffer in graph.buffers}
-    results_bytes = {op.name: sum(sizes_bytes[name] for name in graph.writes(op)) for op in readers}
-    rows = sum(results_bytes[op.name] // stored_row_of(op)[0] for op in readers)
+    counts = {value.name: value.type.elements for value in graph.values}
+    read, updated = (
+        sum(counts[next(op.call.refs())] for op in by_row if bool(op.updates) is changes)
+        for changes in (False, True)
+    )
+    rows_bytes = sum(sizes_bytes[name] for op in readers for name in graph.writes(op))
     tables_bytes = sum(sizes_bytes[name] for name in {name for op in readers for name in op.stored})
     look_ups = "1 look-up reads" if len(readers) == 1 else f"{len(readers)} look-ups read"
+    there = f"; {updated} at most are updated there" if updated else ""
     return [
-        f"{look_ups} rows where the table lies in storage: at most {rows} of them, "
-        f"{format_bytes(sum(results_bytes.values()))} of {format_bytes(tables_bytes)}"
+        f"{look_ups} rows where the table lies in storage: at most {read} of them, "
+        f"{format_bytes(rows_bytes)} of {format_bytes(tables_bytes)}{there}"
     ]
 
 

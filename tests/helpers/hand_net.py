@@ -152,11 +152,12 @@ def problem(of: Graph, *, parameters_in_storage: bool = False, kernels: KernelFa
             1e-3,
             1e-3,
             kernels.of(op.name).workspace_bytes,
-            op.updates,
+            tuple(name for name in op.updates if name not in op.stored),
             of.reads(op.recall) if op.recall is not None else None,
             op.recall is not None,
             op.random,
             op.stored,
+            stored_updates=tuple(name for name in op.updates if name in op.stored),
         )
         for op in of.ops
     ]

@@ -11,6 +11,7 @@ import pytest
 import torch
 from helpers import hand_net
 from helpers.schedules import keep_everything, random_schedule
+from helpers.stored_table import InRam
 from torch import Tensor, nn
 from torch.nn import functional as F
 from zoo.decoder import ADAPTERS, Decoder
@@ -141,20 +142,15 @@ def test_rows_in_storage_give_what_an_embedding_gives(shape: tuple[int, ...], el
     generator = torch.Generator().manual_seed(0)
     table = torch.randn(20, 8, generator=generator).to(element)
     numbers = torch.randint(20, shape, generator=generator)
-    asked: list[int] = []
-
-    def read(row: int, memory: memoryview) -> None:
-        asked.append(row)
-        memory[:] = table[row].view(torch.uint8).numpy().data
-
-    made = tables.stored_rows(read, numbers, 20, 8, element)
+    stored = InRam(table)
+    made = tables.stored_rows(stored, numbers, 20, 8, element)
     assert torch.equal(made, F.embedding(numbers, table))
-    assert sorted(asked) == sorted(set(numbers.flatten().tolist()))  # each row once
+    assert sorted(stored.asked) == sorted(set(numbers.flatten().tolist()))  # each row once
     strided = torch.randint(20, (6, 4), generator=generator).T[1:]
-    assert torch.equal(tables.stored_rows(read, strided, 20, 8, element), F.embedding(strided, table))
+    assert torch.equal(tables.stored_rows(stored, strided, 20, 8, element), F.embedding(strided, table))
     for wrong in (-1, 20):
         with pytest.raises(IndexError, match="index out of range"):
-            tables.stored_rows(read, torch.tensor([1, wrong]), 20, 8, element)
+            tables.stored_rows(stored, torch.tensor([1, wrong]), 20, 8, element)
 
 
 def test_without_a_page_file_no_row_is_read() -> None:

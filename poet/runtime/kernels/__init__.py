@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from poet.errors import PlanError, nearest
-from poet.graph import STORED_ROWS, Call
+from poet.graph import STORED_ROWS, STORED_ROWS_SGD, Call
 from poet.kernel_facts import PYTORCH
 from poet.operators import ATEN, OWN, RANDOM
 from poet.runtime.kernels import ctc, logits, norms, packed, padded, recurrent, tables, updates
@@ -28,7 +28,7 @@ ALIGNMENT_BYTES = 64
 
 
 def kernel(
-    target: str, generator: torch.Generator | None = None, read_row: tables.ReadRow | None = None
+    target: str, generator: torch.Generator | None = None, table: tables.StoredTable | None = None
 ) -> Kernel:
     """The torch callable behind an operator's name.
 
@@ -36,15 +36,15 @@ def kernel(
         target: the name.
         generator: that a random operator draws from; ``None``: torch's default one. Nothing else is drawn
             from or set, so that other threads may draw meanwhile.
-        read_row: that an operator which reads rows of a table in storage has them from.
+        table: in storage, whose rows an operator reads or updates there.
 
     Raises:
         PlanError: the name is not in the table, or this torch has no such operator.
     """
     if target in _DRAWN:
         return functools.partial(_DRAWN[target], torch.default_generator if generator is None else generator)
-    if target == STORED_ROWS and read_row is not None:
-        return functools.partial(tables.stored_rows, read_row)
+    if target in _STORED and table is not None:
+        return functools.partial(_STORED[target], table)
     if target in OWN_KERNELS:
         return OWN_KERNELS[target]
     if target in _WRAPPED:
@@ -150,6 +150,12 @@ def _with_rng_state(
 _DRAWN: dict[str, Kernel] = {**DRAWN, "poet.with_rng_state": _with_rng_state}
 """Every operator that is given a generator, before all else."""
 
+_STORED: dict[str, Kernel] = {
+    STORED_ROWS: tables.stored_rows,
+    STORED_ROWS_SGD: tables.stored_rows_sgd,
+}
+"""Every operator that is given a table in storage, before all else."""
+
 OWN_KERNELS: dict[str, Kernel] = {
     "poet.full": _full,
     "poet.copy": _copy,
@@ -178,7 +184,7 @@ OWN_KERNELS: dict[str, Kernel] = {
     "poet.accumulate": _accumulate,
     "poet.look_up": tables.look_up,
     "poet.look_up_backward": tables.look_up_backward,
-    STORED_ROWS: functools.partial(tables.stored_rows, tables.no_storage),
+    **{name: functools.partial(own, tables.NO_STORAGE) for name, own in _STORED.items()},
     "poet.logits_loss": logits.loss,
     "poet.logits_hidden_gradient": logits.hidden_gradient,
     "poet.logits_weight_gradient": functools.partial(logits.weight_gradient, 0),

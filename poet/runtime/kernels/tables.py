@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from poet.errors import ReplayError
 
-ReadRow = Callable[[int, memoryview], None]
-"""Fills the memory with the row of that number of a table in storage."""
+
+class StoredTable(Protocol):
+    """A table where it lies in storage, by the numbers of its rows."""
+
+    def read(self, row: int, memory: memoryview) -> None:
+        """Fill ``memory`` with a row."""
+
+    def change(self, row: int, change: Callable[[memoryview], None]) -> None:
+        """Write a row back as ``change`` leaves it in the memory that it is given."""
+
 
 _OF_OTHER_ROWS = -1  # the number of no row
 
@@ -43,11 +53,11 @@ def look_up(rows: Tensor, numbers: Tensor, first: int, count: int, found: Tensor
     return made
 
 
-def stored_rows(read: ReadRow, numbers: Tensor, count: int, width: int, element: torch.dtype) -> Tensor:
+def stored_rows(table: StoredTable, numbers: Tensor, count: int, width: int, element: torch.dtype) -> Tensor:
     """What `torch.nn.functional.embedding` gives for a table in storage, each row read from there once.
 
     Args:
-        read: rows of the table.
+        table: whose rows are read.
         numbers: of rows of the table, of any shape.
         count: rows of the table.
         width: elements of a row.
@@ -59,28 +69,97 @@ def stored_rows(read: ReadRow, numbers: Tensor, count: int, width: int, element:
     Raises:
         IndexError: a number is not one of the table's.
     """
-    wanted = [*_each(numbers.tolist())]
-    if wanted and not (min(wanted) >= 0 and max(wanted) < count):
-        raise IndexError("index out of range in self")  # torch's words
+    wanted = _listed(numbers, count)
     made = torch.empty((*numbers.shape, width), dtype=element)
     rows = made.view(len(wanted), width).view(torch.uint8).numpy()
     first: dict[int, int] = {}
     for place, row in enumerate(wanted):
         known = first.setdefault(row, place)
         if known == place:
-            read(row, rows[place].data)
+            table.read(row, rows[place].data)
         else:
             rows[place] = rows[known]
     return made
 
 
-def no_storage(row: int, memory: memoryview) -> None:
-    """`ReadRow` where no page file is open.
+def stored_rows_sgd(
+    table: StoredTable,
+    numbers: Tensor,
+    count: int,
+    width: int,
+    element: torch.dtype,
+    gradient: Tensor,
+    lr: float,
+    padding: int,
+) -> None:
+    """`torch.optim.SGD` without momentum or decay on a table in storage: the rows that change, each once.
+
+    Gradients of a row are summed in the order of ``numbers``, as those of the whole table are. All other rows
+    have a gradient of nothing; where even that changes a number, as a rate that is not finite does, every
+    row is updated.
+
+    Args:
+        table: whose rows are updated.
+        numbers: of rows of the table that were looked up, of any shape.
+        count: rows of the table.
+        width: elements of a row.
+        element: their type, float32.
+        gradient: (numbers' shape, width) of what was looked up.
+        lr: of the update.
+        padding: the number of a row that gets no gradient; -1: there is none.
 
     Raises:
-        ReplayError: always.
+        IndexError: a number is not one of the table's.
     """
-    raise ReplayError(f"row {row} of a table in storage is read where no page file is open")
+    wanted, places = _listed(numbers, count), dict[int, int]()
+    local = torch.empty(numbers.shape, dtype=torch.int64)
+    local.view(-1).numpy()[:] = [
+        _OF_OTHER_ROWS if row == padding else places.setdefault(row, len(places)) for row in wanted
+    ]
+    sums: Tensor = torch.ops.aten.embedding_dense_backward.default(
+        gradient, local, len(wanted), _OF_OTHER_ROWS, False
+    )
+    nothing = torch.from_numpy(np.zeros(width, np.float32))
+    for row in range(count) if _changes_alone(lr) else sorted(places):
+        given = sums[places[row]] if row in places else nothing
+
+        def update(memory: memoryview, given: Tensor = given) -> None:
+            torch.frombuffer(memory, dtype=element).add_(given, alpha=-lr)
+
+        table.change(row, update)
+
+
+def _changes_alone(lr: float) -> bool:
+    """Whether an update of this rate by a gradient of nothing changes some number, as -0 or the least one."""
+    before = np.array([0x80000000, 0, 1, 0x3F800000], np.uint32)  # as bits, which nothing flushes to 0
+    after = torch.from_numpy(before.copy().view(np.float32))
+    after.add_(torch.from_numpy(np.zeros(len(before), np.float32)), alpha=-lr)
+    return after.numpy().tobytes() != before.tobytes()
+
+
+def _listed(numbers: Tensor, count: int) -> list[int]:
+    """The elements of ``numbers`` in C order.
+
+    Raises:
+        IndexError: one is not the number of one of ``count`` rows.
+    """
+    wanted = [*_each(numbers.tolist())]
+    if wanted and not (min(wanted) >= 0 and max(wanted) < count):
+        raise IndexError("index out of range in self")  # torch's words
+    return wanted
+
+
+class _NoStorage:
+    """`StoredTable` where no page file is open."""
+
+    def read(self, row: int, memory: memoryview) -> None:
+        raise ReplayError(f"row {row} of a table in storage is read where no page file is open")
+
+    def change(self, row: int, change: Callable[[memoryview], None]) -> None:
+        raise ReplayError(f"row {row} of a table in storage is updated where no page file is open")
+
+
+NO_STORAGE: StoredTable = _NoStorage()
 
 
 def _each(numbers: int | list[object]) -> Iterator[int]:

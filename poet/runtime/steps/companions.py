@@ -9,6 +9,7 @@ from poet.plans.plan_parts import PageSlot
 from poet.plans.training_plan import Plan
 from poet.problem import Place
 from poet.runtime.storage.background import Pager
+from poet.runtime.storage.page_file import ChangeRow
 
 EVALUATION = "evaluation/"
 ACCUMULATION = "accumulation/"
@@ -86,6 +87,10 @@ class CompanionPages:
     def read_row(self, tensor: str, row: int, target: memoryview) -> None:
         """See `Pager`."""
         self._pager.read_row(self._slots[tensor], row, target)
+
+    def change_row(self, tensor: str, row: int, change: ChangeRow) -> None:
+        """See `Pager`."""
+        self._pager.change_row(self._slots[tensor], row, change)
 
     def wait(self, tensor: str) -> None:
         """See `Pager`."""

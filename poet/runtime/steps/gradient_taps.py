@@ -1,4 +1,6 @@
-"""Gradients for callers who ask to see them: those that exist whole, and those that strips make in blocks."""
+"""Gradients for callers who ask to see them: those that exist whole, those that strips make in blocks, and
+those of tables whose rows are updated in storage.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +9,10 @@ from typing import Any, Protocol
 
 import torch
 
-from poet.graph import Graph, Op, Symbol
+from poet.graph import Graph, Op, Parameter, Symbol, stored_row_of
 from poet.plans.training_plan import Plan
 from poet.runtime.kernels.cells import Cells, new_buffer, view_of
+from poet.runtime.kernels.tables import look_up_backward
 from poet.runtime.trials.strips import StripRun
 from poet.schedule import Compute
 
@@ -60,6 +63,26 @@ class _BlockTap:
 
     def take(self) -> torch.Tensor:
         return self.strip.gathered(self.value)
+
+
+@dataclass(frozen=True, slots=True)
+class _RowsTap:
+    """Of some rows of a table that ``op`` updates in storage: it is made beside the step, as for all rows."""
+
+    name: str
+    op: Op
+    cells: Cells
+    first: int
+    count: int
+
+    def open(self) -> None:
+        pass
+
+    def take(self) -> torch.Tensor:
+        numbers, _, _, _, looked_up, _, padding = self.op.call.args
+        given, asked = (self.cells.contents[self.cells.argument(item)] for item in (looked_up, numbers))
+        assert isinstance(padding, int)
+        return look_up_backward(given, asked, self.first, self.count, padding)
 
 
 class BoundStrip:
@@ -119,10 +142,19 @@ class BoundStrips:
         return self._bound[op.name]
 
 
+def _rows_tap(parameter: Parameter, op: Op, graph: Graph, cells: Cells) -> _RowsTap:
+    sizes_bytes = {buffer.name: buffer.size_bytes for buffer in graph.buffers}
+    (row_bytes, _), buffer = stored_row_of(op), graph.buffer_of(parameter.value)
+    before = op.stored[: op.stored.index(buffer)]
+    first_bytes = sum(sizes_bytes[name] for name in before)
+    return _RowsTap(parameter.name, op, cells, first_bytes // row_bytes, sizes_bytes[buffer] // row_bytes)
+
+
 def gradient_taps(plan: Plan, cells: Cells, strips: BoundStrips) -> dict[int, tuple[GradientTap, ...]]:
     """A tap per gradient by the index of the step that first makes it."""
     graph = plan.graph
     inner = {value.name: op for op in graph.ops if op.strip is not None for value in op.strip.inner}
+    by_row = {name: op for op in graph.ops if op.stored for name in op.updates}
     tapped: dict[str, list[GradientTap]] = {}
     within: dict[str, list[GradientTap]] = {}
     summed: dict[str, list[GradientTap]] = {}
@@ -132,6 +164,8 @@ def gradient_taps(plan: Plan, cells: Cells, strips: BoundStrips) -> dict[int, tu
         if parameter.accumulator is not None:  # what a loop of one's own finds in .grad before its step
             tap = _CellTap(parameter.name, cells.contents, cells.value(parameter.accumulator))
             summed.setdefault(graph.buffer_of(parameter.accumulator), []).append(tap)
+        elif (op := by_row.get(graph.buffer_of(parameter.value))) is not None:
+            within.setdefault(op.name, []).append(_rows_tap(parameter, op, graph, cells))
         elif parameter.gradient in inner:
             op = inner[parameter.gradient]
             within.setdefault(op.name, []).append(

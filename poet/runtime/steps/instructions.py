@@ -15,7 +15,7 @@ from poet.graph import Argument, Call, Graph, Op, Ref, Symbol, TensorType, store
 from poet.memory.places import MadeMove
 from poet.runtime import kernels
 from poet.runtime.kernels.cells import Cells, memory_of, new_buffer, resolved, view_of
-from poet.runtime.kernels.tables import ReadRow
+from poet.runtime.kernels.tables import StoredTable
 from poet.runtime.steps.moving import Moving
 from poet.runtime.storage.background import Pager
 
@@ -118,25 +118,34 @@ def settling_after(run: Instruction, pages: Pager) -> Instruction:
     return settling
 
 
-def row_reading(op: Op, graph: Graph, pages: Pager) -> ReadRow:
-    """Reads a row of the table that ``op`` reads where it lies in storage: some of its buffers, in order."""
-    row_bytes, _ = stored_row_of(op)
-    sizes_bytes = {buffer.name: buffer.size_bytes for buffer in graph.buffers}
-    firsts = [0, *itertools.accumulate(sizes_bytes[name] // row_bytes for name in op.stored)]
+class TableInPages:
+    """The table of which ``op`` reads or updates rows in storage: some of its buffers, in order."""
 
-    def read_row(row: int, memory: memoryview) -> None:
-        part = bisect.bisect_right(firsts, row) - 1
-        pages.read_row(op.stored[part], row - firsts[part], memory)
+    def __init__(self, op: Op, graph: Graph, pages: Pager) -> None:
+        row_bytes, _ = stored_row_of(op)
+        sizes_bytes = {buffer.name: buffer.size_bytes for buffer in graph.buffers}
+        self._pages, self._parts = pages, op.stored
+        self._firsts = [0, *itertools.accumulate(sizes_bytes[name] // row_bytes for name in op.stored)]
 
-    return read_row
+    def read(self, row: int, memory: memoryview) -> None:
+        """See `StoredTable`."""
+        self._pages.read_row(*self._place_of(row), memory)
+
+    def change(self, row: int, change: Callable[[memoryview], None]) -> None:
+        """See `StoredTable`."""
+        self._pages.change_row(*self._place_of(row), change)
+
+    def _place_of(self, row: int) -> tuple[str, int]:
+        part = bisect.bisect_right(self._firsts, row) - 1
+        return self._parts[part], row - self._firsts[part]
 
 
 def bound_call(
-    call: Call, cells: Cells, generator: torch.Generator | None, read_row: ReadRow | None = None
+    call: Call, cells: Cells, generator: torch.Generator | None, table: StoredTable | None = None
 ) -> Callable[[], Any]:
     """The kernel with its arguments' cells; each run fetches them in one go."""
     contents = cells.contents
-    kernel = kernels.kernel(call.target, generator, read_row)
+    kernel = kernels.kernel(call.target, generator, table)
     fixed, fetched = {}, {}
     for key, argument in call.kwargs:
         if isinstance(argument, Ref | Symbol) and _is_fetched(argument):

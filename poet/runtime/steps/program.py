@@ -20,11 +20,12 @@ from poet.memory.places import MadeMove
 from poet.plans.training_plan import Plan
 from poet.problem import Place
 from poet.runtime.kernels.cells import Cells
-from poet.runtime.kernels.tables import ReadRow
+from poet.runtime.kernels.tables import StoredTable
 from poet.runtime.steps.checked_runs import compacting, with_checks
 from poet.runtime.steps.gradient_taps import BoundStrips, GradientTap, gradient_taps
 from poet.runtime.steps.instructions import (
     Instruction,
+    TableInPages,
     bound_call,
     cells_of,
     computing,
@@ -32,7 +33,6 @@ from poet.runtime.steps.instructions import (
     moved_before,
     page_in,
     page_out,
-    row_reading,
     settling_after,
     waiting_for,
 )
@@ -162,20 +162,20 @@ class _Compiler:
         self.in_ram.add(step.tensor)
         return functools.partial(page_in, step.tensor, self.cells, self.pages)
 
-    def row_reading(self, op: Op) -> ReadRow | None:
-        """Who reads rows of a table in storage for ``op``; ``None``: it reads none."""
+    def table_of(self, op: Op) -> StoredTable | None:
+        """The table in storage of which ``op`` reads or updates rows; ``None``: there is none."""
         if not op.stored:
             return None
         if self.pages is None:
             raise PlanError(f"{self.plan.model.name}: op {op.name} reads storage but no page file is open")
-        return row_reading(op, self.graph, self.pages)
+        return TableInPages(op, self.graph, self.pages)
 
     def compute(self, index: int, step: Compute) -> Instruction:
         op, cells, graph = self.ops[step.op], self.cells, self.graph
         new = [name for name in graph.writes(op) if name not in self.in_ram]
         call = op.recall if op.name in self.ran and op.recall is not None else op.call
         if op.strip is None:
-            run = bound_call(call, cells, self.generator, self.row_reading(op))
+            run = bound_call(call, cells, self.generator, self.table_of(op))
         else:
             run = self.strips.of(op).bound
         if self.checks:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from poet.errors import PageFileError
-from poet.runtime.storage.page_file import PageFile
+from poet.runtime.storage.page_file import ChangeRow, PageFile
 
 _STACK_BYTES = 256 * 1024
 """Of the thread: it only moves bytes, and the default of 8 MiB would count against a data limit."""
@@ -38,6 +38,9 @@ class Pager(Protocol):
 
     def read_row(self, tensor: str, row: int, target: memoryview) -> None:
         """Fill ``target`` with one row of what was last written for ``tensor``, before it returns."""
+
+    def change_row(self, tensor: str, row: int, change: ChangeRow) -> None:
+        """Write one row of ``tensor`` as ``change`` leaves it, before it returns."""
 
     def wait(self, tensor: str) -> None:
         """Until the last transfer of ``tensor`` is done; raises what it raised."""
@@ -82,6 +85,11 @@ class Timed:
         """See `Pager`."""
         with self._waiting():
             self._pager.read_row(tensor, row, target)
+
+    def change_row(self, tensor: str, row: int, change: ChangeRow) -> None:
+        """See `Pager`."""
+        with self._waiting():
+            self._pager.change_row(tensor, row, change)
 
     def wait(self, tensor: str) -> None:
         """See `Pager`."""
@@ -175,6 +183,15 @@ class Background:
         """
         self.drain()
         self._pages.read_row(tensor, row, target)
+
+    def change_row(self, tensor: str, row: int, change: ChangeRow) -> None:
+        """Change the row, once what was asked for before is done.
+
+        Raises:
+            PageFileError: that failed, or an earlier transfer.
+        """
+        self.drain()
+        self._pages.change_row(tensor, row, change)
 
     def wait(self, tensor: str) -> None:
         """Until what was last asked for ``tensor`` is done.

@@ -5,7 +5,7 @@ One preallocated file with a fixed slot per tensor. Transfers bypass the kernel'
 RAM for the buffer; otherwise they go through the cache, which is flushed and dropped after each, so
 that paged bytes are really out of RAM. Every tensor is read back against a checksum. What lies in another
 file of the same storage, and is never written, is read there. Of a tensor that is read by row each row has a
-checksum of its own, of 4 bytes.
+checksum of its own, of 4 bytes; a row that changes is written with what else is in its pages.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ import secrets
 import stat
 import zlib
 from array import array
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -33,6 +34,18 @@ MAGIC = b"poet page file, version 1\n"
 _HEADER_BYTES = SLOT_ALIGNMENT_BYTES
 _CHUNK_BYTES = 4 * 1024 * 1024  # of the page cache at a time
 _SYNC_WRITTEN = 7  # sync_file_range(2): wait before, write, wait after
+
+ChangeRow = Callable[[memoryview], None]
+"""Changes the bytes of a row where they lie."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Written:
+    """What is in storage for a tensor: bytes, and a checksum of each row; it is one row if none is read."""
+
+    size_bytes: int
+    row_bytes: int
+    checksums: array[int]
 
 
 class PageFile:
@@ -67,9 +80,8 @@ class PageFile:
             PageFileError: there is no room, no permission, or something else at ``path``.
         """
         self._slots = {slot.tensor: slot for slot in slots}
-        self._written: dict[str, tuple[int, int]] = {}  # per tensor: bytes and checksum
+        self._written: dict[str, _Written] = {}  # per tensor
         self._row_bytes = dict(row_bytes or {})
-        self._row_checksums: dict[str, array[int]] = {}
         self._elsewhere: dict[str, tuple[_Transfers, int]] = {}  # per tensor that lies in another file: where
         self._others: dict[int, tuple[int, _Transfers]] = {}  # such files, by their number
         self._named = path is not None
@@ -126,12 +138,13 @@ class PageFile:
             PageFileError: nothing was, the storage failed, or other bytes came back.
         """
         transfers, offset = self._place_of(tensor)
-        size_bytes, checksum = self._written_of(tensor)
+        written = self._written_of(tensor)
+        data = target[: written.size_bytes]
         try:
-            transfers.read(offset, target[:size_bytes])
+            transfers.read(offset, data)
         except OSError as cause:
             raise self._failed(f"{tensor} cannot be read", cause) from None
-        if zlib.crc32(target[:size_bytes]) != checksum:
+        if _checksums(data, written.row_bytes) != written.checksums:
             raise self._changed(tensor)
 
     def read_row(self, tensor: str, row: int, target: memoryview) -> None:
@@ -141,13 +154,35 @@ class PageFile:
             PageFileError: as of `read_into`.
         """
         transfers, offset = self._place_of(tensor)
-        self._written_of(tensor)
+        written = self._written_of(tensor)
         try:
             transfers.read(offset + row * len(target), target)
         except OSError as cause:
             raise self._failed(f"row {row} of {tensor} cannot be read", cause) from None
-        if zlib.crc32(target) != self._row_checksums[tensor][row]:
+        if zlib.crc32(target) != written.checksums[row]:
             raise self._changed(f"row {row} of {tensor}")
+
+    def change_row(self, tensor: str, row: int, change: ChangeRow) -> None:
+        """Write one row of ``tensor``, which is read by row and lies here, as ``change`` leaves it.
+
+        The pages that it lies in are read and written whole.
+
+        Raises:
+            PageFileError: as of `read_into` and `write`.
+        """
+        transfers, offset = self._place_of(tensor)
+        written = self._written_of(tensor)
+
+        def checked(memory: memoryview) -> None:
+            if zlib.crc32(memory) != written.checksums[row]:
+                raise self._changed(f"row {row} of {tensor}")
+            change(memory)
+            written.checksums[row] = zlib.crc32(memory)
+
+        try:
+            transfers.change(offset + row * written.row_bytes, written.row_bytes, checked)
+        except OSError as cause:
+            raise self._failed(f"row {row} of {tensor} cannot be changed", cause) from None
 
     def pieces(self, tensor: str, unit_bytes: int) -> Iterator[memoryview]:
         """What was last written for ``tensor``, in stretches that end at multiples of ``unit_bytes``.
@@ -160,25 +195,25 @@ class PageFile:
             PageFileError: as of `read_into`.
         """
         transfers, offset = self._place_of(tensor)
-        size_bytes, checksum = self._written_of(tensor)
-        done = found = 0
+        written = self._written_of(tensor)
+        size_bytes, found = written.size_bytes, _Checksums(written.row_bytes)
+        done = 0
         while done < size_bytes:
             try:
                 piece = transfers.piece(offset + done, size_bytes - done, unit_bytes)
             except OSError as cause:
                 raise self._failed(f"{tensor} cannot be read", cause) from None
-            found = zlib.crc32(piece, found)
+            found.add(piece)
             done += len(piece)
             yield piece
-        if found != checksum:
+        if found.rows != written.checksums:
             raise self._changed(tensor)
 
     def _place_of(self, tensor: str) -> tuple[_Transfers, int]:
         slot = self._slots[tensor]
         return self._elsewhere.get(tensor, (self._transfers, _HEADER_BYTES + slot.offset_bytes))
 
-    def _written_of(self, tensor: str) -> tuple[int, int]:
-        """Bytes and checksum."""
+    def _written_of(self, tensor: str) -> _Written:
         if tensor not in self._written:
             raise PageFileError(f"page file {self.path}: {tensor} was never written whole")
         return self._written[tensor]
@@ -217,11 +252,8 @@ class PageFile:
 
     def _note(self, tensor: str, data: memoryview) -> None:
         """``data`` is what lies in storage for ``tensor``."""
-        self._written[tensor] = len(data), zlib.crc32(data)
-        row_bytes = self._row_bytes.get(tensor)
-        if row_bytes is not None:
-            rows = (data[start : start + row_bytes] for start in range(0, len(data), row_bytes))
-            self._row_checksums[tensor] = array("I", map(zlib.crc32, rows))
+        row_bytes = self._row_bytes.get(tensor, len(data))
+        self._written[tensor] = _Written(len(data), row_bytes, _checksums(data, row_bytes))
 
     def _transfers_of(self, file: int) -> _Transfers:
         return _Cached(file) if self._buffer is None else _Direct(file, self._buffer)
@@ -307,12 +339,39 @@ class PageFile:
         return PageFileError(f"page file {self.path}: {what} ({cause.strerror or cause})")
 
 
+class _Checksums:
+    """Of the rows of bytes that come in stretches of any length."""
+
+    def __init__(self, row_bytes: int) -> None:
+        self.rows = array("I")
+        self._row_bytes, self._left_bytes, self._begun = row_bytes, row_bytes, 0
+
+    def add(self, stretch: memoryview) -> None:
+        start = 0
+        while start < len(stretch):
+            part = stretch[start : start + self._left_bytes]
+            self._begun, start = zlib.crc32(part, self._begun), start + len(part)
+            self._left_bytes -= len(part)
+            if not self._left_bytes:
+                self.rows.append(self._begun)
+                self._left_bytes, self._begun = self._row_bytes, 0
+
+
+def _checksums(data: memoryview, row_bytes: int) -> array[int]:
+    found = _Checksums(row_bytes)
+    found.add(data)
+    return found.rows
+
+
 class _Transfers(Protocol):
     """Copies whole byte ranges, or raises OSError."""
 
     def write(self, offset: int, data: memoryview) -> None: ...
 
     def read(self, offset: int, target: memoryview) -> None: ...
+
+    def change(self, offset: int, size_bytes: int, change: ChangeRow) -> None:
+        """Write bytes again as ``change`` leaves them."""
 
     def piece(self, offset: int, size_bytes: int, unit_bytes: int) -> memoryview:
         """The next bytes, as many as the memory for them takes, whole units unless they are the last."""
@@ -339,6 +398,16 @@ class _Direct:
             _read_whole(self._file, self._buffer[: _aligned(end)], offset + done - before, wanted_bytes=end)
             target[done : done + end - before] = self._buffer[before:end]
             done += end - before
+
+    def change(self, offset: int, size_bytes: int, change: ChangeRow) -> None:
+        before = offset % SLOT_ALIGNMENT_BYTES
+        end = before + size_bytes
+        pages = self._buffer[: _aligned(end)]
+        if len(pages) < end:
+            raise OSError("larger than the page buffer")
+        _read_whole(self._file, pages, offset - before, wanted_bytes=end)
+        change(pages[before:end])
+        _write_whole(self._file, pages, offset - before)
 
     def piece(self, offset: int, size_bytes: int, unit_bytes: int) -> memoryview:
         before = offset % SLOT_ALIGNMENT_BYTES
@@ -367,6 +436,12 @@ class _Cached:
             part = target[start : start + _CHUNK_BYTES]
             _read_whole(self._file, part, offset + start)
             os.posix_fadvise(self._file, offset + start, len(part), os.POSIX_FADV_DONTNEED)
+
+    def change(self, offset: int, size_bytes: int, change: ChangeRow) -> None:
+        target = memoryview(bytearray(size_bytes))
+        self.read(offset, target)
+        change(target)
+        self.write(offset, target)
 
     def piece(self, offset: int, size_bytes: int, unit_bytes: int) -> memoryview:
         target = memoryview(bytearray(_whole_units(size_bytes, PIECE_BYTES, unit_bytes)))

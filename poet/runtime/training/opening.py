@@ -17,6 +17,7 @@ from poet.runtime.storage.page_file import PageFile
 from poet.runtime.training.pages import open_pages
 from poet.runtime.trials.logits_trial import check_logits
 from poet.runtime.trials.part_trial import check_parts
+from poet.runtime.trials.row_trial import check_row_updates
 from poet.runtime.trials.strip_trial import check_strips
 
 
@@ -35,6 +36,7 @@ def beginning(
             check_calls(graph)  # before a strip is tried
             check_strips(graph)
             check_parts(graph)
+            check_row_updates(graph)
             check_logits(graph)
         source: state.Source = state.FromPlan(file, seed=seed)
         if resume is not None:

@@ -345,7 +345,7 @@ def _storage(layout: Windows) -> _Rows:
     ]
     begun = sum(content.stored_bytes for content in layout.contents if content.starts_stored)
     capacity = layout.instance.problem.storage_capacity_bytes
-    budget = layout.instance.limits.written_budget_bytes
+    budget = layout.instance.written_room_bytes
     for allowed in (None if capacity is None else max(0, capacity - begun), budget):
         if allowed is not None and written:
             unit = max(1.0, max(size for size, _ in written))

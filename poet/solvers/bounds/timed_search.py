@@ -340,7 +340,7 @@ class _Timed(Followed):
 
 def _room_bytes(instance: Instance) -> int:
     """That may be written: what is written stays until the end of the step."""
-    capacity, room = instance.problem.storage_capacity_bytes, instance.limits.written_budget_bytes
+    capacity, room = instance.problem.storage_capacity_bytes, instance.written_room_bytes
     rooms = [_ANY_BYTES] if room is None else [room]
     if capacity is not None:
         begun = sum(content.stored_bytes for content in instance.contents if content.starts_stored)

@@ -199,8 +199,8 @@ def capacity(model: Decisions) -> Iterator[Affine]:
 
 
 def wear(model: Decisions) -> Iterator[Affine]:
-    """Σ stored bytes·O over contents written in this step ≤ written budget."""
-    allowed = model.instance.limits.written_budget_bytes
+    """Σ stored bytes·O over contents written in this step ≤ written budget - what ops write themselves."""
+    allowed = model.instance.written_room_bytes
     if allowed is not None:
         yield _written_bytes(model).add(Affine(-allowed))
 

@@ -129,7 +129,8 @@ class Walk:
         self.room_in_storage = math.inf if capacity is None else capacity
         self.room_in_storage -= sum(facts.stored_size[tensor] for tensor in facts.starts_stored)
         if limits.written_budget_bytes is not None:
-            self.room_in_storage = min(self.room_in_storage, limits.written_budget_bytes)
+            left_bytes = limits.written_budget_bytes - problem.row_written_bytes
+            self.room_in_storage = min(self.room_in_storage, left_bytes)
         self.owed = [False] * facts.tensor_count  # its last content has yet to be written
         for tensor in facts.ends_stored:
             self.owed[tensor] = not self.stored[tensor] or bool(facts.update_ops[tensor])

@@ -145,6 +145,12 @@ class Instance:
     tuning: Tuning = DEFAULT
     forms: tuple[Form, ...] = ()
 
+    @property
+    def written_room_bytes(self) -> int | None:
+        """What page-outs may write in all; ``None``: any."""
+        budget_bytes = self.limits.written_budget_bytes
+        return None if budget_bytes is None else budget_bytes - self.problem.row_written_bytes
+
 
 @dataclass(frozen=True, slots=True)
 class Metered:

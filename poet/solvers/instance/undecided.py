@@ -65,8 +65,10 @@ def undecided(problem: Problem, limits: Limits, *, tuning: Tuning = DEFAULT) -> 
 
 
 def _has_two_forms(problem: Problem, alternative: Alternative) -> bool:
-    """Whether no op is left out, and what one form alone makes is not updated, nor anywhere at the end."""
-    if alternative.omits:
+    """Whether no op is left out or writes rows in storage, and what one form alone makes is not updated, nor
+    anywhere at the end.
+    """
+    if alternative.omits or any(op.stored_updates for op in alternative.ops):
         return False
     own = {op.name: op for op in problem.ops}
     tensors = {tensor.name: tensor for tensor in problem.tensors}

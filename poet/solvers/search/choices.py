@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from poet.alternatives import aligned_sizes, leanest, most_at_once, sizes_with
-from poet.problem import Alternative, Limits, Objective, Pins, Place, Problem, Transfer
+from poet.problem import Alternative, Limits, Objective, Pins, Place, Problem, Tensor, Transfer
 from poet.solution import SolveOptions
 from poet.solvers.heuristics.keep_everything import keep_everything
 from poet.solvers.instance.ram_bound import minimum_ram_bytes
@@ -32,7 +32,9 @@ class Choices:
         self.of = SECONDS if options.objective is Objective.TIME else JOULES
         self.allowed = (limits.deadline_seconds, limits.joules_budget)
         self.costs = {each.name: problem.extra_cost(each) for each in problem.alternatives}
-        self.spared = {each.name: _spared(problem, each) for each in problem.alternatives}
+        self.spared = {
+            each.name: _spared(problem, each, limits.ram_budget_bytes) for each in problem.alternatives
+        }
         self.sizes = aligned_sizes(problem)
         self.ops = {op.name: op for op in problem.ops}
         self.saved_bytes = {each.name: self._saved_bytes(each) for each in problem.alternatives}
@@ -189,8 +191,8 @@ class Choices:
         return before - sum(with_it[name] for op in alternative.ops for name in op.inputs)
 
 
-def least_with_transfers(problem: Problem) -> tuple[float, float]:
-    """Seconds and joules, idle power included, below which no schedule of any choice is.
+def least_with_transfers(problem: Problem, ram_budget_bytes: int | None = None) -> tuple[float, float]:
+    """Seconds and joules, idle power included, below which no schedule of any choice is within the budget.
 
     Every op runs once; what begins in storage and is read in every choice is fetched once, what is updated
     and ends there is written once; and of each alternative, either it is taken, or what it spares is fetched.
@@ -205,28 +207,52 @@ def least_with_transfers(problem: Problem) -> tuple[float, float]:
         for name in op.inputs
         if op.name not in forms or name in forms[op.name].inputs
     }
-    updated = {name for op in problem.ops for name in op.updates}
+    updated = {
+        name
+        for op in problem.ops
+        if op.name not in omitted
+        for name in op.updates
+        if op.name not in forms or name in forms[op.name].updates
+    }
     moved = [t.page_in for t in problem.tensors if t.name in always and t.initially is Place.STORAGE]
     moved += [t.page_out for t in problem.tensors if t.name in updated and t.finally_ is Place.STORAGE]
     costs = [_cost_of(problem, filter(None, moved)), (plain.compute_seconds, plain.compute_joules)]
     for each in problem.alternatives:
-        extra, spared = problem.extra_cost(each), _spared(problem, each)
+        extra, spared = problem.extra_cost(each), _spared(problem, each, ram_budget_bytes)
         costs.append((min(extra[SECONDS], spared[SECONDS]), min(extra[JOULES], spared[JOULES])))
     return math.fsum(seconds for seconds, _ in costs), math.fsum(joules for _, joules in costs)
 
 
-def _spared(problem: Problem, alternative: Alternative) -> tuple[float, float]:
-    """Seconds and joules, idle power included, of fetching what ``alternative`` leaves in storage.
+def _spared(problem: Problem, alternative: Alternative, ram_budget_bytes: int | None) -> tuple[float, float]:
+    """Seconds and joules, idle power included, of moving what ``alternative`` leaves in storage.
 
     That is what begins there and is read by no op but those in whose place the alternative's are: it is
-    fetched at least once without it.
+    fetched at least once without it, and written once where these update it. Of what a plan may have at home
+    in RAM, as much as the budget holds is left out, at the price of the dearest byte.
     """
     touched = frozenset(alternative.touched)
     own = {name for op in problem.ops if op.name in touched for name in op.inputs}
     other = {name for op in problem.ops if op.name not in touched for name in op.inputs}
     left = own - other - {name for op in alternative.ops for name in op.inputs}
-    fetched = (t.page_in for t in problem.tensors if t.name in left and t.initially is Place.STORAGE)
-    return _cost_of(problem, filter(None, fetched))
+    updated = {name for op in problem.ops if op.name in touched for name in op.updates}
+
+    def moving(tensor: Tensor) -> tuple[float, float]:
+        ends_there = tensor.finally_ is Place.STORAGE or tensor.initially is Place.EITHER
+        returns = tensor.name in updated and ends_there
+        return _cost_of(problem, filter(None, (tensor.page_in, tensor.page_out if returns else None)))
+
+    sums = []
+    for of in (SECONDS, JOULES):
+        stored = [moving(t)[of] for t in problem.tensors if t.name in left and t.initially is Place.STORAGE]
+        either = {
+            t: moving(t)[of]
+            for t in problem.tensors
+            if t.name in left and t.initially is Place.EITHER and t.bytes
+        }
+        dearest = max((price / tensor.bytes for tensor, price in either.items()), default=0.0)
+        in_ram = math.inf if ram_budget_bytes is None else dearest * ram_budget_bytes
+        sums.append(math.fsum(stored) + max(0.0, math.fsum(either.values()) - in_ram))
+    return sums[SECONDS], sums[JOULES]
 
 
 def _cost_of(problem: Problem, transfers: Iterable[Transfer]) -> tuple[float, float]:

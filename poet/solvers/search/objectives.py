@@ -98,18 +98,22 @@ def priced(problem: Problem, objective: Objective) -> Problem:
 
     return replace(
         problem,
-        ops=tuple(_free_op(op) for op in problem.ops),
+        ops=tuple(_priced_op(op, by_byte=not of_time) for op in problem.ops),
         tensors=at_prices(problem.tensors),
         alternatives=tuple(
-            replace(each, ops=tuple(_free_op(op) for op in each.ops), tensors=at_prices(each.tensors))
+            replace(
+                each,
+                ops=tuple(_priced_op(op, by_byte=not of_time) for op in each.ops),
+                tensors=at_prices(each.tensors),
+            )
             for each in problem.alternatives
         ),
         idle_watts=1.0 if of_time else 0.0,
     )
 
 
-def _free_op(op: ProblemOp) -> ProblemOp:
-    return replace(op, joules=0.0)
+def _priced_op(op: ProblemOp, *, by_byte: bool) -> ProblemOp:
+    return replace(op, joules=float(op.stored_written_bytes) if by_byte else 0.0)
 
 
 def _priced_tensor(tensor: Tensor, *, by_byte: bool) -> Tensor:

@@ -341,7 +341,7 @@ class _Search:
         once, objective = self.once(self.problem), self.options.objective
         if not self.reads_rows or objective not in (Objective.ENERGY, Objective.TIME):
             return once
-        return max(once, least_with_transfers(self.problem)[self.choices.of])
+        return max(once, least_with_transfers(self.problem, self.limits.ram_budget_bytes)[self.choices.of])
 
     def once(self, problem: Problem) -> float:
         """Of the objective, what running every op of ``problem`` once takes at least."""

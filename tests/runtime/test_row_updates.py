@@ -1,0 +1,443 @@
+"""Trained tables whose rows are read and updated where they lie in storage: bits, choice, failures."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import pytest
+import torch
+from helpers import hand_net
+from helpers.schedules import keep_everything, random_schedule
+from helpers.stored_table import InRam
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from poet.devices.costs import estimate
+from poet.devices.host import HostStorage, Line, on_host
+from poet.devices.load import load_profile
+from poet.errors import GraphError, PoetError, ReplayError
+from poet.frontend import part_choice
+from poet.frontend.trace import TrainingStep, trace_training_step
+from poet.graph import STORED_ROWS_SGD, Call, Graph, Op, Symbol
+from poet.optimizer import OptimizerSpec, ParameterGroup
+from poet.planning.prepared import Prepared, prepare
+from poet.planning.saves_choice import offered, solve_choosing, with_choice
+from poet.plans.plan_file import write_plan
+from poet.plans.training_plan import Plan
+from poet.problem import Limits, Place
+from poet.report.training import row_lines
+from poet.runtime import Trainer
+from poet.runtime.kernels import kernel, tables
+from poet.runtime.storage.page_file import PageFile
+from poet.runtime.storage.state import raw_tensor
+from poet.runtime.trials import part_trial, row_trial
+from poet.runtime.trials.row_trial import check_row_updates, is_exact_by_row
+from poet.runtime.trials.trial_bench import same_bits
+from poet.solution import SolveOptions
+from poet.solvers import solve
+from poet.verification import verify
+
+LOSS = "cross-entropy:dim=-1"
+RATE = 0.05
+SGD = OptimizerSpec("sgd", lr=RATE)
+
+
+@pytest.fixture(autouse=True)
+def _tiny_ones_too(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(part_choice, "LEAST_BYTES", 24 * 1024)
+    monkeypatch.setattr(part_choice, "LEAST_SHARE", 0.0)
+    monkeypatch.setattr(part_choice, "_LEAST_PART_BYTES", 1024)
+    monkeypatch.setattr(part_choice, "_STEPS", (96, 192))
+    monkeypatch.setattr(part_trial, "_exact", {})
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+class Words(nn.Module):
+    """A table with a padded row, looked up once; ``tied``: the head shares it; ``twice``: looked up again."""
+
+    def __init__(self, words: int = 500, *, tied: bool = False, twice: bool = False) -> None:
+        super().__init__()
+        self.words = nn.Embedding(words, 64, padding_idx=3)
+        self.mix = nn.Linear(64, 64)
+        self.head = nn.Linear(64, words if tied else 7)
+        self.twice = twice
+        if tied:
+            self.head.weight = self.words.weight
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x: Tensor = torch.tanh(self.mix(self.words(tokens)))
+        if self.twice:
+            x = x + self.words(tokens.flip(1))
+        result: Tensor = self.head(x)
+        return result
+
+
+def module_of(words: int = 500, *, tied: bool = False, twice: bool = False) -> Words:
+    torch.manual_seed(0)
+    return Words(words, tied=tied, twice=twice)
+
+
+def traced(module: nn.Module, optimizer: OptimizerSpec = SGD) -> TrainingStep:
+    tokens = torch.zeros(2, 12, dtype=torch.long)
+    return trace_training_step(module, tokens, loss=LOSS, optimizer=optimizer, in_parts=True)
+
+
+@cache
+def by_row(words: int = 500) -> TrainingStep:
+    """Of a table in parts; of one of few words, whole."""
+    step = traced(module_of(words))
+    assert step.forms is not None
+    taken = step.forms.by_row
+    return replace(step, graph=step.forms.graph(taken), kernels=step.forms.kernels(taken), forms=None)
+
+
+def op_of(graph: Graph) -> Op:
+    (op,) = [op for op in graph.ops if op.call.target == STORED_ROWS_SGD]
+    return op
+
+
+def write(path: Path, step: TrainingStep, seed: int | None) -> Plan:
+    of = hand_net.problem(step.graph, parameters_in_storage=True, kernels=step.kernels)
+    schedule = keep_everything(of) if seed is None else random_schedule(of, seed)
+    plan = hand_net.plan(
+        of, step.graph, schedule, optimizer=step.optimizer, loss=step.loss, slack=1.0, kernels=step.kernels
+    )
+    write_plan(path, plan, {value: raw_tensor(tensor) for value, tensor in step.tensors.items()})
+    return plan
+
+
+def batches(count: int) -> list[tuple[Tensor, Tensor]]:
+    """The padded row and others often, some rows twice, the first and the last."""
+    generator = torch.Generator().manual_seed(0)
+    made = []
+    for _ in range(count):
+        tokens = torch.randint(500, (2, 12), generator=generator)
+        tokens[0, :6] = torch.tensor([3, 3, 0, 499, 7, 7])
+        made.append((tokens, torch.randint(7, (2, 12), generator=generator)))
+    return made
+
+
+class Eager:
+    """Plain PyTorch."""
+
+    def __init__(self) -> None:
+        self.module = module_of()
+        self.optimizer = torch.optim.SGD(self.module.parameters(), lr=RATE)
+
+    def step(self, tokens: Tensor, targets: Tensor) -> float:
+        loss = F.cross_entropy(self.module(tokens).flatten(0, 1), targets.flatten())
+        self.optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        self.optimizer.step()
+        return loss.item()
+
+    def is_in(self, trainer: Trainer) -> bool:
+        trained = trainer.state_dict()
+        return all(same_bits(trained[name], item.detach()) for name, item in self.module.named_parameters())
+
+
+# --- the kernel -------------------------------------------------------------------------------
+
+SPECIAL = [0.0, -0.0, 1e-45, -1e-45, 3e38, -3e38, float("inf"), -float("inf"), float("nan"), 1.0]
+
+
+@pytest.mark.parametrize("rate", [0.05, 0.0, -0.0, -0.05, 1e-50, 3e38, float("inf"), float("nan")])
+@pytest.mark.parametrize("threads", [1, 2])
+def test_rows_get_the_bits_of_an_update_of_all(rate: float, threads: int) -> None:
+    torch.set_num_threads(threads)
+    generator = torch.Generator().manual_seed(0)
+    for width in (1, 10, 257):
+        table = torch.randn(40, width, generator=generator)
+        numbers = torch.randint(20, (3, 9), generator=generator)  # the other half stays untouched
+        gradient = torch.randn(3, 9, width, generator=generator)
+        for tensor in (table[:5], table[-5:], gradient[0, :5]):
+            tensor.copy_(torch.tensor(SPECIAL).repeat(5 * width)[: 5 * width].view(5, width))
+        stored = InRam(table.clone())
+        whole = torch.ops.aten.embedding_dense_backward.default(gradient, numbers, 40, 7, False)
+        table.add_(whole, alpha=-rate)
+        tables.stored_rows_sgd(stored, numbers, 40, width, torch.float32, gradient, rate, 7)
+        assert same_bits(table, stored.rows)
+        is_plain = rate in (0.05, 1e-50, 3e38) or str(rate) == "0.0"
+        touched = {*numbers.flatten().tolist()} - {7}
+        assert stored.asked == (sorted(touched) if is_plain else [*range(40)])
+
+
+def test_where_numbers_close_to_zero_are_flushed_every_row_is_updated() -> None:
+    if not torch.set_flush_denormal(True):
+        pytest.skip("this processor flushes none")
+    try:
+        stored = InRam(torch.full((4, 8), 1e-45))
+        numbers, gradient = torch.tensor([1]), torch.zeros(1, 8)
+        tables.stored_rows_sgd(stored, numbers, 4, 8, torch.float32, gradient, RATE, -1)
+    finally:
+        torch.set_flush_denormal(False)
+    assert stored.asked == [0, 1, 2, 3]
+
+
+def test_numbers_of_no_row_and_a_missing_page_file_are_refused() -> None:
+    gradient = torch.zeros(1, 8)
+    for wrong in (-1, 4):
+        with pytest.raises(IndexError, match="index out of range"):
+            tables.stored_rows_sgd(
+                InRam(torch.zeros(4, 8)), torch.tensor([wrong]), 4, 8, torch.float32, gradient, RATE, -1
+            )
+    with pytest.raises(ReplayError, match="row 3 of a table in storage is updated where no page file is"):
+        kernel(STORED_ROWS_SGD)(torch.tensor([3]), 4, 8, torch.float32, gradient, RATE, -1)
+
+
+# --- bits of whole steps ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("words", [500, 90])
+def test_any_schedule_gives_the_bits_of_plain_pytorch(words: int, tmp_path: Path) -> None:
+    torch.set_num_threads(2)  # tried at 2 and at 1
+    step = by_row(words)
+    assert len(op_of(step.graph).stored) == (6 if words == 500 else 1)
+    assert not any("sgd" in op.call.target for op in step.graph.ops if "words" in op.name and not op.stored)
+    for seed in (1, 2, None):
+        write(tmp_path / "p", step, seed)
+        report = verify(tmp_path / "p", module=module_of(words), steps=3, threads=(1, 2))
+        assert [comparison.difference for comparison in report.comparisons] == [None, None]
+
+
+def test_only_rows_that_are_looked_up_come_and_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    step = by_row()
+    write(tmp_path / "p", step, seed=None)
+    read, changed, fetched = list[tuple[str, int]](), list[tuple[str, int]](), set[str]()
+    read_row, change_row, read_into = PageFile.read_row, PageFile.change_row, PageFile.read_into
+
+    def noted_read(pages: PageFile, tensor: str, row: int, target: memoryview) -> None:
+        read.append((tensor, row))
+        read_row(pages, tensor, row, target)
+
+    def noted_change(pages: PageFile, tensor: str, row: int, change: Callable[..., None]) -> None:
+        changed.append((tensor, row))
+        change_row(pages, tensor, row, change)
+
+    def noted(pages: PageFile, tensor: str, target: memoryview) -> None:
+        fetched.add(tensor)
+        read_into(pages, tensor, target)
+
+    monkeypatch.setattr(PageFile, "read_row", noted_read)
+    monkeypatch.setattr(PageFile, "change_row", noted_change)
+    monkeypatch.setattr(PageFile, "read_into", noted)
+    eager, gradients = Eager(), dict[str, Tensor]()
+    with Trainer.open(tmp_path / "p", seed=1) as trainer:
+        for tokens, targets in batches(3):
+            read.clear()
+            changed.clear()
+            fetched.clear()
+            result = trainer.step(
+                tokens, targets, on_gradient=lambda name, it: gradients.update({name: it.clone()})
+            )
+            assert result.loss == eager.step(tokens, targets)
+            asked = set(tokens.flatten().tolist())
+            assert len(read) == len(asked)
+            assert len(changed) == len(asked - {3})  # of padding nothing changes
+            assert set(changed) <= set(read)
+            assert fetched.isdisjoint(step.graph.wholes[0].parts)
+            for name, item in eager.module.named_parameters():
+                assert item.grad is not None
+                assert same_bits(gradients[name], item.grad)
+        assert eager.is_in(trainer)
+
+
+def test_a_training_that_is_saved_and_goes_on_has_the_same_bits(tmp_path: Path) -> None:
+    write(tmp_path / "p", by_row(), seed=None)
+    eager = Eager()
+    for part in range(2):
+        with Trainer.open(tmp_path / "p", resume=tmp_path / "s" if part else None) as trainer:
+            for batch in batches(4)[2 * part : 2 * part + 2]:
+                assert trainer.step(*batch).loss == eager.step(*batch)
+            trainer.save(tmp_path / "s")
+            assert eager.is_in(trainer)
+
+
+@pytest.mark.parametrize("operation", ["pwrite", "preadv"])
+def test_what_strikes_among_the_rows_loses_no_committed_step(
+    operation: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path / "p", by_row(), seed=None)
+    eager, (first, second, _) = Eager(), batches(3)
+    change_row, rows, plain = PageFile.change_row, list[int](), getattr(os, operation)
+
+    def fails(*_: object) -> int:
+        raise OSError(errno.EIO, "Input/output error")
+
+    def at_the_fifth(pages: PageFile, tensor: str, row: int, change: Callable[..., None]) -> None:
+        rows.append(row)
+        with monkeypatch.context() as struck:
+            if len(rows) == 5:
+                struck.setattr(os, operation, fails)
+            change_row(pages, tensor, row, change)
+
+    with Trainer.open(tmp_path / "p", seed=1) as trainer:
+        trainer.step(*first)
+        eager.step(*first)
+        trainer.save(tmp_path / "s")
+        with monkeypatch.context() as struck:
+            struck.setattr(PageFile, "change_row", at_the_fifth)
+            with pytest.raises(PoetError, match=r"row \d+ of words.weight.* cannot be changed"):
+                trainer.step(*second)
+        assert getattr(os, operation) is plain
+        with pytest.raises(ReplayError, match=r"the trainer cannot go on: .* resume= from the last save"):
+            trainer.step(*second)
+    with Trainer.open(tmp_path / "p", resume=tmp_path / "s") as trainer:
+        assert trainer.step(*second).loss == eager.step(*second)
+        assert eager.is_in(trainer)
+
+
+# --- who chooses so ---------------------------------------------------------------------------
+
+
+def has_row_updates(step: TrainingStep) -> bool:
+    changes = () if step.forms is None else step.forms.by_row.values()
+    return any(op.updates for change in changes for op in change.ops.values() if op is not None)
+
+
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        OptimizerSpec("momentum", lr=RATE),
+        OptimizerSpec("adamw"),
+        OptimizerSpec("sgd", weight_decay=0.1),
+        OptimizerSpec("sgd", maximize=True),
+        OptimizerSpec("sgd", clip_value=1.0),
+        OptimizerSpec("sgd", clip_norm=1.0),
+        OptimizerSpec("sgd", groups=(ParameterGroup(("words*",), weight_decay=0.1),)),
+    ],
+    ids=lambda spec: f"{spec.name}, {spec.decay}, {spec.maximize}, {spec.clip_value}, {spec.clip_norm}",
+)
+def test_other_updates_are_of_the_whole_table(optimizer: OptimizerSpec) -> None:
+    assert not has_row_updates(traced(module_of(), optimizer))
+
+
+def test_a_group_of_its_own_has_its_own_rate() -> None:
+    spec = OptimizerSpec(
+        "sgd", lr=0.1, weight_decay=0.1, groups=(ParameterGroup(("words*",), lr=0.3, weight_decay=0.0),)
+    )
+    step = traced(module_of(), spec)
+    assert step.forms is not None
+    (change,) = step.forms.by_row.values()
+    (update,) = [op for op in change.ops.values() if op is not None and op.updates]
+    assert isinstance(rate := update.call.args[5], Symbol)
+    assert spec.hyperparameters(1)[rate.name] == 0.3
+
+
+def test_a_table_that_something_else_reads_is_updated_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not has_row_updates(traced(module_of(tied=True)))
+    assert not has_row_updates(traced(module_of(twice=True)))
+    assert has_row_updates(traced(module_of()))
+    monkeypatch.setattr(row_trial, "_is_exact", lambda width, threads: False)
+    assert not is_exact_by_row(64)
+    assert not has_row_updates(traced(module_of()))
+    with pytest.raises(ReplayError, match="updates rows of 64 numbers by themselves, which gives other bits"):
+        check_row_updates(by_row().graph)
+
+
+def prepared(home: Place = Place.STORAGE, device: str = "rpi4b-xnnpack", words: int = 3000) -> Prepared:
+    batch = torch.zeros(1, 2, dtype=torch.long)
+    return prepare(module_of(words), batch, device=device, loss=LOSS, optimizer=SGD, home=home)
+
+
+@pytest.mark.parametrize("home", [Place.STORAGE, Place.EITHER])
+def test_rows_are_updated_in_storage_where_ram_is_dear(home: Place) -> None:
+    of = prepared(home)
+    limits, options = Limits(ram_budget_bytes=256 << 10), SolveOptions(time_limit_seconds=3.0)
+    chosen, solution = solve_choosing(of, limits, options)
+    whole = solve(of.problem, limits, options)
+    assert solution.trace is not None
+    assert whole.trace is not None
+    assert solution.trace.joules < whole.trace.joules / 2
+    assert solution.bound_joules <= solution.trace.joules
+    op = op_of(chosen.step.graph)
+    costed = {each.name: each for each in chosen.problem.ops}[op.name]
+    assert costed.stored_updates == op.stored
+    assert solution.trace.written_bytes < whole.trace.written_bytes
+    assert "2 at most are updated there" in row_lines(chosen.step.graph)[0]
+
+
+def test_rows_are_offered_only_where_they_may_be_written() -> None:
+    def offers(of: Prepared, limits: Limits | None = None) -> bool:
+        alternatives = offered(of, limits or Limits()).alternatives
+        return any(op.stored_updates for each in alternatives for op in each.ops)
+
+    of = prepared()
+    assert offers(of)
+    assert offers(of, Limits(paging=False))
+    assert not offers(prepared(Place.RAM))
+    assert not offers(prepared(words=40))  # fewer bytes than the rows' pages
+    storage = of.profile.storage
+    assert storage is not None
+    erased = load_profile("stm32h743").storage
+    assert erased is not None
+    assert erased.erase is not None
+    profile = of.profile.model_copy(update={"storage": storage.model_copy(update={"erase": erased.erase})})
+    assert not offers(replace(of, profile=profile))
+
+
+def test_a_row_costs_a_read_and_a_write_of_its_pages() -> None:
+    of, profile = prepared(), load_profile("rpi4b-xnnpack")
+    chosen = with_choice(of, [each.name for each in offered(of, Limits()).alternatives])
+    op, storage = op_of(chosen.step.graph), profile.storage
+    assert storage is not None
+    cost, span_bytes = estimate(chosen.step.graph, profile).ops[op.name], 2 * storage.page_bytes.value
+    assert (cost.stored_reads, cost.stored_read_bytes) == (2, 2 * span_bytes)
+    assert (cost.stored_writes, cost.stored_written_bytes) == (2, 2 * span_bytes)
+    least_seconds = 2 * sum(
+        each.latency_seconds.value + span_bytes / each.bandwidth_bytes_per_second.value
+        for each in (storage.read, storage.write)
+    )
+    assert least_seconds < cost.seconds < least_seconds + 1e-3
+    here = on_host(
+        chosen.problem, chosen.step.kernels, HostStorage(read=Line(0.25, 0.0), write=Line(1.0, 1e-6))
+    )
+    known = chosen.step.kernels.of(op.name).seconds
+    assert here is not None
+    assert known is not None
+    seconds = {each.name: each for each in here.ops}[op.name].seconds
+    assert seconds == pytest.approx(known + 2 * 1.25 + 2 * span_bytes * 1e-6)
+
+
+# --- what is refused --------------------------------------------------------------------------
+
+
+def test_a_strangers_updates_are_refused() -> None:
+    graph = by_row().graph
+    op = op_of(graph)
+    (reader,) = [each for each in graph.ops if each.stored and each is not op]
+    update = next(each for each in graph.ops if each.call.target == "poet.sgd")
+
+    def with_ops(**wrong: Op) -> Graph:
+        own = {"op": op.name, "reader": reader.name, "update": update.name}
+        ops = {own[key]: each for key, each in wrong.items()}
+        return replace(graph, ops=tuple(ops.get(each.name, each) for each in graph.ops))
+
+    args = op.call.args
+    in_ram = replace(
+        update, call=Call("poet.sgd", (*update.call.args[:1], *args[4:5], *update.call.args[2:]))
+    )
+    assert in_ram != update
+    for wrong, message in (
+        ({"reader": replace(reader, repeatable=True)}, "are read from storage, where it may change"),
+        (
+            {"op": replace(op, updates=op.stored[1:])},
+            "reads rows from storage, which poet.stored_rows_sgd does not",
+        ),
+        ({"op": replace(op, call=Call(op.call.target, args[:4]))}, "does not say what rows it reads"),
+        (
+            {"op": replace(op, call=Call(op.call.target, (*args[:3], Symbol("dtype", "int32"), *args[4:])))},
+            "updates rows of 256 bytes in storage that are",
+        ),
+    ):
+        with pytest.raises(GraphError, match=message):
+            with_ops(**wrong)
+    assert "updates @" in graph.to_text()
