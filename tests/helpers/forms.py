@@ -6,10 +6,11 @@ import dataclasses
 import itertools
 import random
 from collections.abc import Iterator
+from typing import Any
 
 from helpers import oracle
 from poet.alternatives import with_names
-from poet.problem import Alternative, Limits, Problem, ProblemOp, Tensor, Transfer
+from poet.problem import Alternative, Limits, Place, Problem, ProblemOp, Tensor, Transfer
 from poet.schedule import Schedule
 from poet.simulator import simulate
 
@@ -118,6 +119,39 @@ def with_workspaces(problem: Problem, seed: int) -> Problem:
         problem,
         ops=ops,
         alternatives=tuple(Alternative(op.name, (_priced(op, rng),)) for op in lean),
+    )
+
+
+def with_row_updates(problem: Problem, seed: int) -> Problem:
+    """``problem`` between a look-up in a table and its update, which may read and write rows in storage."""
+    rng = random.Random(f"rows {problem.name} {seed}")
+
+    def cost() -> Transfer:
+        return Transfer(rng.choice([0.2, 0.5, 1.0]), rng.choice([0.3, 0.6, 1.5]))
+
+    home, ends = rng.choice([(Place.STORAGE, Place.STORAGE), (Place.EITHER, None)])
+    parts = tuple(
+        Tensor(f"rows{number}", rng.randint(1, 6), cost(), cost(), initially=home, finally_=ends)
+        for number in range(rng.randint(1, 2))
+    )
+    table, looked_up = tuple(part.name for part in parts), Tensor("looked up", 2, cost(), cost())
+    look = ProblemOp("look", table, ("looked up",), 0.4, 0.5)
+    update = ProblemOp("update", ("looked up", *table), (), 0.3, 0.4, updates=table, recomputable=False)
+    rows: dict[str, Any] = {"stored": table, "stored_reads": 2, "stored_read_bytes": 4}
+    by_row = (
+        ProblemOp("look", (), ("looked up",), 0.7, rng.choice([0.6, 1.2]), recomputable=False, **rows),
+        ProblemOp(
+            "update", ("looked up",), (), 0.8, rng.choice([0.6, 2.0]), recomputable=False, **rows,
+            stored_updates=table, stored_writes=2, stored_written_bytes=rng.randint(1, 6),
+        ),
+    )  # fmt: skip
+    return dataclasses.replace(
+        problem,
+        tensors=(*problem.tensors, *parts, looked_up),
+        ops=(look, *problem.ops, update),
+        alternatives=(*problem.alternatives, Alternative("rows", by_row)),
+        storage_capacity_bytes=None,
+        background_storage=False,
     )
 
 

@@ -386,7 +386,7 @@ class _Search:
             sizes = [t.storage_bytes for t in begun]
             room = self.problem.storage_capacity_bytes - sum(sizes)
         if self.limits.written_budget_bytes is not None:
-            room = min(room, self.limits.written_budget_bytes)
+            room = min(room, self.limits.written_budget_bytes - self.problem.row_written_bytes)
         return room
 
 

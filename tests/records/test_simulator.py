@@ -101,6 +101,21 @@ BY_ROW = Problem(
     "by row", (tensor("x"), tensor("t", 40, initially=Place.BOTH), tensor("a")),
     (op("R", "x", "a", stored=("t",), stored_read_bytes=8),),
 )  # fmt: skip
+ROWS = Problem(
+    "rows",
+    (
+        tensor("x"), tensor("t", 40, initially=Place.STORAGE, finally_=Place.STORAGE), tensor("a"),
+        tensor("b"),
+    ),
+    (
+        op("R", "x", "a", stored=("t",), stored_read_bytes=8, recomputable=False),
+        op(
+            "W", "x", "", stored=("t",), stored_read_bytes=8, recomputable=False,
+            stored_updates=("t",), stored_written_bytes=6,
+        ),
+        op("S", "x", "b", stored=("t",), recomputable=False),
+    ),
+)  # fmt: skip
 SHORT = "A:short -x B -a C:short -s -b U -c D !d -d"
 
 # rule, problem, a schedule that breaks it, limits, and the nearest schedule and limits that break none
@@ -146,6 +161,12 @@ CASES: list[tuple[str, Problem, str, Limits, str, Limits]] = [
     ("ram", FORMS, PLAIN, Limits(ram_budget_bytes=32), SHORT, Limits(ram_budget_bytes=29)),
     ("final", net(), PLAIN + " -p", Limits(), PLAIN, Limits()),
     ("stored", BY_ROW, "R", Limits(paging=False), "R", Limits()),
+    ("stale", ROWS, "W R S", Limits(), "R W S", Limits()),  # R means the old rows
+    ("stale", ROWS, "R S W", Limits(), "R W S", Limits()),  # S means the new ones
+    ("recompute", ROWS, "R W W S", Limits(), "R W S", Limits()),
+    ("recompute", ROWS, "R R W S", Limits(), "R W S", Limits()),
+    ("page_out", ROWS, "R W +t !t S", Limits(), "R W +t S", Limits()),
+    ("storage", ROWS, "R W S", Limits(written_budget_bytes=5), "R W S", Limits(written_budget_bytes=6)),
 ]  # fmt: skip
 
 
@@ -198,6 +219,82 @@ def test_an_op_reads_in_storage_what_lies_there_all_the_time() -> None:
         op("R", "x", "a", stored_read_bytes=1)
     of = Problem.from_json(BY_ROW.to_json())
     assert (of, BY_ROW.to_json()["version"], net().to_json()["version"]) == (BY_ROW, 5, 1)
+
+
+def test_rows_that_are_written_are_counted_and_keep_their_order() -> None:
+    trace = simulate(ROWS, steps("R W S"))
+    assert (trace.read_bytes, trace.written_bytes, trace.compute_seconds) == (16, 6, 6.0)
+    with pytest.raises(InvalidSchedule, match="step 1: op R reads rows of t after some were written"):
+        simulate(ROWS, steps("W R S"))
+    with pytest.raises(InvalidSchedule, match="step 1: op S reads rows of t before some were written"):
+        simulate(ROWS, steps("R S W"))
+    again = dataclasses.replace(ROWS.ops[1], name="V")
+    twice = dataclasses.replace(ROWS, ops=(*ROWS.ops[:2], again, ROWS.ops[2]))
+    assert verdict(twice, steps("R V W S")) == "order"
+    assert verdict(twice, steps("R W V S")) is None
+    assert verdict(twice, steps("R W S V")) == "stale"
+    either = tuple(
+        dataclasses.replace(t, initially=Place.EITHER, finally_=None) if t.name == "t" else t
+        for t in ROWS.tensors
+    )
+    assert simulate(dataclasses.replace(ROWS, tensors=either), steps("R W S")) == trace
+    of = Problem.from_json(ROWS.to_json())
+    assert (of, ROWS.to_json()["version"]) == (ROWS, 6)
+
+
+def test_rows_are_written_in_storage_alone() -> None:
+    x, a, (read, write, _) = tensor("x"), tensor("a"), ROWS.ops
+    table = tensor("t", 40, initially=Place.STORAGE, finally_=Place.STORAGE)
+    for tensors, ops, message in (
+        ((x, a, table), (write, op("O", "t", "a")), "op O has t in RAM, of which W writes rows in storage"),
+        (
+            (x, a, table),
+            (dataclasses.replace(read, recomputable=True), write),
+            "op R may run after W has written",
+        ),
+        ((x, tensor("t", initially=Place.BOTH)), (write,), "op W writes rows of t, which is not at home in"),
+        (
+            (x, dataclasses.replace(table, finally_=Place.RAM)),
+            (write,),
+            "op W writes rows of t, which is not at",
+        ),
+    ):
+        with pytest.raises(ProblemError, match=message):
+            Problem("rows", tensors, ops)
+    for fields, message in (
+        ({"recomputable": True}, "op W writes rows in storage: it runs once, and reads there as well"),
+        ({"stored": ()}, "op W: 8 stored_reads or bytes of them, or of no tensor"),
+        (
+            {"stored": (), "stored_read_bytes": 0},
+            "op W writes rows in storage: it runs once, and reads there",
+        ),
+        ({"stored_updates": ()}, "op W: 6 stored_writes or bytes of them, or of no tensor"),
+    ):
+        with pytest.raises(ProblemError, match=message):
+            dataclasses.replace(write, **fields)
+
+
+def test_an_alternative_may_write_rows_of_what_is_updated_without_it() -> None:
+    table, update = ROWS.tensors[1], op("W", "x t", "", updates=("t",), recomputable=False)
+    read, write, _ = ROWS.ops
+
+    def of(*forms: ProblemOp, omits: tuple[str, ...] = (), other: bool = False) -> Problem:
+        ops = (op("R", "x t", "a"), update) + ((op("O", "x", ""),) if other else ())
+        alternatives = (Alternative("rows", forms, omits),)
+        return Problem("rows", (tensor("x"), table, tensor("a")), ops, alternatives=alternatives)
+
+    assert verdict(of(read, write), steps("R:rows W:rows")) is None
+    assert verdict(of(read, write), steps("+t R W !t")) is None
+    late = dataclasses.replace(write, name="O")
+    assert verdict(of(read, late, omits=("W",), other=True), steps("R:rows O:rows")) is None
+    for forms, omits, message in (
+        ((read, update), (), "reads from t in storage, where it need not be"),
+        ((write,), (), "op R has t in RAM, of which W writes rows in storage"),
+        ((read,), ("W",), "op W updates tensors and cannot be left out"),
+        ((read, late), (), "it writes rows of other tensors than are updated without it"),
+    ):
+        with pytest.raises(ProblemError, match=message):
+            of(*forms, omits=omits, other=True)
 
 
 def test_an_old_content_in_storage_does_not_satisfy_the_end() -> None:

@@ -112,6 +112,55 @@ def test_a_row_comes_back_and_one_that_changed_is_noticed(
     by_row.close()
 
 
+@pytest.mark.parametrize("row_bytes", [12, 3584, 48 * 1024])
+def test_a_row_is_changed_where_it_lies(pages: PageFile, row_bytes: int, tmp_path: Path) -> None:
+    rows = 400_000 // row_bytes
+    data = memoryview(bytearray(content(rows * row_bytes, 9)))
+    slots = (PageSlot("t", 0, len(data)), PageSlot("u", -(-len(data) // 4096) * 4096, 5_000))
+    by_row = PageFile(
+        slots, path=tmp_path / "rows", folder=tmp_path, buffer_bytes=min(pages.buffer_bytes, 64 * 1024),
+        row_bytes={"t": row_bytes},
+    )  # fmt: skip
+    background = Background(by_row)
+    by_row.write("t", data)
+    by_row.write("u", content(5_000, 3))
+    target = memoryview(bytearray(len(data)))
+    for row, pager in (
+        (0, by_row),
+        (1, background),
+        (rows // 2, by_row),
+        (rows - 1, background),
+        (0, by_row),
+    ):
+
+        def changed(memory: memoryview, row: int = row) -> None:
+            assert memory == data[row * row_bytes : (row + 1) * row_bytes]
+            memory[1] = data[row * row_bytes + 1] = (memory[1] + 1) % 256
+
+        pager.change_row("t", row, changed)
+        by_row.read_row("t", row, target[:row_bytes])
+        assert target[:row_bytes] == data[row * row_bytes : (row + 1) * row_bytes]
+    by_row.read_into("t", target)
+    assert target == data
+    assert b"".join(map(bytes, by_row.pieces("t", 4))) == data
+    assert read(by_row, "u", 5_000) == content(5_000, 3)
+    with (tmp_path / "rows").open("r+b") as file:
+        file.seek(4096 + row_bytes)
+        file.write(bytes([data[row_bytes] ^ 1]))
+        file.flush()
+        os.fsync(file.fileno())
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    for use in (
+        lambda: by_row.change_row("t", 1, lambda memory: None),
+        lambda: by_row.read_into("t", target),
+        lambda: [*by_row.pieces("t", 4)],
+    ):
+        with pytest.raises(PageFileError, match="t came back with other bytes than were written"):
+            use()
+    background.close()
+    by_row.close()
+
+
 def test_another_file_that_changes_is_noticed(pages: PageFile, tmp_path: Path) -> None:
     other = tmp_path / "other"
     other.write_bytes(bytes(content(10)))

@@ -23,7 +23,7 @@ from poet.devices.load import load_profile
 from poet.errors import GraphError, PoetError, ReplayError
 from poet.frontend import part_choice
 from poet.frontend.trace import TrainingStep, trace_training_step
-from poet.graph import STORED_ROWS_SGD, Call, Graph, Op, Symbol
+from poet.graph import STORED_ROWS_SGD, Call, Graph, Op, Ref, Symbol
 from poet.optimizer import OptimizerSpec, ParameterGroup
 from poet.planning.prepared import Prepared, prepare
 from poet.planning.saves_choice import offered, solve_choosing, with_choice
@@ -421,13 +421,11 @@ def test_a_strangers_updates_are_refused() -> None:
         ops = {own[key]: each for key, each in wrong.items()}
         return replace(graph, ops=tuple(ops.get(each.name, each) for each in graph.ops))
 
-    args = op.call.args
-    in_ram = replace(
-        update, call=Call("poet.sgd", (*update.call.args[:1], *args[4:5], *update.call.args[2:]))
-    )
-    assert in_ram != update
+    args, table = op.call.args, Ref(op.stored[0])
+    in_ram = replace(update, call=Call("poet.sgd", (update.call.args[0], table, *update.call.args[2:])))
     for wrong, message in (
         ({"reader": replace(reader, repeatable=True)}, "are read from storage, where it may change"),
+        ({"update": in_ram}, r"rows of words.weight\[0:96\] are read from storage, where it may change"),
         (
             {"op": replace(op, updates=op.stored[1:])},
             "reads rows from storage, which poet.stored_rows_sgd does not",

@@ -318,6 +318,11 @@ def test_nor_where_the_forms_need_other_workspaces(seed: int) -> None:
     _judge_against_the_oracle(seed, tries_all=seed % 2 == 0, make=forms.with_workspaces)
 
 
+@pytest.mark.parametrize("seed", with_slow(range(1, 17), {3, 6}))
+def test_nor_where_rows_are_updated_in_storage(seed: int) -> None:
+    _judge_against_the_oracle(seed, tries_all=seed % 2 == 0, make=forms.with_row_updates)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(20, 30))
 @pytest.mark.parametrize("tries_all", [True, False])
