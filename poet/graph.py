@@ -331,6 +331,7 @@ def _check_stored(graph: Graph) -> None:
     persistent, updated = graph.persistent(), {name for op in graph.ops for name in op.updates}
     calls = [call for op in graph.ops for call in (op.call, op.recall) if call is not None]
     in_ram = {name for call in calls for name in graph.reads(call)} if updated else set[str]()
+    row_sizes_bytes: dict[str, int] = {}
     for op in readers:
         updates = op.stored if op.call.target == STORED_ROWS_SGD else ()
         if op.call.target not in _STORED_ARGUMENTS or op.repeat_call is not None or op.updates != updates:
@@ -345,6 +346,7 @@ def _check_stored(graph: Graph) -> None:
         ):
             raise GraphError(f"op {op.name} updates rows of {row_bytes} bytes in storage that are too large")
         whole = all(sizes_bytes[name] and sizes_bytes[name] % row_bytes == 0 for name in op.stored)
+        whole = whole and all(row_sizes_bytes.setdefault(name, row_bytes) == row_bytes for name in op.stored)
         if not whole or sum(sizes_bytes[name] for name in op.stored) != rows * row_bytes:
             raise GraphError(f"op {op.name} does not read rows of {row_bytes} bytes of a table of {rows}")
 

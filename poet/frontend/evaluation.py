@@ -1,13 +1,14 @@
 """The evaluation of a traced model: its forward pass and loss in evaluation mode, as a graph of its own.
 
 It stands beside the training step: the same inputs, and the same tensors across steps, those of the optimizer
-included, under the same names. Nothing that lives across steps is written.
+included, under the same names. Nothing that lives across steps is written. A table whose rows training reads
+where it lies in storage is read there as well.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, fx, nn
@@ -21,6 +22,7 @@ from poet.frontend.losses import loss_named
 from poet.frontend.lower import lower
 from poet.frontend.module_tensors import looks_at_contents, named_constants, own_tensors
 from poet.frontend.parts import in_parts_of
+from poet.frontend.row_reads import row_read_facts, row_reads, with_row_reads
 from poet.frontend.small_operators import small_operators
 from poet.frontend.trace import TrainingStep
 from poet.frontend.true_layouts import TrueLayouts
@@ -102,7 +104,22 @@ def trace_evaluation(
     if written:
         raise ModelError(f"in evaluation mode the model writes {written[0]}")
     graph = in_parts_of(beside, graph)
-    return EvaluationStep(*measured(with_lasting(graph, beside), times=measure))
+    return _by_row(EvaluationStep(*measured(with_lasting(graph, beside), times=measure)), beside)
+
+
+def _by_row(step: EvaluationStep, training: Graph) -> EvaluationStep:
+    """``step`` with look-ups by row in the tables of which ``training`` reads rows in storage."""
+    tables = {op.stored for op in training.ops if op.stored}
+    changes = [
+        change
+        for change in (row_reads(step.graph).values() if tables else ())
+        if any(op is not None and op.stored in tables for op in change.ops.values())
+    ]
+    if not changes:
+        return step
+    graph, own = with_row_reads(step.graph, changes), row_read_facts(step.graph, step.kernels, changes)
+    facts = tuple(own.get(op.name) or step.kernels.of(op.name) for op in graph.ops)
+    return EvaluationStep(graph, replace(step.kernels, ops=facts))
 
 
 def _shared_constants(

@@ -113,9 +113,7 @@ def row_read_facts(graph: Graph, kernels: KernelFacts, changes: Iterable[Change]
             own = (name for name in change.ops if (name in look_ups) != bool(op.updates))
             made[op.name] = OpFacts(
                 op.name,
-                workspace_bytes=peak_bytes(allocations, alignment_bytes=kernels.alignment_bytes)
-                if op.updates
-                else 0,
+                peak_bytes(allocations, alignment_bytes=kernels.alignment_bytes) if op.updates else 0,
                 seconds=None if seconds is None else share * sum(seconds[name] for name in own),
                 allocations=allocations if is_known else None,
             )
@@ -212,7 +210,8 @@ class _Index:
             return None
         result, looked_up = chain[-1].outputs[0], ends[0].looked_up
         assert result is not None
-        if not isinstance(looked_up, Ref) or self.graph.buffer_of(looked_up.value) in self.updated:
+        read = {self.graph.buffer_of(name) for name in ends[0].gradient.call.refs()}
+        if not isinstance(looked_up, Ref) or read & self.updated:
             return None
         for op, end in zip(chain, ends, strict=True):
             if (end.numbers, end.first, end.rows) != (op.call.args[1], first, self.rows_of(op)):
@@ -220,12 +219,9 @@ class _Index:
             first += self.rows_of(op)
         kind = self.types[result]
         row_bytes = kind.extent_bytes * kind.shape[-1] // kind.elements
-        is_small = kind.dtype == "float32" and row_bytes <= LARGEST_WRITTEN_ROW_BYTES
-        return (
-            ends
-            if is_small and self.types[looked_up.value] == kind and is_exact_by_row(kind.shape[-1])
-            else None
-        )
+        fits = kind.dtype == "float32" and row_bytes <= LARGEST_WRITTEN_ROW_BYTES
+        fits = fits and self.types[looked_up.value] == kind
+        return ends if fits and is_exact_by_row(kind.shape[-1]) else None
 
     def chain(self, op: Op) -> list[Op]:
         """The look-ups of one table from ``op`` on, each of which goes on from what the one before found.

@@ -16,6 +16,7 @@ from rich.console import Console
 from safetensors.torch import save
 
 from helpers import hand_net, strange
+from helpers.forms import with_row_updates
 from helpers.random_problems import mixed_problem
 from poet import codec
 from poet.errors import InputError
@@ -118,7 +119,9 @@ def problem_files(folder: Path) -> Subject:
     """poet-problem files, bounded, planned, some searched, and reported."""
     del folder
     bases = [(INSTANCES / name).read_bytes() for name in ("linear.m4.json", "transformer.m4.json")]
-    bases += [json.dumps(mixed_problem(seed).to_json()).encode() for seed in range(12)]
+    problems = [mixed_problem(seed) for seed in range(12)]
+    problems += [with_row_updates(mixed_problem(seed), seed) for seed in (1, 2)]
+    bases += [json.dumps(of.to_json()).encode() for of in problems]
     return bases, strange.mutated_json, use_problem, ".json"
 
 

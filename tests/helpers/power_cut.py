@@ -1,6 +1,6 @@
 """Kills a process that trains and saves after every step, at random instants, and looks at what is left.
 
-    PYTHONPATH=tests:tests/tools python tests/helpers/power_cut.py --trials 125 --folder cuts     500 kills
+    PYTHONPATH=tests:tests/tools python tests/helpers/power_cut.py --trials 125 --folder cuts     625 kills
     PYTHONPATH=tests:tests/tools python tests/helpers/power_cut.py --trials 125 --folder cuts --write
 
 With --folder it goes on where it was ended, and --write puts the table into docs/runtime-safety.md.
@@ -22,17 +22,18 @@ import signal
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import faults
 import torch
 from torch import Tensor
 
-from helpers import hand_net
+from helpers import hand_net, row_net
 from poet.runtime import Trainer
-from poet.schedule import PageIn, PageOut
+from poet.schedule import Compute, Free
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "runtime-safety.md"
 BEGIN, END = "<!-- cuts: begin -->\n", "<!-- cuts: end -->\n"
@@ -58,7 +59,20 @@ class Outcome:
     lost: list[str] = field(default_factory=list)
 
 
-def cut_power(folder: Path, trials: int, *, seed: int, background: bool, in_storage: bool) -> Outcome:
+KINDS: dict[str, Callable[[Path], object]] = {
+    **{
+        f"parameters in {'storage' if in_storage else 'RAM'}, {transfers} transfers": partial(
+            faults.write_net, background="background" in transfers, in_storage=in_storage
+        )
+        for transfers in ("blocking", "background")
+        for in_storage in (False, True)
+    },
+    "a table in storage, updated by row": lambda plan: row_net.write(plan, row_net.by_row(), seed=None),
+}
+"""Of plans, and what writes one."""
+
+
+def cut_power(folder: Path, trials: int, *, seed: int, kind: str) -> Outcome:
     """Make ``trials`` trials one after the other, each going on from what the one before left.
 
     What came of them stands in ``folder``; those that were made already are not made again.
@@ -66,7 +80,7 @@ def cut_power(folder: Path, trials: int, *, seed: int, background: bool, in_stor
     plan, state = folder / "plan.poet", folder / "state.safetensors"
     record = folder / "outcome.json"
     if not plan.exists():
-        faults.write_net(plan, background=background, in_storage=in_storage)
+        KINDS[kind](plan)
     truth, outcome = _Truth(plan), _read(record)
     for number in range(outcome.trials, trials):
         rng = random.Random(f"{seed} {number}")
@@ -113,7 +127,7 @@ class _Truth:
     def after(self, steps: int) -> dict[str, Tensor]:
         """The parameters after so many steps."""
         while len(self._after) <= steps:
-            self._trainer.step(*hand_net.batch(len(self._after) % BATCHES))
+            self._trainer.step(*_batch(self._trainer, len(self._after)))
             self._after.append(self._trainer.parameters())
         return self._after[steps]
 
@@ -145,7 +159,7 @@ def _train(plan: Path, state: Path, writer: int) -> None:
     with Trainer.open(plan, resume=state if state.exists() else None) as trainer:
         while True:
             os.write(writer, b"computing\n")
-            batch = hand_net.batch((trainer.steps + 1) % BATCHES)
+            batch = _batch(trainer, trainer.steps + 1)
             trainer.step(*batch, on_instruction=_Teller(trainer, writer))
             os.write(writer, b"saving\n")
             trainer.save(state)
@@ -153,15 +167,22 @@ def _train(plan: Path, state: Path, writer: int) -> None:
     os._exit(1)
 
 
+def _batch(trainer: Trainer, step: int) -> tuple[Tensor, ...]:
+    is_of_words = trainer.input_types[0].dtype == "int64"
+    return (row_net.batch if is_of_words else hand_net.batch)(step % BATCHES)
+
+
 class _Teller:
-    """Tells when a step begins and ends to page, so that a kill is known to have struck there."""
+    """Tells when a step begins and ends to page, or to work in storage, so that a kill struck there."""
 
     def __init__(self, trainer: Trainer, writer: int) -> None:
         self._schedule, self._writer = trainer.plan.schedule, writer
+        self._by_row = {op.name for op in trainer.plan.graph.ops if op.stored}
         self._is_paging = False
 
     def __call__(self, index: int) -> None:
-        is_paging = isinstance(self._schedule[index], PageIn | PageOut)
+        step = self._schedule[index]
+        is_paging = step.op in self._by_row if isinstance(step, Compute) else not isinstance(step, Free)
         if is_paging != self._is_paging:
             os.write(self._writer, b"paging\n" if is_paging else b"computing\n")
         self._is_paging = is_paging
@@ -172,33 +193,28 @@ def _same(found: dict[str, Tensor], expected: dict[str, Tensor]) -> bool:
 
 
 def main() -> int:
-    """Run the trials for parameters in RAM and in storage, blocking and in the background."""
+    """Run the trials for each of the kinds of plans."""
     parser = argparse.ArgumentParser(description=main.__doc__)
-    parser.add_argument("--trials", type=int, default=60, help="of each of the four kinds")
+    parser.add_argument("--trials", type=int, default=60, help="of each of the kinds")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--folder", type=Path, help="for what came of them, to go on from")
     parser.add_argument("--write", action="store_true", help="the table into docs/runtime-safety.md")
     given = parser.parse_args()
     torch.set_num_threads(1)
     outcomes: dict[str, Outcome] = {}
-    for background in (False, True):
-        for in_storage in (False, True):
-            kind = f"parameters in {'storage' if in_storage else 'RAM'}, "
-            kind += f"{'background' if background else 'blocking'} transfers"
-            with contextlib.ExitStack() as scopes:
-                if given.folder is None:
-                    folder = Path(scopes.enter_context(tempfile.TemporaryDirectory()))
-                else:
-                    folder = given.folder / kind.replace(", ", "-").replace(" ", "-")
-                    folder.mkdir(parents=True, exist_ok=True)
-                outcome = cut_power(
-                    folder, given.trials, seed=given.seed, background=background, in_storage=in_storage
-                )
-            cut = ", ".join(f"{count} {doing}" for doing, count in sorted(outcome.cut.items()))
-            print(f"{kind}: killed {outcome.trials} times ({cut}), {outcome.steps} steps committed, "
-                  f"{len(outcome.lost)} lost", flush=True)  # fmt: skip
-            print(*outcome.lost, sep="\n", end="")
-            outcomes[kind] = outcome
+    for kind in KINDS:
+        with contextlib.ExitStack() as scopes:
+            if given.folder is None:
+                folder = Path(scopes.enter_context(tempfile.TemporaryDirectory()))
+            else:
+                folder = given.folder / kind.replace(", ", "-").replace(" ", "-")
+                folder.mkdir(parents=True, exist_ok=True)
+            outcome = cut_power(folder, given.trials, seed=given.seed, kind=kind)
+        cut = ", ".join(f"{count} {doing}" for doing, count in sorted(outcome.cut.items()))
+        print(f"{kind}: killed {outcome.trials} times ({cut}), {outcome.steps} steps committed, "
+              f"{len(outcome.lost)} lost", flush=True)  # fmt: skip
+        print(*outcome.lost, sep="\n", end="")
+        outcomes[kind] = outcome
     if given.write:
         text = DOCUMENT.read_text()
         before, _, rest = text.partition(BEGIN)

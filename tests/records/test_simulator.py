@@ -8,6 +8,7 @@ import random
 from collections.abc import Callable, Iterator
 
 import pytest
+from helpers.forms import with_row_updates
 from helpers.random_problems import keep_bytes, mixed_problem, random_limits
 
 from poet.errors import InvalidSchedule, ProblemError
@@ -295,6 +296,31 @@ def test_an_alternative_may_write_rows_of_what_is_updated_without_it() -> None:
     ):
         with pytest.raises(ProblemError, match=message):
             of(*forms, omits=omits, other=True)
+
+
+def test_no_mutation_reads_rows_that_have_been_written() -> None:
+    """Whatever becomes of a schedule, the look-up comes once and before the update, or it is rejected."""
+    rng, accepted, rejected = random.Random(5), 0, 0
+    for seed in range(30):
+        of = with_row_updates(mixed_problem(seed, largest=5), seed).resolved({"rows"})
+        schedule = greedy(of, Limits(), seconds=0.0, seed=seed)
+        assert schedule is not None
+        for _ in range(12):
+            mutant = list(schedule)
+            step = mutant.pop(
+                next(i for i, step in enumerate(mutant) if step in (Compute("look"), Compute("update")))
+            )
+            for _ in range(rng.randint(1, 2)):
+                mutant.insert(rng.randrange(len(mutant) + 1), step)
+            rule = verdict(of, tuple(mutant))
+            runs = [step.op for step in mutant if isinstance(step, Compute)]
+            if rule is None:
+                accepted += 1
+                assert (runs.count("look"), runs.count("update")) == (1, 1)
+                assert runs.index("look") < runs.index("update")
+            rejected += rule is not None
+    assert accepted > 40
+    assert rejected > 150
 
 
 def test_an_old_content_in_storage_does_not_satisfy_the_end() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-TRIALS = 15  # of each of the four kinds
+TRIALS = 15  # of each of the kinds
 
 
 @pytest.mark.slow
@@ -28,6 +28,6 @@ def test_no_committed_step_is_lost() -> None:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     lines = done.stdout.splitlines()
-    assert len(lines) == 4
+    assert len(lines) == 5
     assert all(f"killed {TRIALS} times" in line and line.endswith(", 0 lost") for line in lines)
     assert sum("saving" in line for line in lines) >= 1  # kills did strike saves

@@ -6,45 +6,38 @@ import errno
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 
 import pytest
 import torch
-from helpers import hand_net
-from helpers.schedules import keep_everything, random_schedule
+from helpers.row_net import LOSS, RATE, SGD, by_row, module_of, traced, write
 from helpers.stored_table import InRam
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
+import poet
 from poet.devices.costs import estimate
 from poet.devices.host import HostStorage, Line, on_host
 from poet.devices.load import load_profile
 from poet.errors import GraphError, PoetError, ReplayError
 from poet.frontend import part_choice
-from poet.frontend.trace import TrainingStep, trace_training_step
+from poet.frontend.evaluation import trace_evaluation
+from poet.frontend.trace import TrainingStep
 from poet.graph import STORED_ROWS_SGD, Call, Graph, Op, Ref, Symbol
 from poet.optimizer import OptimizerSpec, ParameterGroup
 from poet.planning.prepared import Prepared, prepare
 from poet.planning.saves_choice import offered, solve_choosing, with_choice
-from poet.plans.plan_file import write_plan
-from poet.plans.training_plan import Plan
 from poet.problem import Limits, Place
 from poet.report.training import row_lines
 from poet.runtime import Trainer
 from poet.runtime.kernels import kernel, tables
 from poet.runtime.storage.page_file import PageFile
-from poet.runtime.storage.state import raw_tensor
 from poet.runtime.trials import part_trial, row_trial
 from poet.runtime.trials.row_trial import check_row_updates, is_exact_by_row
 from poet.runtime.trials.trial_bench import same_bits
 from poet.solution import SolveOptions
 from poet.solvers import solve
 from poet.verification import verify
-
-LOSS = "cross-entropy:dim=-1"
-RATE = 0.05
-SGD = OptimizerSpec("sgd", lr=RATE)
 
 
 @pytest.fixture(autouse=True)
@@ -60,58 +53,9 @@ def _tiny_ones_too(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     torch.set_num_threads(threads)
 
 
-class Words(nn.Module):
-    """A table with a padded row, looked up once; ``tied``: the head shares it; ``twice``: looked up again."""
-
-    def __init__(self, words: int = 500, *, tied: bool = False, twice: bool = False) -> None:
-        super().__init__()
-        self.words = nn.Embedding(words, 64, padding_idx=3)
-        self.mix = nn.Linear(64, 64)
-        self.head = nn.Linear(64, words if tied else 7)
-        self.twice = twice
-        if tied:
-            self.head.weight = self.words.weight
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        x: Tensor = torch.tanh(self.mix(self.words(tokens)))
-        if self.twice:
-            x = x + self.words(tokens.flip(1))
-        result: Tensor = self.head(x)
-        return result
-
-
-def module_of(words: int = 500, *, tied: bool = False, twice: bool = False) -> Words:
-    torch.manual_seed(0)
-    return Words(words, tied=tied, twice=twice)
-
-
-def traced(module: nn.Module, optimizer: OptimizerSpec = SGD) -> TrainingStep:
-    tokens = torch.zeros(2, 12, dtype=torch.long)
-    return trace_training_step(module, tokens, loss=LOSS, optimizer=optimizer, in_parts=True)
-
-
-@cache
-def by_row(words: int = 500) -> TrainingStep:
-    """Of a table in parts; of one of few words, whole."""
-    step = traced(module_of(words))
-    assert step.forms is not None
-    taken = step.forms.by_row
-    return replace(step, graph=step.forms.graph(taken), kernels=step.forms.kernels(taken), forms=None)
-
-
 def op_of(graph: Graph) -> Op:
     (op,) = [op for op in graph.ops if op.call.target == STORED_ROWS_SGD]
     return op
-
-
-def write(path: Path, step: TrainingStep, seed: int | None) -> Plan:
-    of = hand_net.problem(step.graph, parameters_in_storage=True, kernels=step.kernels)
-    schedule = keep_everything(of) if seed is None else random_schedule(of, seed)
-    plan = hand_net.plan(
-        of, step.graph, schedule, optimizer=step.optimizer, loss=step.loss, slack=1.0, kernels=step.kernels
-    )
-    write_plan(path, plan, {value: raw_tensor(tensor) for value, tensor in step.tensors.items()})
-    return plan
 
 
 def batches(count: int) -> list[tuple[Tensor, Tensor]]:
@@ -128,8 +72,8 @@ def batches(count: int) -> list[tuple[Tensor, Tensor]]:
 class Eager:
     """Plain PyTorch."""
 
-    def __init__(self) -> None:
-        self.module = module_of()
+    def __init__(self, words: int = 500) -> None:
+        self.module = module_of(words)
         self.optimizer = torch.optim.SGD(self.module.parameters(), lr=RATE)
 
     def step(self, tokens: Tensor, targets: Tensor) -> float:
@@ -194,6 +138,17 @@ def test_numbers_of_no_row_and_a_missing_page_file_are_refused() -> None:
 
 
 # --- bits of whole steps ----------------------------------------------------------------------
+
+
+def test_an_evaluation_reads_by_row_what_training_does() -> None:
+    tokens, module = torch.zeros(2, 12, dtype=torch.long), module_of()
+    found = trace_evaluation(module, tokens, by_row())
+    (reader,) = [op for op in found.graph.ops if op.stored]
+    assert reader.stored == op_of(by_row().graph).stored
+    assert reader.repeatable
+    assert {op.name for op in found.graph.ops} == {facts.name for facts in found.kernels.ops}
+    parted = trace_evaluation(module, tokens, traced(module))
+    assert not any(op.stored for op in parted.graph.ops)
 
 
 @pytest.mark.parametrize("words", [500, 90])
@@ -405,6 +360,28 @@ def test_a_row_costs_a_read_and_a_write_of_its_pages() -> None:
     assert known is not None
     seconds = {each.name: each for each in here.ops}[op.name].seconds
     assert seconds == pytest.approx(known + 2 * 1.25 + 2 * span_bytes * 1e-6)
+
+
+@pytest.mark.slow
+def test_a_plan_trains_by_row_and_evaluates_what_it_trained(tmp_path: Path) -> None:
+    planned = poet.plan(
+        module_of(3000), torch.zeros(1, 12, dtype=torch.long), device="rpi4b-xnnpack", ram="1MiB",
+        home="storage", loss=LOSS, optimizer=SGD, measure_host=False, time_limit_seconds=5.0,
+    )  # fmt: skip
+    assert op_of(planned.plan.graph)
+    planned.save(tmp_path / "p")
+    report = verify(tmp_path / "p", module=module_of(3000), steps=2, threads=(1, 2))
+    assert [comparison.difference for comparison in report.comparisons] == [None, None]
+    eager = Eager(3000)
+    with Trainer.open(tmp_path / "p", seed=1, arena="require") as trainer:
+        for tokens, targets in batches(3):
+            batch = tokens[:1], targets[:1]
+            assert trainer.step(*batch).loss == eager.step(*batch)
+        eager.module.eval()
+        with torch.no_grad():
+            loss = F.cross_entropy(eager.module(batch[0]).flatten(0, 1), batch[1].flatten())
+        assert trainer.evaluate([batch]).loss == loss.item()
+        assert eager.is_in(trainer)
 
 
 # --- what is refused --------------------------------------------------------------------------

@@ -1,0 +1,76 @@
+"""A small net with a trained table whose rows are read and updated where it lies in storage."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from helpers import hand_net
+from helpers.schedules import keep_everything, random_schedule
+from poet.frontend.trace import TrainingStep, trace_training_step
+from poet.optimizer import OptimizerSpec
+from poet.plans.plan_file import write_plan
+from poet.plans.training_plan import Plan
+from poet.runtime.storage.state import raw_tensor
+
+LOSS = "cross-entropy:dim=-1"
+RATE = 0.05
+SGD = OptimizerSpec("sgd", lr=RATE)
+
+
+class Words(nn.Module):
+    """A table with a padded row, looked up once; ``tied``: the head shares it; ``twice``: looked up again."""
+
+    def __init__(self, words: int = 500, *, tied: bool = False, twice: bool = False) -> None:
+        super().__init__()
+        self.words = nn.Embedding(words, 64, padding_idx=3)
+        self.mix = nn.Linear(64, 64)
+        self.head = nn.Linear(64, words if tied else 7)
+        self.twice = twice
+        if tied:
+            self.head.weight = self.words.weight
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x: Tensor = torch.tanh(self.mix(self.words(tokens)))
+        if self.twice:
+            x = x + self.words(tokens.flip(1))
+        result: Tensor = self.head(x)
+        return result
+
+
+def module_of(words: int = 500, *, tied: bool = False, twice: bool = False) -> Words:
+    torch.manual_seed(0)
+    return Words(words, tied=tied, twice=twice)
+
+
+def traced(module: nn.Module, optimizer: OptimizerSpec = SGD) -> TrainingStep:
+    tokens = torch.zeros(2, 12, dtype=torch.long)
+    return trace_training_step(module, tokens, loss=LOSS, optimizer=optimizer, in_parts=True)
+
+
+@cache
+def by_row(words: int = 500) -> TrainingStep:
+    """Of a table in parts; of one of few words, whole."""
+    step = traced(module_of(words))
+    assert step.forms is not None
+    taken = step.forms.by_row
+    return replace(step, graph=step.forms.graph(taken), kernels=step.forms.kernels(taken), forms=None)
+
+
+def batch(seed: int) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(90, (2, 12), generator=generator), torch.randint(7, (2, 12), generator=generator)
+
+
+def write(path: Path, step: TrainingStep, seed: int | None) -> Plan:
+    of = hand_net.problem(step.graph, parameters_in_storage=True, kernels=step.kernels)
+    schedule = keep_everything(of) if seed is None else random_schedule(of, seed)
+    plan = hand_net.plan(
+        of, step.graph, schedule, optimizer=step.optimizer, loss=step.loss, slack=1.0, kernels=step.kernels
+    )
+    write_plan(path, plan, {value: raw_tensor(tensor) for value, tensor in step.tensors.items()})
+    return plan
