@@ -35,7 +35,7 @@ from poet.runtime.storage.page_file import PageFile
 from poet.runtime.trials import part_trial, row_trial
 from poet.runtime.trials.row_trial import check_row_updates, is_exact_by_row
 from poet.runtime.trials.trial_bench import same_bits
-from poet.solution import SolveOptions
+from poet.solution import SolveOptions, Status
 from poet.solvers import solve
 from poet.verification import verify
 
@@ -306,13 +306,13 @@ def prepared(home: Place = Place.STORAGE, device: str = "rpi4b-xnnpack", words: 
 @pytest.mark.parametrize("home", [Place.STORAGE, Place.EITHER])
 def test_rows_are_updated_in_storage_where_ram_is_dear(home: Place) -> None:
     of = prepared(home)
-    limits, options = Limits(ram_budget_bytes=256 << 10), SolveOptions(time_limit_seconds=3.0)
+    limits, options = Limits(ram_budget_bytes=256 << 10), SolveOptions(time_limit_seconds=1.0)
     chosen, solution = solve_choosing(of, limits, options)
     whole = solve(of.problem, limits, options)
     assert solution.trace is not None
     assert whole.trace is not None
     assert solution.trace.joules < whole.trace.joules / 2
-    assert solution.bound_joules <= solution.trace.joules
+    assert solution.status is Status.OPTIMAL
     op = op_of(chosen.step.graph)
     costed = {each.name: each for each in chosen.problem.ops}[op.name]
     assert costed.stored_updates == op.stored
