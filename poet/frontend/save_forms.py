@@ -3,7 +3,7 @@
 Backward may read what plain training saves, or a short form, tensor by tensor; and ops that decide in how
 little RAM the step can run may do so in more blocks (`poet.frontend.finer_blocks`). A gradient that is copied
 over what it is made from, block by block, may be made apart instead (`poet.frontend.in_place_choice`). A
-look-up may read rows of its table in storage (`poet.frontend.row_reads`).
+look-up may read rows of its table in storage, and what trains it update them (`poet.frontend.row_reads`).
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ class SaveForms:
         taken_over: what is, in every form.
         apart: what an op of ``taken_over`` needs that makes its result apart, for those that would copy it.
         finer: ops in more blocks, by name; none of them is of ``changes``. ``long`` and ``short`` have none.
-        by_row: likewise, look-ups in one table that read its rows in storage, by the first of them.
+        by_row: likewise, look-ups in one table that read its rows in storage, and what updates them there, by
+            the first of them.
         changes: what may be saved in short form, by the op that makes the long one.
     """
 

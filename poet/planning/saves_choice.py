@@ -2,7 +2,8 @@
 
 A short form of what backward reads, and an op in more blocks (`poet.frontend.finer_blocks`), take less RAM
 and more work, by as much as the device's profile says: where there is RAM for the others, a plan keeps them.
-A look-up in a table that is never written may read rows where it lies in storage: less is fetched.
+A look-up in a table may read rows where it lies in storage, and plain SGD may update them there: less comes
+and goes.
 What is copied over the operand that it is made from is made apart instead, where keeping everything leaves
 room for both.
 Steps of micro-batches, and plans for several budgets in one file, compute one graph, in which all that can be
