@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from helpers import hand_net
+from helpers.pace import with_slow
 from helpers.schedules import keep_everything, random_schedule
 from helpers.stored_table import InRam
 from torch import Tensor, nn
@@ -161,7 +162,7 @@ def test_without_a_page_file_no_row_is_read() -> None:
 # --- bits -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", NETS)
+@pytest.mark.parametrize("name", with_slow(NETS, {"decoder"}))
 def test_any_schedule_gives_the_bits_of_plain_pytorch(name: str, tmp_path: Path) -> None:
     torch.set_num_threads(2)  # tried at 2 and at 1
     step = by_row(name)
