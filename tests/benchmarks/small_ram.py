@@ -1,7 +1,7 @@
 """Steps of microcontroller nets in little RAM: plan, bound, what is open, and why a search ended.
 
     python tests/benchmarks/small_ram.py [--only NAME ...] [--devices NAME ...] [--shares 0.3 ...]
-                                         [--time-limit 30] [--rows FILE] [--fresh]
+                                         [--time-limit 60] [--rows FILE] [--fresh]
 
 Traces the nets of `helpers.tiny_nets` in batches of one, costs their steps on each device and plans them
 for budgets between the least that any schedule needs (0) and what keeping everything takes (1). Problems,
@@ -256,7 +256,7 @@ def main(arguments: Iterable[str] | None = None) -> None:
     parser.add_argument("--only", nargs="+", choices=NETS, default=list(NETS))
     parser.add_argument("--devices", nargs="+", choices=DEVICES, default=list(DEVICES))
     parser.add_argument("--shares", nargs="+", type=float, default=list(SHARES))
-    parser.add_argument("--time-limit", type=float, default=30.0, help="seconds of a core for each search")
+    parser.add_argument("--time-limit", type=float, default=60.0, help="seconds of a core for each search")
     parser.add_argument("--rows", type=Path, default=BUILD / "rows.jsonl", help="where searches are kept")
     parser.add_argument("--fresh", action="store_true", help="forget earlier searches")
     parser.add_argument("--make", action="store_true", help=argparse.SUPPRESS)  # problem files alone
