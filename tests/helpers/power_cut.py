@@ -31,7 +31,7 @@ import faults
 import torch
 from torch import Tensor
 
-from helpers import hand_net, row_net
+from helpers import hand_net, part_nets, row_net
 from poet.runtime import Trainer
 from poet.schedule import Compute, Free
 
@@ -67,7 +67,7 @@ KINDS: dict[str, Callable[[Path], object]] = {
         for transfers in ("blocking", "background")
         for in_storage in (False, True)
     },
-    "a table in storage, updated by row": lambda plan: row_net.write(plan, row_net.by_row(), seed=None),
+    "a table in storage, updated by row": lambda plan: part_nets.write(plan, row_net.by_row(), seed=None),
 }
 """Of plans, and what writes one."""
 

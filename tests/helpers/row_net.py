@@ -4,18 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cache
-from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
-from helpers import hand_net
-from helpers.schedules import keep_everything, random_schedule
 from poet.frontend.trace import TrainingStep, trace_training_step
 from poet.optimizer import OptimizerSpec
-from poet.plans.plan_file import write_plan
-from poet.plans.training_plan import Plan
-from poet.runtime.storage.state import raw_tensor
 
 LOSS = "cross-entropy:dim=-1"
 RATE = 0.05
@@ -64,13 +58,3 @@ def by_row(words: int = 500) -> TrainingStep:
 def batch(seed: int) -> tuple[Tensor, Tensor]:
     generator = torch.Generator().manual_seed(seed)
     return torch.randint(90, (2, 12), generator=generator), torch.randint(7, (2, 12), generator=generator)
-
-
-def write(path: Path, step: TrainingStep, seed: int | None) -> Plan:
-    of = hand_net.problem(step.graph, parameters_in_storage=True, kernels=step.kernels)
-    schedule = keep_everything(of) if seed is None else random_schedule(of, seed)
-    plan = hand_net.plan(
-        of, step.graph, schedule, optimizer=step.optimizer, loss=step.loss, slack=1.0, kernels=step.kernels
-    )
-    write_plan(path, plan, {value: raw_tensor(tensor) for value, tensor in step.tensors.items()})
-    return plan

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
-from helpers import hand_net
-from helpers.schedules import keep_everything, random_schedule
+from helpers import part_nets
 from torch import Tensor, nn
 
 from poet.errors import InputError, ModelError, ReplayError
@@ -16,11 +16,9 @@ from poet.frontend import strips as frontend_strips
 from poet.frontend.trace import TrainingStep, trace_training_step
 from poet.micro import MicroBatches
 from poet.optimizer import OptimizerSpec
-from poet.plans.plan_file import read_plan, write_plan
-from poet.plans.training_plan import Plan
+from poet.plans.plan_file import read_plan
 from poet.runtime import Trainer
 from poet.runtime.kernels import logits
-from poet.runtime.storage.state import raw_tensor
 from poet.runtime.trials import logits_trial
 from poet.verification import verify
 
@@ -82,14 +80,7 @@ def traced(
     )
 
 
-def write(path: Path, step: TrainingStep, seed: int | None, *, in_storage: bool = False) -> Plan:
-    of = hand_net.problem(step.graph, parameters_in_storage=in_storage, kernels=step.kernels)
-    schedule = keep_everything(of) if seed is None else random_schedule(of, seed)
-    plan = hand_net.plan(
-        of, step.graph, schedule, optimizer=step.optimizer, loss=step.loss, slack=1.0, kernels=step.kernels
-    )
-    write_plan(path, plan, {value: raw_tensor(tensor) for value, tensor in step.tensors.items()})
-    return plan
+write = partial(part_nets.write, in_storage=False)
 
 
 def targets_of(step: TrainingStep) -> set[str]:

@@ -8,15 +8,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from helpers import hand_net
-from helpers.schedules import keep_everything, random_schedule
+from helpers.part_nets import tiny_parts, write
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from poet.calls import Blank, Call, TensorType, contiguous
 from poet.errors import GraphError, ModelError, ReplayError
 from poet.files.tensorfile import TensorFile
-from poet.frontend import part_choice
 from poet.frontend.evaluation import trace_evaluation
 from poet.frontend.part_choice import with_parts
 from poet.frontend.part_uses import blanked
@@ -27,14 +25,12 @@ from poet.micro import MicroBatches
 from poet.named import Joined, named_parameters, trained_in_words
 from poet.optimizer import OptimizerSpec
 from poet.planning.exported import export_state
-from poet.plans.plan_file import read_plan, write_plan
-from poet.plans.training_plan import Plan
+from poet.plans.plan_file import read_plan
 from poet.random_batches import random_batch
 from poet.report.data import parts_data
 from poet.report.training import part_lines
 from poet.runtime import Trainer
 from poet.runtime.steps.joining import joined
-from poet.runtime.storage.state import raw_tensor
 from poet.runtime.trials import part_trial
 from poet.runtime.trials.part_trial import is_exact_in_parts
 from poet.verification import verify
@@ -43,15 +39,8 @@ from poet.wholes import Axis, PartedCall, Whole, check_whole, cuts_of
 
 @pytest.fixture(autouse=True)
 def _tiny_ones_too(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(part_choice, "LEAST_BYTES", 2048)
-    monkeypatch.setattr(part_choice, "LEAST_SHARE", 0.0)
-    monkeypatch.setattr(part_choice, "_LEAST_PART_BYTES", 1024)
-    monkeypatch.setattr(part_choice, "_STEPS", (8, 16))
-    monkeypatch.setattr(part_trial, "_exact", {})
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+    with tiny_parts(monkeypatch, least_bytes=2048, steps=(8, 16)):
+        yield
 
 
 class Products(nn.Module):
@@ -94,16 +83,6 @@ def traced(
 
 def in_parts(graph: Graph) -> dict[str, int]:
     return {item.name: len(item.parts) for item in named_parameters(graph) if item.content.bounds}
-
-
-def write(path: Path, step: TrainingStep, *, seed: int | None, in_storage: bool = True) -> Plan:
-    of = hand_net.problem(step.graph, parameters_in_storage=in_storage, kernels=step.kernels)
-    schedule = keep_everything(of) if seed is None else random_schedule(of, seed)
-    plan = hand_net.plan(
-        of, step.graph, schedule, optimizer=step.optimizer, loss=step.loss, slack=1.0, kernels=step.kernels
-    )
-    write_plan(path, plan, {value: raw_tensor(tensor) for value, tensor in step.tensors.items()})
-    return plan
 
 
 EXPECTED = {

@@ -11,7 +11,8 @@ import pytest
 import torch
 from helpers import hand_net
 from helpers.pace import with_slow
-from helpers.schedules import keep_everything, random_schedule
+from helpers.part_nets import tiny_parts, write
+from helpers.schedules import random_schedule
 from helpers.stored_table import InRam
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -22,7 +23,6 @@ from poet.devices.costs import estimate
 from poet.devices.host import HostStorage, Line, on_host
 from poet.devices.load import load_profile
 from poet.errors import GraphError, InputError, ProfileError, ReplayError
-from poet.frontend import part_choice
 from poet.frontend.row_reads import row_reads
 from poet.frontend.trace import TrainingStep, trace_training_step
 from poet.graph import Call, Graph, Op, Ref, Symbol, stored_row_bytes
@@ -30,16 +30,13 @@ from poet.named import bounds_of
 from poet.optimizer import OptimizerSpec
 from poet.planning.prepared import Prepared, prepare
 from poet.planning.saves_choice import offered, solve_choosing, with_choice
-from poet.plans.plan_file import read_plan, write_plan
-from poet.plans.training_plan import Plan
+from poet.plans.plan_file import read_plan
 from poet.problem import Limits, Place, Problem, ProblemOp, Transfer
 from poet.problem import Tensor as Held
 from poet.report.training import row_lines
 from poet.runtime import Trainer
 from poet.runtime.kernels import kernel, tables
 from poet.runtime.storage.page_file import PageFile
-from poet.runtime.storage.state import raw_tensor
-from poet.runtime.trials import part_trial
 from poet.solution import SolveOptions, Status
 from poet.solvers import solve
 from poet.solvers.search.choices import least_with_transfers
@@ -48,15 +45,8 @@ from poet.verification import verify
 
 @pytest.fixture(autouse=True)
 def _tiny_ones_too(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(part_choice, "LEAST_BYTES", 24 * 1024)
-    monkeypatch.setattr(part_choice, "LEAST_SHARE", 0.0)
-    monkeypatch.setattr(part_choice, "_LEAST_PART_BYTES", 1024)
-    monkeypatch.setattr(part_choice, "_STEPS", (96, 192))
-    monkeypatch.setattr(part_trial, "_exact", {})
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+    with tiny_parts(monkeypatch):
+        yield
 
 
 class Looked(nn.Module):
@@ -113,16 +103,6 @@ def by_row(name: str) -> TrainingStep:
 
 def readers(graph: Graph) -> list[Op]:
     return [op for op in graph.ops if op.stored]
-
-
-def write(path: Path, step: TrainingStep, seed: int | None) -> Plan:
-    of = hand_net.problem(step.graph, parameters_in_storage=True, kernels=step.kernels)
-    schedule = keep_everything(of) if seed is None else random_schedule(of, seed)
-    plan = hand_net.plan(
-        of, step.graph, schedule, optimizer=step.optimizer, loss=step.loss, slack=1.0, kernels=step.kernels
-    )
-    write_plan(path, plan, {value: raw_tensor(tensor) for value, tensor in step.tensors.items()})
-    return plan
 
 
 def part_of(step: TrainingStep, row: int) -> list[tuple[str, int]]:

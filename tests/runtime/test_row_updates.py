@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from helpers.row_net import LOSS, RATE, SGD, by_row, module_of, traced, write
+from helpers.part_nets import tiny_parts, write
+from helpers.row_net import LOSS, RATE, SGD, by_row, module_of, traced
 from helpers.stored_table import InRam
 from torch import Tensor
 from torch.nn import functional as F
@@ -20,7 +21,6 @@ from poet.devices.costs import estimate
 from poet.devices.host import HostStorage, Line, on_host
 from poet.devices.load import load_profile
 from poet.errors import GraphError, PoetError, ReplayError
-from poet.frontend import part_choice
 from poet.frontend.evaluation import trace_evaluation
 from poet.frontend.trace import TrainingStep
 from poet.graph import STORED_ROWS_SGD, Call, Graph, Op, Ref, Symbol
@@ -32,7 +32,7 @@ from poet.report.training import row_lines
 from poet.runtime import Trainer
 from poet.runtime.kernels import kernel, tables
 from poet.runtime.storage.page_file import PageFile
-from poet.runtime.trials import part_trial, row_trial
+from poet.runtime.trials import row_trial
 from poet.runtime.trials.row_trial import check_row_updates, is_exact_by_row
 from poet.runtime.trials.trial_bench import same_bits
 from poet.solution import SolveOptions, Status
@@ -42,15 +42,8 @@ from poet.verification import verify
 
 @pytest.fixture(autouse=True)
 def _tiny_ones_too(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(part_choice, "LEAST_BYTES", 24 * 1024)
-    monkeypatch.setattr(part_choice, "LEAST_SHARE", 0.0)
-    monkeypatch.setattr(part_choice, "_LEAST_PART_BYTES", 1024)
-    monkeypatch.setattr(part_choice, "_STEPS", (96, 192))
-    monkeypatch.setattr(part_trial, "_exact", {})
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+    with tiny_parts(monkeypatch):
+        yield
 
 
 def op_of(graph: Graph) -> Op:

@@ -9,26 +9,22 @@ from pathlib import Path
 
 import pytest
 import torch
-from helpers import hand_net
-from helpers.schedules import keep_everything, random_schedule
+from helpers.part_nets import tiny_parts, write
 from torch import Tensor, nn
 from torch.nn import functional as F
 from zoo.decoder import ADAPTERS, Decoder
 
 from poet.calls import Blank, Call, contiguous
 from poet.errors import GraphError, InputError, ReplayError
-from poet.frontend import part_choice
 from poet.frontend.evaluation import trace_evaluation
 from poet.frontend.part_choice import with_parts
 from poet.frontend.trace import TrainingStep, trace_training_step
 from poet.optimizer import OptimizerSpec
-from poet.plans.plan_file import read_plan, write_plan
-from poet.plans.training_plan import Plan
+from poet.plans.plan_file import read_plan
 from poet.random_batches import random_batch
 from poet.runtime import Trainer
 from poet.runtime.kernels import tables
 from poet.runtime.storage.page_file import PageFile
-from poet.runtime.storage.state import raw_tensor
 from poet.runtime.trials import part_trial
 from poet.runtime.trials.part_trial import is_exact_in_parts
 from poet.verification import verify
@@ -37,15 +33,8 @@ from poet.wholes import Axis, PartedCall, Whole, cuts_of
 
 @pytest.fixture(autouse=True)
 def _tiny_ones_too(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(part_choice, "LEAST_BYTES", 24 * 1024)
-    monkeypatch.setattr(part_choice, "LEAST_SHARE", 0.0)
-    monkeypatch.setattr(part_choice, "_LEAST_PART_BYTES", 1024)
-    monkeypatch.setattr(part_choice, "_STEPS", (96, 192))
-    monkeypatch.setattr(part_trial, "_exact", {})
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+    with tiny_parts(monkeypatch):
+        yield
 
 
 class Tied(nn.Module):
@@ -87,16 +76,6 @@ def traced(
         in_parts=in_parts,
         measure=in_parts,
     )
-
-
-def write(path: Path, step: TrainingStep, seed: int | None, *, in_storage: bool = True) -> Plan:
-    of = hand_net.problem(step.graph, parameters_in_storage=in_storage, kernels=step.kernels)
-    schedule = keep_everything(of) if seed is None else random_schedule(of, seed)
-    plan = hand_net.plan(
-        of, step.graph, schedule, optimizer=step.optimizer, loss=step.loss, slack=1.0, kernels=step.kernels
-    )
-    write_plan(path, plan, {value: raw_tensor(tensor) for value, tensor in step.tensors.items()})
-    return plan
 
 
 def axes(step: TrainingStep) -> dict[str, list[str]]:

@@ -340,7 +340,7 @@ def use_profile(path: Path) -> str:
 
 
 def _plans(folder: Path) -> list[bytes]:
-    from helpers import hand_net, row_net
+    from helpers import hand_net, part_nets, row_net
     from helpers.schedules import random_schedule
     from test_runtime import write_small
 
@@ -352,7 +352,7 @@ def _plans(folder: Path) -> list[bytes]:
     for seed, optimizer in ((1, "momentum"), (2, "adamw")):
         write_small(path, optimizer, seed, share=0.5)
         plans.append(path.read_bytes())
-    row_net.write(path, row_net.by_row(30), seed=None)
+    part_nets.write(path, row_net.by_row(30), seed=None)
     plans.append(path.read_bytes())
     path.unlink()
     return plans

@@ -9,7 +9,7 @@ from poet.plans.plan_parts import PageSlot
 from poet.plans.training_plan import Plan
 from poet.problem import Place
 from poet.runtime.storage.background import Pager
-from poet.runtime.storage.page_file import ChangeRow
+from poet.runtime.storage.transfers import ChangeRow
 
 EVALUATION = "evaluation/"
 ACCUMULATION = "accumulation/"

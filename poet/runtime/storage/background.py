@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from poet.errors import PageFileError
-from poet.runtime.storage.page_file import ChangeRow, PageFile
+from poet.runtime.storage.page_file import PageFile
+from poet.runtime.storage.transfers import ChangeRow
 
 _STACK_BYTES = 256 * 1024
 """Of the thread: it only moves bytes, and the default of 8 MiB would count against a data limit."""

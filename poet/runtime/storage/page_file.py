@@ -11,7 +11,6 @@ checksum of its own, of 4 bytes; a row that changes is written with what else is
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import fcntl
 import mmap
 import os
@@ -19,24 +18,18 @@ import secrets
 import stat
 import zlib
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 from poet.errors import PageFileError
 from poet.plans.page_slots import SLOT_ALIGNMENT_BYTES
 from poet.plans.plan_parts import PageSlot
-from poet.runtime.storage.pieces import PIECE_BYTES
+from poet.runtime.storage.transfers import CachedTransfers, ChangeRow, DirectTransfers, Transfers, aligned
 from poet.units import format_bytes
 
 MAGIC = b"poet page file, version 1\n"
 _HEADER_BYTES = SLOT_ALIGNMENT_BYTES
-_CHUNK_BYTES = 4 * 1024 * 1024  # of the page cache at a time
-_SYNC_WRITTEN = 7  # sync_file_range(2): wait before, write, wait after
-
-ChangeRow = Callable[[memoryview], None]
-"""Changes the bytes of a row where they lie."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +75,8 @@ class PageFile:
         self._slots = {slot.tensor: slot for slot in slots}
         self._written: dict[str, _Written] = {}  # per tensor
         self._row_bytes = dict(row_bytes or {})
-        self._elsewhere: dict[str, tuple[_Transfers, int]] = {}  # per tensor that lies in another file: where
-        self._others: dict[int, tuple[int, _Transfers]] = {}  # such files, by their number
+        self._elsewhere: dict[str, tuple[Transfers, int]] = {}  # per tensor that lies in another file: where
+        self._others: dict[int, tuple[int, Transfers]] = {}  # such files, by their number
         self._named = path is not None
         self.path = path if path is not None else folder / f".poet-pages-{secrets.token_hex(8)}"
         self._file, is_direct = self._open(wants_direct=buffer_bytes > 0)
@@ -209,7 +202,7 @@ class PageFile:
         if found.rows != written.checksums:
             raise self._changed(tensor)
 
-    def _place_of(self, tensor: str) -> tuple[_Transfers, int]:
+    def _place_of(self, tensor: str) -> tuple[Transfers, int]:
         slot = self._slots[tensor]
         return self._elsewhere.get(tensor, (self._transfers, _HEADER_BYTES + slot.offset_bytes))
 
@@ -255,8 +248,8 @@ class PageFile:
         row_bytes = self._row_bytes.get(tensor, len(data))
         self._written[tensor] = _Written(len(data), row_bytes, _checksums(data, row_bytes))
 
-    def _transfers_of(self, file: int) -> _Transfers:
-        return _Cached(file) if self._buffer is None else _Direct(file, self._buffer)
+    def _transfers_of(self, file: int) -> Transfers:
+        return CachedTransfers(file) if self._buffer is None else DirectTransfers(file, self._buffer)
 
     @property
     def is_background(self) -> bool:
@@ -318,7 +311,7 @@ class PageFile:
     def _reserve(self, slots: Mapping[str, PageSlot]) -> None:
         """Make the file as large as the slots need."""
         size_bytes = _HEADER_BYTES + max(
-            (_aligned(slot.offset_bytes + slot.size_bytes) for slot in slots.values()), default=0
+            (aligned(slot.offset_bytes + slot.size_bytes) for slot in slots.values()), default=0
         )
         try:
             os.ftruncate(self._file, size_bytes)
@@ -361,126 +354,3 @@ def _checksums(data: memoryview, row_bytes: int) -> array[int]:
     found = _Checksums(row_bytes)
     found.add(data)
     return found.rows
-
-
-class _Transfers(Protocol):
-    """Copies whole byte ranges, or raises OSError."""
-
-    def write(self, offset: int, data: memoryview) -> None: ...
-
-    def read(self, offset: int, target: memoryview) -> None: ...
-
-    def change(self, offset: int, size_bytes: int, change: ChangeRow) -> None:
-        """Write bytes again as ``change`` leaves them."""
-
-    def piece(self, offset: int, size_bytes: int, unit_bytes: int) -> memoryview:
-        """The next bytes, as many as the memory for them takes, whole units unless they are the last."""
-
-
-class _Direct:
-    """Past the page cache: aligned offsets, sizes and memory, by way of a bounce buffer."""
-
-    def __init__(self, file: int, buffer: memoryview) -> None:
-        self._file, self._buffer = file, buffer
-
-    def write(self, offset: int, data: memoryview) -> None:
-        step = len(self._buffer)
-        for start in range(0, len(data), step):
-            part = data[start : start + step]
-            self._buffer[: len(part)] = part
-            _write_whole(self._file, self._buffer[: _aligned(len(part))], offset + start)
-
-    def read(self, offset: int, target: memoryview) -> None:
-        done = 0
-        while done < len(target):
-            before = (offset + done) % SLOT_ALIGNMENT_BYTES  # in another file it may begin anywhere
-            end = min(before + len(target) - done, len(self._buffer))
-            _read_whole(self._file, self._buffer[: _aligned(end)], offset + done - before, wanted_bytes=end)
-            target[done : done + end - before] = self._buffer[before:end]
-            done += end - before
-
-    def change(self, offset: int, size_bytes: int, change: ChangeRow) -> None:
-        before = offset % SLOT_ALIGNMENT_BYTES
-        end = before + size_bytes
-        pages = self._buffer[: _aligned(end)]
-        if len(pages) < end:
-            raise OSError("larger than the page buffer")
-        _read_whole(self._file, pages, offset - before, wanted_bytes=end)
-        change(pages[before:end])
-        _write_whole(self._file, pages, offset - before)
-
-    def piece(self, offset: int, size_bytes: int, unit_bytes: int) -> memoryview:
-        before = offset % SLOT_ALIGNMENT_BYTES
-        count = _whole_units(size_bytes, len(self._buffer) - before, unit_bytes)
-        end = before + count
-        _read_whole(self._file, self._buffer[: _aligned(end)], offset - before, wanted_bytes=end)
-        return self._buffer[before:end]
-
-
-class _Cached:
-    """Through the page cache, a chunk at a time, each flushed to the device and dropped."""
-
-    def __init__(self, file: int) -> None:
-        self._file = file
-        self._sync_range = getattr(ctypes.CDLL(None, use_errno=True), "sync_file_range", None)
-
-    def write(self, offset: int, data: memoryview) -> None:
-        for start in range(0, len(data), _CHUNK_BYTES):
-            part = data[start : start + _CHUNK_BYTES]
-            _write_whole(self._file, part, offset + start)
-            self._flush(offset + start, len(part))
-            os.posix_fadvise(self._file, offset + start, len(part), os.POSIX_FADV_DONTNEED)
-
-    def read(self, offset: int, target: memoryview) -> None:
-        for start in range(0, len(target), _CHUNK_BYTES):
-            part = target[start : start + _CHUNK_BYTES]
-            _read_whole(self._file, part, offset + start)
-            os.posix_fadvise(self._file, offset + start, len(part), os.POSIX_FADV_DONTNEED)
-
-    def change(self, offset: int, size_bytes: int, change: ChangeRow) -> None:
-        target = memoryview(bytearray(size_bytes))
-        self.read(offset, target)
-        change(target)
-        self.write(offset, target)
-
-    def piece(self, offset: int, size_bytes: int, unit_bytes: int) -> memoryview:
-        target = memoryview(bytearray(_whole_units(size_bytes, PIECE_BYTES, unit_bytes)))
-        self.read(offset, target)
-        return target
-
-    def _flush(self, offset: int, size_bytes: int) -> None:
-        """Hand the range to the device; what is paged need not outlive a power cut."""
-        if self._sync_range is None:
-            os.fdatasync(self._file)
-            return
-        place = (ctypes.c_int64(offset), ctypes.c_int64(size_bytes), ctypes.c_uint(_SYNC_WRITTEN))
-        if self._sync_range(ctypes.c_int(self._file), *place) != 0:
-            number = ctypes.get_errno()
-            raise OSError(number, os.strerror(number))
-
-
-def _whole_units(size_bytes: int, room_bytes: int, unit_bytes: int) -> int:
-    return size_bytes if size_bytes <= room_bytes else room_bytes // unit_bytes * unit_bytes
-
-
-def _write_whole(file: int, data: memoryview, offset: int) -> None:
-    done = 0
-    while done < len(data):
-        count = os.pwrite(file, data[done:], offset + done)
-        if count == 0:
-            raise OSError("the device takes no more bytes")
-        done += count
-
-
-def _read_whole(file: int, target: memoryview, offset: int, *, wanted_bytes: int | None = None) -> None:
-    """Fill ``target``; or, where a file may end within it, at least the ``wanted_bytes`` at its start."""
-    done = 0
-    while done < (len(target) if wanted_bytes is None else wanted_bytes):
-        count = os.preadv(file, [target[done:]], offset + done)
-        if count == 0:
-            raise OSError("the file ends too early")
-        done += count
-
-
-def _aligned(size_bytes: int) -> int:
-    return -(-size_bytes // SLOT_ALIGNMENT_BYTES) * SLOT_ALIGNMENT_BYTES

@@ -7,11 +7,11 @@ ops read less.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from poet.alternatives import aligned_sizes, leanest, most_at_once, sizes_with
-from poet.problem import Alternative, Limits, Objective, Pins, Place, Problem, Tensor, Transfer
+from poet.problem import Alternative, Limits, Objective, Pins, Place, Problem, ProblemOp, Tensor, Transfer
 from poet.solution import SolveOptions
 from poet.solvers.heuristics.keep_everything import keep_everything
 from poet.solvers.instance.ram_bound import minimum_ram_bytes
@@ -198,22 +198,8 @@ def least_with_transfers(problem: Problem, ram_budget_bytes: int | None = None) 
     and ends there is written once; and of each alternative, either it is taken, or what it spares is fetched.
     """
     plain = problem.resolved(())
-    forms = {op.name: op for each in problem.alternatives for op in each.ops}
-    omitted = {name for each in problem.alternatives for name in each.omits}
-    always = {
-        name
-        for op in problem.ops
-        if op.name not in omitted
-        for name in op.inputs
-        if op.name not in forms or name in forms[op.name].inputs
-    }
-    updated = {
-        name
-        for op in problem.ops
-        if op.name not in omitted
-        for name in op.updates
-        if op.name not in forms or name in forms[op.name].updates
-    }
+    always = _in_every_choice(problem, lambda op: op.inputs)
+    updated = _in_every_choice(problem, lambda op: op.updates)
     moved = [t.page_in for t in problem.tensors if t.name in always and t.initially is Place.STORAGE]
     moved += [t.page_out for t in problem.tensors if t.name in updated and t.finally_ is Place.STORAGE]
     costs = [_cost_of(problem, filter(None, moved)), (plain.compute_seconds, plain.compute_joules)]
@@ -221,6 +207,19 @@ def least_with_transfers(problem: Problem, ram_budget_bytes: int | None = None) 
         extra, spared = problem.extra_cost(each), _spared(problem, each, ram_budget_bytes)
         costs.append((min(extra[SECONDS], spared[SECONDS]), min(extra[JOULES], spared[JOULES])))
     return math.fsum(seconds for seconds, _ in costs), math.fsum(joules for _, joules in costs)
+
+
+def _in_every_choice(problem: Problem, tensors: Callable[[ProblemOp], Iterable[str]]) -> set[str]:
+    """Those of the ``tensors`` of ops that are theirs whatever is taken."""
+    forms = {op.name: op for each in problem.alternatives for op in each.ops}
+    omitted = {name for each in problem.alternatives for name in each.omits}
+    return {
+        name
+        for op in problem.ops
+        if op.name not in omitted
+        for name in tensors(op)
+        if op.name not in forms or name in tensors(forms[op.name])
+    }
 
 
 def _spared(problem: Problem, alternative: Alternative, ram_budget_bytes: int | None) -> tuple[float, float]:

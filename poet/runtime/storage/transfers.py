@@ -1,0 +1,141 @@
+"""How bytes go between RAM and a file: past the kernel's page cache, or through it and out of it again."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Callable
+from typing import Protocol
+
+from poet.plans.page_slots import SLOT_ALIGNMENT_BYTES
+from poet.runtime.storage.pieces import PIECE_BYTES
+
+_CHUNK_BYTES = 4 * 1024 * 1024  # of the page cache at a time
+_SYNC_WRITTEN = 7  # sync_file_range(2): wait before, write, wait after
+
+ChangeRow = Callable[[memoryview], None]
+"""Changes the bytes of a row where they lie."""
+
+
+class Transfers(Protocol):
+    """Copies whole byte ranges, or raises OSError."""
+
+    def write(self, offset: int, data: memoryview) -> None: ...
+
+    def read(self, offset: int, target: memoryview) -> None: ...
+
+    def change(self, offset: int, size_bytes: int, change: ChangeRow) -> None:
+        """Write bytes again as ``change`` leaves them."""
+
+    def piece(self, offset: int, size_bytes: int, unit_bytes: int) -> memoryview:
+        """The next bytes, as many as the memory for them takes, whole units unless they are the last."""
+
+
+class DirectTransfers:
+    """Past the page cache: aligned offsets, sizes and memory, by way of a bounce buffer."""
+
+    def __init__(self, file: int, buffer: memoryview) -> None:
+        self._file, self._buffer = file, buffer
+
+    def write(self, offset: int, data: memoryview) -> None:
+        step = len(self._buffer)
+        for start in range(0, len(data), step):
+            part = data[start : start + step]
+            self._buffer[: len(part)] = part
+            _write_whole(self._file, self._buffer[: aligned(len(part))], offset + start)
+
+    def read(self, offset: int, target: memoryview) -> None:
+        done = 0
+        while done < len(target):
+            before = (offset + done) % SLOT_ALIGNMENT_BYTES  # in another file it may begin anywhere
+            end = min(before + len(target) - done, len(self._buffer))
+            _read_whole(self._file, self._buffer[: aligned(end)], offset + done - before, wanted_bytes=end)
+            target[done : done + end - before] = self._buffer[before:end]
+            done += end - before
+
+    def change(self, offset: int, size_bytes: int, change: ChangeRow) -> None:
+        before = offset % SLOT_ALIGNMENT_BYTES
+        end = before + size_bytes
+        pages = self._buffer[: aligned(end)]
+        if len(pages) < end:
+            raise OSError("larger than the page buffer")
+        _read_whole(self._file, pages, offset - before, wanted_bytes=end)
+        change(pages[before:end])
+        _write_whole(self._file, pages, offset - before)
+
+    def piece(self, offset: int, size_bytes: int, unit_bytes: int) -> memoryview:
+        before = offset % SLOT_ALIGNMENT_BYTES
+        count = _whole_units(size_bytes, len(self._buffer) - before, unit_bytes)
+        end = before + count
+        _read_whole(self._file, self._buffer[: aligned(end)], offset - before, wanted_bytes=end)
+        return self._buffer[before:end]
+
+
+class CachedTransfers:
+    """Through the page cache, a chunk at a time, each flushed to the device and dropped."""
+
+    def __init__(self, file: int) -> None:
+        self._file = file
+        self._sync_range = getattr(ctypes.CDLL(None, use_errno=True), "sync_file_range", None)
+
+    def write(self, offset: int, data: memoryview) -> None:
+        for start in range(0, len(data), _CHUNK_BYTES):
+            part = data[start : start + _CHUNK_BYTES]
+            _write_whole(self._file, part, offset + start)
+            self._flush(offset + start, len(part))
+            os.posix_fadvise(self._file, offset + start, len(part), os.POSIX_FADV_DONTNEED)
+
+    def read(self, offset: int, target: memoryview) -> None:
+        for start in range(0, len(target), _CHUNK_BYTES):
+            part = target[start : start + _CHUNK_BYTES]
+            _read_whole(self._file, part, offset + start)
+            os.posix_fadvise(self._file, offset + start, len(part), os.POSIX_FADV_DONTNEED)
+
+    def change(self, offset: int, size_bytes: int, change: ChangeRow) -> None:
+        target = memoryview(bytearray(size_bytes))
+        self.read(offset, target)
+        change(target)
+        self.write(offset, target)
+
+    def piece(self, offset: int, size_bytes: int, unit_bytes: int) -> memoryview:
+        target = memoryview(bytearray(_whole_units(size_bytes, PIECE_BYTES, unit_bytes)))
+        self.read(offset, target)
+        return target
+
+    def _flush(self, offset: int, size_bytes: int) -> None:
+        """Hand the range to the device; what is paged need not outlive a power cut."""
+        if self._sync_range is None:
+            os.fdatasync(self._file)
+            return
+        place = (ctypes.c_int64(offset), ctypes.c_int64(size_bytes), ctypes.c_uint(_SYNC_WRITTEN))
+        if self._sync_range(ctypes.c_int(self._file), *place) != 0:
+            number = ctypes.get_errno()
+            raise OSError(number, os.strerror(number))
+
+
+def _whole_units(size_bytes: int, room_bytes: int, unit_bytes: int) -> int:
+    return size_bytes if size_bytes <= room_bytes else room_bytes // unit_bytes * unit_bytes
+
+
+def _write_whole(file: int, data: memoryview, offset: int) -> None:
+    done = 0
+    while done < len(data):
+        count = os.pwrite(file, data[done:], offset + done)
+        if count == 0:
+            raise OSError("the device takes no more bytes")
+        done += count
+
+
+def _read_whole(file: int, target: memoryview, offset: int, *, wanted_bytes: int | None = None) -> None:
+    """Fill ``target``; or, where a file may end within it, at least the ``wanted_bytes`` at its start."""
+    done = 0
+    while done < (len(target) if wanted_bytes is None else wanted_bytes):
+        count = os.preadv(file, [target[done:]], offset + done)
+        if count == 0:
+            raise OSError("the file ends too early")
+        done += count
+
+
+def aligned(size_bytes: int) -> int:
+    """``size_bytes`` rounded up to whole pages, as direct transfers ask for."""
+    return -(-size_bytes // SLOT_ALIGNMENT_BYTES) * SLOT_ALIGNMENT_BYTES

@@ -1,0 +1,49 @@
+"""What tests of tables and weights in parts share: parts of tiny ones, and plans of a traced step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+
+from helpers import hand_net
+from helpers.schedules import keep_everything, random_schedule
+from poet.frontend import part_choice
+from poet.frontend.trace import TrainingStep
+from poet.plans.plan_file import write_plan
+from poet.plans.training_plan import Plan
+from poet.runtime.storage.state import raw_tensor
+from poet.runtime.trials import part_trial
+
+if TYPE_CHECKING:
+    import pytest
+
+
+@contextmanager
+def tiny_parts(
+    monkeypatch: pytest.MonkeyPatch, *, least_bytes: int = 24 * 1024, steps: tuple[int, int] = (96, 192)
+) -> Iterator[None]:
+    """Matrices from ``least_bytes`` are in parts that end at multiples of ``steps``; one thread."""
+    monkeypatch.setattr(part_choice, "LEAST_BYTES", least_bytes)
+    monkeypatch.setattr(part_choice, "LEAST_SHARE", 0.0)
+    monkeypatch.setattr(part_choice, "_LEAST_PART_BYTES", 1024)
+    monkeypatch.setattr(part_choice, "_STEPS", steps)
+    monkeypatch.setattr(part_trial, "_exact", {})
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def write(path: Path, step: TrainingStep, seed: int | None, *, in_storage: bool = True) -> Plan:
+    """A plan file at ``path``: a random schedule of ``step``, or for ``None`` one that keeps everything."""
+    of = hand_net.problem(step.graph, parameters_in_storage=in_storage, kernels=step.kernels)
+    schedule = keep_everything(of) if seed is None else random_schedule(of, seed)
+    plan = hand_net.plan(
+        of, step.graph, schedule, optimizer=step.optimizer, loss=step.loss, slack=1.0, kernels=step.kernels
+    )
+    write_plan(path, plan, {value: raw_tensor(tensor) for value, tensor in step.tensors.items()})
+    return plan
