@@ -160,6 +160,7 @@ def test_what_holds_or_saves_much_of_a_budget_is_weighed(prepared: Prepared) -> 
     assert weighed(of, Limits(), Objective.RAM) == of
 
 
+@pytest.mark.slow
 def test_where_ram_is_plenty_nothing_runs_in_more_blocks(prepared: Prepared) -> None:
     of = offered(prepared, Limits())
     plenty = Limits(ram_budget_bytes=2 * keep_everything_bytes(of))

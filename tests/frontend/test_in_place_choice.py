@@ -172,6 +172,7 @@ def test_where_there_is_room_nothing_is_copied(prepared: Prepared) -> None:
     assert with_room(prepared, Limits(pins=Pins(keep=("y",)))) is prepared
 
 
+@pytest.mark.slow
 def test_the_bits_of_what_is_made_apart(prepared: Prepared, tmp_path: Path) -> None:
     """Between everything kept and least RAM lie plans of which some results are copied and some are not."""
     path, found = tmp_path / "net.poet", set()

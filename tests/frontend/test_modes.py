@@ -92,7 +92,7 @@ def _cases() -> list[object]:
         modes = [mode for mode in modes if mode != "biases" or has_biases]
         for mode in modes:
             in_turn = (name in FAST and mode in modes[::2]) or (
-                number % 3 == 0 and mode == modes[number % len(modes)]
+                number % 6 == 0 and mode == modes[number % len(modes)]
             )
             marks = [] if in_turn and not name.startswith("zoo-") else [pytest.mark.slow]
             cases.append(pytest.param(name, mode, marks=marks))

@@ -180,6 +180,7 @@ except MissingPackage as error:
     assert done.stdout.endswith(f"{how_to_install('plan')}\n")
 
 
+@pytest.mark.slow
 def test_an_onnx_file_without_onnx_says_so() -> None:
     done = _without(
         ("onnx",),

@@ -156,6 +156,7 @@ def test_the_page_draws_how_the_search_went() -> None:
     assert "the judge rejected 3 by the rule memory (1 by a fault of ours)" in words
 
 
+@pytest.mark.slow
 def test_without_a_record_there_is_no_such_section() -> None:
     text = plan_page(mixed_plan())
     assert "search" not in _check_page(text)["charts"]

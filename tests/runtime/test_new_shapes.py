@@ -351,6 +351,7 @@ def test_a_hasty_plan_begins_where_that_of_a_shape_nearby_ended(tmp_path: Path) 
     assert found.held_bytes <= (limits.ram_budget_bytes or 0)
 
 
+@pytest.mark.slow
 def test_a_step_found_with_less_ram_has_the_bound_of_all_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the best schedule has no places in the arena, the next one is not said to be the best."""
     plan = planned(Attention, 0.7).plan

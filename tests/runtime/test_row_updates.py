@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from helpers.pace import few_or_many
 from helpers.part_nets import tiny_parts, write
 from helpers.row_net import LOSS, RATE, SGD, by_row, module_of, traced
 from helpers.stored_table import InRam
@@ -144,7 +145,7 @@ def test_an_evaluation_reads_by_row_what_training_does() -> None:
     assert not any(op.stored for op in parted.graph.ops)
 
 
-@pytest.mark.parametrize("words", [500, 90])
+@few_or_many("words", 90, 500)
 def test_any_schedule_gives_the_bits_of_plain_pytorch(words: int, tmp_path: Path) -> None:
     torch.set_num_threads(2)  # tried at 2 and at 1
     step = by_row(words)
@@ -284,11 +285,12 @@ def test_a_table_that_something_else_reads_is_updated_whole(monkeypatch: pytest.
     assert not has_row_updates(traced(module_of(tied=True)))
     assert not has_row_updates(traced(module_of(twice=True)))
     assert has_row_updates(traced(module_of()))
+    step = by_row()  # before anything is patched: it is made once for all tests
     monkeypatch.setattr(row_trial, "_is_exact", lambda width, threads: False)
     assert not is_exact_by_row(64)
     assert not has_row_updates(traced(module_of()))
     with pytest.raises(ReplayError, match="updates rows of 64 numbers by themselves, which gives other bits"):
-        check_row_updates(by_row().graph)
+        check_row_updates(step.graph)
 
 
 def prepared(home: Place = Place.STORAGE, device: str = "rpi4b-xnnpack", words: int = 3000) -> Prepared:

@@ -101,6 +101,7 @@ def problem_of(plan: Plan, samples: int, length: int) -> Problem:
     return at_home(build_problem(graph, profile, kernels_on(profile, graph, facts)), plan)
 
 
+@pytest.mark.slow
 def test_what_other_shapes_take_is_foreseen() -> None:
     """Two sizes at once, inside and outside of what the laws were learned from, against the problem."""
     plan, planner = planned().plan, ShapePlanner()

@@ -116,6 +116,7 @@ def _in_pieces(result: WhatIf) -> tuple[Setting, Point, FoundPlan]:
     return result.setting_of(point), point, plan
 
 
+@pytest.mark.slow
 def test_plans_whose_whole_step_is_in_time_are_used_however_they_share_it() -> None:
     setting, point, plan = _in_pieces(_swept())
     assert setting.accumulating is not None

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 from helpers import forms
+from helpers.pace import with_slow
 from helpers.random_problems import mixed_problem, random_limits
 from helpers.relaxed import whole_bound
 
@@ -110,7 +111,7 @@ def test_nor_where_the_forms_need_other_workspaces(seed: int) -> None:
     _judge(seed, forms.with_workspaces)
 
 
-@pytest.mark.parametrize("seed", range(1, 5))
+@pytest.mark.parametrize("seed", with_slow(range(1, 5), {3, 4}))
 def test_nor_where_rows_are_updated_in_storage(seed: int) -> None:
     _judge(seed, forms.with_row_updates)
 

@@ -176,6 +176,7 @@ def test_moves_make_a_plan_fit_and_are_charged(dear: bool) -> None:
     assert "it runs from the heap" in loose.solution.message
 
 
+@pytest.mark.slow
 def test_a_plan_is_followed_in_less_ram_where_that_takes_less_than_its_moves() -> None:
     """Nothing is searched again: what fits is the plan itself with dear moves, or one that follows it."""
     problem, schedule = _with_gaps()

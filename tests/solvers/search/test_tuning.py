@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from helpers.oracle import least_joules
+from helpers.pace import with_slow
 from helpers.random_problems import mixed_problem, random_limits, training_like
 from helpers.rooms import ROOT
 
@@ -197,7 +198,7 @@ def asked(tuning: Tuning, **options: Any) -> SolveOptions:
     return SolveOptions(time_limit_seconds=0.5, tuning=tuning, **options)
 
 
-@pytest.mark.parametrize("large_ops", [1, 400])
+@pytest.mark.parametrize("large_ops", with_slow([1, 400], {400}))
 @pytest.mark.parametrize("objective", Objective)
 def test_the_record_is_passed_along(large_ops: int, objective: Objective) -> None:
     mine = Tuning().having("search.large_ops", large_ops)
