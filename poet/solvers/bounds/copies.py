@@ -78,9 +78,10 @@ def copies_bounds(
         seconds_left: of ``clock``, that the engine of a master program may still take.
     """
     budget, tuning = instance.limits.ram_budget_bytes, instance.tuning.copies
-    chosen = any(content.home is not None for content in instance.contents)
-    if budget is None or not instance.serial or chosen or below_joules <= 0.0 or tuning.most_arcs == 0:
+    if budget is None or not instance.serial or below_joules <= 0.0 or tuning.most_arcs == 0:
         return
+    if any(content.home is not None and content.page_out is None for content in instance.contents):
+        return  # its home is no choice
     if Followed(instance, 0, budget).fixed_joules >= below_joules:
         yield CopiesBound(below_joules, 0, True, {})
         return

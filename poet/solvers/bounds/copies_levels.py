@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 
-from poet.solvers.bounds.followed import Followed, residents, too_dear
+from poet.solvers.bounds.followed import Followed, residents, too_dear, with_homes
 from poet.solvers.bounds.ram_paths import Paid, cheapest
 from poet.solvers.bounds.ram_program import RamProgram, TooLarge
 from poet.solvers.instance.instance import Content, Instance
@@ -100,7 +100,7 @@ class Levels:
         there = dict[int, int]()  # by content, the last stage in which it is known to be in RAM
         tasks, contents, found = self.instance.tasks, self.instance.contents, dict[int, float]()
         able = {content.number for content in contents if content.bytes} - self._followed
-        able -= residents(self.instance).keys()  # their bytes count already
+        able -= with_homes(self.instance, residents(self.instance))  # their bytes count already
         for stage, task in enumerate([*tasks, None]):
             for again in reruns.get(stage, ()):
                 for content in tasks[again].rerun_reads:
@@ -158,6 +158,7 @@ class Levels:
         return best
 
     def _following(self, contents: frozenset[int]) -> Followed:
+        contents = with_homes(self.instance, contents)
         sizes = [content.bytes for content in self.instance.contents]
         least = min((sizes[content] for content in contents), default=1)
         others = frozenset(number for number, size in enumerate(sizes) if size >= least) - contents

@@ -108,7 +108,7 @@ class MasterSearch:
         self.bound_joules = self._least_joules
         for without, joules in known:
             fewest = min((-number for number in without if number < 0), default=0)
-            self._learn(frozenset(c for c in without if c >= 0), joules, fewest)
+            self._learn(self.of.by_resident(c for c in without if c >= 0), joules, fewest)
 
     def round(self) -> bool:
         """Solve the master program and learn of its solution; false once nothing below is left to find."""
@@ -328,8 +328,9 @@ class MasterSearch:
             beaten = {id(cut) for cut in same if without <= cut.without and joules >= cut.joules}
             self._cuts = [cut for cut in self._cuts if id(cut) not in beaten]
             self._cuts.append(_Cut(without, joules, steps))
-            if steps == 0 and min(without, default=0) >= 0:  # steps are those of this level
-                self.known.append((without, joules))
+            contents = self.of.by_content(without)
+            if steps == 0 and contents and min(contents) >= 0:  # steps are those of this level
+                self.known.append((contents, joules))
 
     def _least(self, sets: Sequence[frozenset[int]]) -> list[float]:
         """D of each set."""

@@ -32,14 +32,56 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True)
+class Home:
+    """Of a tensor of which the plan chooses whether it is at home in RAM or in storage.
+
+    At home in RAM it is there when the step begins and when it ends. At home in storage its last content is
+    written, and its first one, which has a copy, is read before the first run that needs it: a *copy* of the
+    last content stands for that. It is taken to be one more freedom: with it, the first content may be in RAM
+    from the start as well, so that a tensor at home in RAM may have it too, whose last content leaves and
+    comes back for the end.
+
+    Attributes:
+        contents: of the tensor, in order; the last one that no op updates is the first.
+        stored_joules: of the copy of the last content: its page-out, where it is another than the first, and
+            a page-in of the first one, which is free then up to its first use. Where something reads the
+            last one besides, a plan may have the copy without that page-in, and it is not counted.
+        first_use: stage of the first run that reads the first content.
+    """
+
+    contents: tuple[int, ...]
+    stored_joules: float
+    first_use: int
+
+
+def homes(instance: Instance) -> dict[int, Home]:
+    """By first content, those that the plan chooses."""
+    contents, found = instance.contents, dict[int, Home]()
+    read = {content for task in instance.tasks for content in (*task.reads, *task.rerun_reads)}
+    for last in contents:
+        if not last.comes_home or last.home is None:
+            continue
+        first = contents[last.home]
+        use = min((task.number for task in instance.tasks if first.number in task.reads), default=-1)
+        joules = 0.0 if last is first else _page_out_joules(last)
+        if use >= 0 and first.page_in is not None and (last is first or last.number not in read):
+            joules += first.page_in.joules
+        found[first.number] = Home(tuple(range(first.number, last.number + 1)), joules, use)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
 class Resident:
     """A content that is not followed, and that stays in RAM until the last first run that reads it, unless it
     is paged, which costs something: no rerun makes it, or none does any more.
 
+    The first content of a tensor whose home is chosen stands for all of them, until the end of the step.
+
     Attributes:
         bytes: that it takes.
         birth, last: it is in RAM in the stages after ``birth`` up to ``last``.
-        page_out: joules; ``None``: it can be paged in no plan.
+        page_out: joules; ``None``: it can be paged in no plan. Where a tensor's home is chosen, what it
+            takes at least that one of its contents is not in RAM.
     """
 
     bytes: int
@@ -55,8 +97,15 @@ def residents(instance: Instance, followed: Collection[int] = ()) -> dict[int, R
     the last layer are updated.
     """
     worth, last, found = worth_rerunning(instance), _last_needs(instance), dict[int, Resident]()
+    for first, home in homes(instance).items():
+        left = [_page_out_joules(instance.contents[content]) for content in home.contents[:-1]]
+        joules = min(home.stored_joules, *left, math.inf)
+        if first not in followed and joules > 0.0:
+            found[first] = Resident(instance.contents[first].bytes, -1, len(instance.tasks), joules)
     for content in instance.contents:
-        if content.number in followed or content.number not in last or _is_stored(content):
+        if content.number in followed or content.number not in last or content.home is not None:
+            continue
+        if _is_stored(content):
             continue
         since = content.birth
         if content.producer in worth:
@@ -90,6 +139,8 @@ def substitutes(
         for source in task.rerun_reads:
             own = there.get(source)
             if own is None or source in used or contents[source].producer in worth:
+                continue
+            if contents[source].home is not None:
                 continue
             since = max(content.birth, own.last)
             prices = [price for price in (own.page_out, _paged_joules(content)) if price is not None]
@@ -129,13 +180,26 @@ def too_dear(instance: Instance, below_joules: float) -> frozenset[int]:
     after the last first run that does is not among them.
     """
     last_use = last_use_stages(instance, worth_rerunning(instance))
-    return frozenset(
-        number
-        for number, one in residents(instance).items()
-        if (one.page_out is None or one.page_out >= below_joules)
-        and one.birth == instance.contents[number].birth
-        and one.last >= min(last_use[number], instance.contents[number].death)
+    return with_homes(
+        instance,
+        (
+            number
+            for number, one in residents(instance).items()
+            if (one.page_out is None or one.page_out >= below_joules)
+            and one.birth == instance.contents[number].birth
+            and one.last >= min(last_use[number], instance.contents[number].death)
+        ),
     )
+
+
+def with_homes(instance: Instance, contents: Iterable[int]) -> frozenset[int]:
+    """``contents``, and all others of each tensor among them whose home is chosen."""
+    found, chosen = set(contents), homes(instance)
+    for content in tuple(found):
+        home = instance.contents[content].home
+        if home is not None:
+            found.update(chosen[home].contents)
+    return frozenset(found)
 
 
 class Followed:
@@ -149,7 +213,8 @@ class Followed:
 
     Attributes:
         followed, number: the contents, and the number of each content among them.
-        bytes, page_in, page_out: of each; joules, a page-in infinite where it can never be.
+        bytes, page_in, page_out: of each; joules, a page-in infinite where it can never be, a page-out of the
+            last content of a tensor whose home is chosen with what else being at home in storage takes.
         fixed_joules: of page-outs that every plan makes; these contents' own are free.
         first, again: the first runs in order, and the reruns that may pay.
         maker: of a content, the rerun that makes it.
@@ -159,6 +224,8 @@ class Followed:
         most_alive: at once.
         wanted: per stage, those alive that first runs from it on read, or that must end in RAM.
         residents: by content, of those that are not followed.
+        homes: first and last of the followed contents of each tensor whose home is chosen, and the stage up
+            to which page-ins of the first take nothing where the last has a copy.
     """
 
     def __init__(
@@ -183,6 +250,15 @@ class Followed:
             self.page_out[number] = 0.0
         worth = worth_rerunning(instance)
         last_use = last_use_stages(instance, worth)
+        self.homes = list[tuple[int, int, int]]()
+        for number, home in homes(instance).items():
+            last_use[home.contents[-1]] = self.end
+            if number in self.number:
+                last = self.number[home.contents[-1]]
+                self.homes.append((self.number[number], last, home.first_use))
+                self.page_out[last] = home.stored_joules
+        self.residents = residents(instance, self.number.keys())
+        self.residents |= substitutes(instance, self.number.keys(), self.residents)
         self.first = [self._run(instance, task.number, again=False) for task in instance.tasks]
         runs = (self._run(instance, number, again=True) for number in sorted(worth))
         self.again = [run for run in runs if run.makes]
@@ -195,13 +271,12 @@ class Followed:
         ]
         self.ends = self.bits_of(content.number for content in self.followed if content.ends_in_ram)
         self.starts = self.bits_of(content.number for content in self.followed if content.starts_in_ram)
-        self.residents = residents(instance, self.number.keys())
-        self.residents |= substitutes(instance, self.number.keys(), self.residents)
         self.most_alive = max(alive.bit_count() for alive in self.alive)
         wanted = [self.ends] * (self.end + 1)
         for stage in range(self.end - 1, -1, -1):
             wanted[stage] = wanted[stage + 1] | self.first[stage].needs
         self.wanted = [bits & alive for bits, alive in zip(wanted, self.alive, strict=True)]
+        self._unfollowed = {first: home for first, home in homes(instance).items() if first in self.residents}
         self._sizes: dict[int, int] = {}
         self._ahead: dict[tuple[int, int, int], float] = {}
 
@@ -283,7 +358,7 @@ class Followed:
     def _run(self, instance: Instance, number: int, *, again: bool) -> Run:
         task = instance.tasks[number]
         reads = task.rerun_reads if again else task.reads
-        beside = {c for c in reads if c not in self.number} | set(task.outputs)
+        beside = {self._key(instance, c) for c in reads if c not in self.number} | set(task.outputs)
         return Run(
             task=number,
             needs=self.bits_of(reads),
@@ -294,6 +369,29 @@ class Followed:
             joules=task.cost.joules,
             last_stage=task.last_rerun_stage,
         )
+
+    def by_content(self, copies: Collection[int]) -> frozenset[int] | None:
+        """Copies among which a resident stands for all contents of a tensor, with each of those.
+
+        ``None``: what no op updates is among the residents. It takes a page-in that it is not in RAM, which
+        is no copy where it is followed.
+        """
+        some = self._unfollowed
+        if any(copy in some and len(some[copy].contents) == 1 for copy in copies):
+            return None
+        return frozenset(
+            one for copy in copies for one in (some[copy].contents if copy in some else (copy,))
+        )
+
+    def by_resident(self, copies: Iterable[int]) -> frozenset[int]:
+        """Copies by content, with the resident in place of those that it stands for."""
+        stands = {one: first for first, home in self._unfollowed.items() for one in home.contents}
+        return frozenset(stands.get(copy, copy) for copy in copies)
+
+    def _key(self, instance: Instance, content: int) -> int:
+        """What stands for a content that is not followed among the residents."""
+        home = instance.contents[content].home
+        return content if home is None or home not in self.residents else home
 
 
 def _page_in_joules(content: Content) -> float:

@@ -37,7 +37,7 @@ class RamPath:
     Attributes:
         joules: of its reruns and page-ins.
         reruns: per stage, in order.
-        paged: followed contents that it pages in, as bits.
+        paged: followed contents whose copies it takes, as bits.
         demands: per stage and listed residents that it reads there, the least bytes left for residents.
     """
 
@@ -90,14 +90,13 @@ class _Walk:
 
     def _step(self, number: int, stage: Stage, values: Values, place: int) -> tuple[int, int | None] | None:
         for move in stage.moves:
-            if move.content is not None and not self.copies.free >> move.content & 1:
-                continue
             at = _at(move, place)
             if at is not None:
                 end, units = int(move.end[at]), move.units
                 if move.content is not None:
-                    units = self.program.page_in_units(move.content, self.column)
-                if values[end] + units == values[place] and self._fits(number, move, at):
+                    units = self.program.page_in_units(number, move.content, self.column)
+                able = units < self.program.cap_units and self._fits(number, move, at)
+                if able and values[end] + units == values[place]:
                     self._note(number, move, at)
                     return end, move.task
         for without, having in zip(stage.sets.without, stage.sets.having, strict=True):
@@ -111,7 +110,7 @@ class _Walk:
         return bool(move.slack[at] >= needed)
 
     def _note(self, number: int, move: Arcs, at: int) -> None:
-        self.paged |= 0 if move.content is None else 1 << move.content
+        self.paged |= 0 if move.content is None else self.program.copy_read(move.content, self.copies.free)
         key = number, tuple(c for c in move.own if c in self.program.listed)
         slack = int(move.slack[at])
         self.demands[key] = min(slack, self.demands.get(key, slack))
@@ -132,7 +131,7 @@ def walked(program: RamProgram, tables: Sequence[Values], column: int, copies: P
         column: of the set.
         copies: the set.
     """
-    place, end = program.start_place(), program.of.end
+    place, end = program.start_place(copies.free), program.of.end
     if place is None or tables[-1][place, column] >= program.cap_units:
         return None
     units, walk = int(tables[-1][place, column]), _Walk(program, column, copies)

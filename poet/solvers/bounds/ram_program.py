@@ -15,6 +15,9 @@ that is looked for spends the joules at which costs are capped, so sets that fit
 So out(S) + D(S) is at most the overhead of a schedule that pages in the contents of S and no others, out(S)
 being the joules of their page-outs, whatever else the schedule does; and D(S) >= D(F) for S within F, since
 F allows more. Costs are rounded down to whole units, which only lowers D.
+
+Of a tensor whose home is chosen, the last content in F says that it may be at home in storage (see
+`poet.solvers.bounds.followed.Home`): else it must be in RAM at both ends.
 """
 
 from __future__ import annotations
@@ -138,11 +141,13 @@ class RamProgram:
         self._unlisted = dict[tuple[int, int | None], int]()
         self._mine = dict[tuple[int, ...], tuple[npt.NDArray[np.intp], Masks]]()
         self._paid_units = dict[int, Values]()  # of page-ins, by content and column
+        self._first_units = dict[int, Values]()  # of those up to the first use
+        self._first_use = {first: use for first, _, use in of.homes}
         self._step_joules, self._most_steps = most_joules, 0
         self._freed = dict[tuple[tuple[tuple[int, float], ...], bool], Masks]()
         joined = joined_stages(of)
         self.passed = frozenset(number for begin, last in joined for number in range(begin, last))
-        since = {last: begin for begin, last in joined}
+        since = self._since = {last: begin for begin, last in joined}
         self._there = [
             {c: one for c, one in of.residents.items() if one.birth < since.get(n, n) and n <= one.last}
             for n in range(of.end + 1)
@@ -240,7 +245,8 @@ class RamProgram:
         self._steps = tuple(steps) if steps is not None else (None,) * len(free)
         self._pay(paid if paid is not None else (frozenset(self.listed),) * len(free))
         self._paid_units = self._page_ins(free, page_outs_too)
-        values = self._ended(len(free))
+        self._first_units = self._first_page_ins(free)
+        values = self._ended(free)
         for number in range(self.of.end, -1, -1):
             if number not in self.passed:
                 if number < self.of.end:
@@ -248,10 +254,9 @@ class RamProgram:
                 self._relax(number, values)
             if tables is not None:
                 tables.append(values)
-        start = self.start_place()
-        if start is None:
-            return [_UNITS * self.joules_per_unit] * len(free)
-        return [float(value) * self.joules_per_unit for value in values[start]]
+        starts = [self.start_place(one) for one in free]
+        found = (_UNITS if place is None else values[place, column] for column, place in enumerate(starts))
+        return [float(value) * self.joules_per_unit for value in found]
 
     def beside(self, number: int, own: Collection[int], steps: int | None, paid: frozenset[int]) -> int:
         """Bytes of residents in a stage, with those that a transition reads, for one set of copies."""
@@ -259,16 +264,19 @@ class RamProgram:
         taken = sum(there[c].bytes for c in listed if c in there and (c not in paid or c in own))
         return self.resident_bytes(number, steps) + taken
 
-    def start_place(self) -> int | None:
-        """Of the set with which a step begins; ``None`` where that does not fit."""
-        return self._place(0, self.of.starts & self.of.alive[0])
+    def start_place(self, free: int) -> int | None:
+        """Of the set with which a step begins, for a set of copies; ``None`` where that does not fit."""
+        at_home = sum(1 << first for first, last, _ in self.of.homes if not free >> last & 1)
+        return self._place(0, (self.of.starts | at_home) & self.of.alive[0])
 
-    def _ended(self, columns: int) -> Values:
+    def _ended(self, free: Sequence[int]) -> Values:
         number, sets = self.of.end, self.stages[self.of.end].sets
-        wanted = self._mask(number, self.of.ends)
-        values = np.full((len(sets.masks), columns), _UNITS, dtype=np.int32)
-        if wanted is not None:
-            values[(sets.masks & wanted) == wanted] = 0
+        values = np.full((len(sets.masks), len(free)), _UNITS, dtype=np.int32)
+        for column, one in enumerate(free):
+            at_home = sum(1 << last for _, last, _ in self.of.homes if not one >> last & 1)
+            wanted = self._mask(number, self.of.ends | at_home)
+            if wanted is not None:
+                values[(sets.masks & wanted) == wanted, column] = 0
         return values
 
     def _before_first_run(self, number: int, following: Values) -> Values:
@@ -320,18 +328,46 @@ class RamProgram:
             return move.begin, move.end, units, move.slack[:, None] < resident[None, :]
         return move.begin[able], move.end[able], units, move.slack[able, None] < resident[None, :]
 
-    def page_in_units(self, content: int, column: int) -> int:
-        """Of a followed content, as `least` was asked for last."""
-        return int(self._paid_units[content][column])
+    def page_in_units(self, number: int, content: int, column: int) -> int:
+        """Of a followed content in a stage, as `least` was asked for last; the cap: it has no copy."""
+        units = self._units_at(number, content)
+        return _UNITS if units is None else int(units[column])
+
+    def copy_read(self, content: int, free: int) -> int:
+        """The copies, as bits, that a page-in of a followed content needs, of those in ``free``."""
+        for first, last, _ in self.of.homes:
+            if content == first and (first == last or free >> last & 1):
+                return free & 1 << last
+        return 1 << content
+
+    def _units_at(self, number: int, content: int) -> Values | None:
+        """Of a page-in in a stage, per column; ``None``: of no column."""
+        if content in self._first_units and self._since.get(number, number) <= self._first_use[content]:
+            return self._first_units[content]
+        return self._paid_units.get(content)
 
     def _page_ins(self, free: Sequence[int], page_outs_too: bool) -> dict[int, Values]:
         """By followed content, units of a page-in per column; nothing of what has a copy in none."""
-        found = {}
+        found, lasts = {}, {first: last for first, last, _ in self.of.homes}
         for content, joules in enumerate(self.of.page_in):
-            paid = [one >> content & 1 for one in free]
+            last = lasts.get(content)
+            if last == content:  # no op updates it: it has a copy wherever it is at home
+                paid = [True] * len(free)
+            else:
+                copies = 1 << content | (0 if last is None else 1 << last)
+                paid = [bool(one & copies) for one in free]
             joules += self.of.page_out[content] if page_outs_too else 0.0
             if joules < np.inf and any(paid):
                 found[content] = np.where(paid, self._units(joules), _UNITS).astype(np.int32)
+        return found
+
+    def _first_page_ins(self, free: Sequence[int]) -> dict[int, Values]:
+        """By first content of a tensor whose home is chosen, the same, up to its first use."""
+        found = {}
+        for first, last, _ in self.of.homes:
+            if first in self._paid_units:
+                in_storage = [one >> last & 1 for one in free]
+                found[first] = np.where(in_storage, 0, self._paid_units[first]).astype(np.int32)
         return found
 
     def _relax(self, number: int, values: Values) -> None:
@@ -342,8 +378,8 @@ class RamProgram:
         arcs = sum(len(move.begin) for move in stage.moves) + sum(map(len, stage.sets.without))
         moves = list[Able]()
         for move in stage.moves:
-            if move.content is None or move.content in self._paid_units:
-                units = move.units if move.content is None else self._paid_units[move.content]
+            units = move.units if move.content is None else self._units_at(number, move.content)
+            if units is not None:
                 able = self._able(move, resident, units)
                 if able is not None:
                     moves.append(able)
