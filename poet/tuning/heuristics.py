@@ -99,6 +99,10 @@ class CopiesSearchTuning(Checked):
             model sooner.
         try_schedules: that a try counts as where work is counted: making a plan takes some times as long as
             judging it.
+        home_share: of the tensors that come in, if their home is chosen, that go to storage, or back from
+            there: as many as stay, as neither is better on every device.
+        facts_kept: of choices of homes, so that neighbours with the same ones need not be numbered again:
+            what is gone on from and returned to.
     """
 
     patience_tries: int = tuned(300, off=0)
@@ -113,6 +117,8 @@ class CopiesSearchTuning(Checked):
     most_seconds: float = 20.0
     open_share: float = 0.05
     try_schedules: int = 6
+    home_share: float = 0.5
+    facts_kept: int = 16
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ K[i,w]   i is in RAM throughout, from moment g to moment g'
 Y[i,w]   i is paged in at least once in the stages g + 1 … g' of window w
 X[k,w]   op k is rerun at least once in these stages; w is a window of its outputs
 O[i]     i has a copy in storage at some time
+Z[i]     i is written there, where it is the first content of a tensor whose home the plan chooses
 W[k,s]   k is rerun at least once in a *stretch* s of neighbouring windows of its outputs
 ======== ====================================================================================
 
@@ -39,7 +40,9 @@ W[k,s]   k is rerun at least once in a *stretch* s of neighbouring windows of it
   on the grid of i, plus Σ bytes·K[i,w] where t lies inside w, is at most the budget: all these are
   different bytes, in RAM together. What an update makes in place is counted as the old content.
 - *home*, where the plan chooses it: h = P[i,start] says that i is at home in RAM. Then it is held up to its
-  first use, for one that is not is as well at home in storage; else its last content is written there.
+  first use, for one that is not is as well at home in storage, and its last content is there at the end,
+  h ≤ P[j,end]; it has a copy only if it is written, O[i] ≤ 1 - h + Z[i], unless no op updates it. Else its
+  last content is written, 1 - h ≤ O[j].
 - *form*, where forms of ops are open (`poet.solvers.instance.undecided`), F[f] being 1 where form f is
   taken: F[f] + F[f'] ≥ 1 of the two forms of an alternative; P[i,t] ≥ F[f] where op t reads i in form f
   alone, and F[f] ≤ K[i,w] + O[i] + W[k,s] for the windows up to there, as in cover; P[i,birth] ≥ F[f] for
@@ -72,8 +75,8 @@ import bisect
 import itertools
 import logging
 import math
-from collections.abc import Collection, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 
 from poet.clock import WALL, Clock
 from poet.solvers.bounds.windows import Windows
@@ -115,6 +118,7 @@ class Relaxation:
             wait for reruns that read them.
         moments: of the memory rows; they are the first rows, in this order.
         forms: columns of the instance's forms, in their order.
+        at_home: of tensors whose home is chosen, by name, the column that has them at home in RAM.
     """
 
     program: MatrixBuilder
@@ -123,6 +127,7 @@ class Relaxation:
     tails: tuple[Segment, ...]
     moments: tuple[int, ...]
     forms: tuple[int, ...] = ()
+    at_home: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +198,7 @@ def relaxation_of(layout: Windows) -> Relaxation:
         tails=tuple(_tails(layout)),
         moments=tuple(layout.moments),
         forms=tuple(layout.taken),
+        at_home={c.tensor: layout.present[c.number][0] for c in layout.large() if c.home == c.number},
     )
 
 
@@ -293,7 +299,9 @@ def _needed(layout: Windows, number: int, again: int, first: int, last: int) -> 
 
 
 def _come_home(layout: Windows) -> _Rows:
-    """P[i,start] ≤ K[i,w] up to the first use; 1 - P[i,start] ≤ O of the last content if it is another."""
+    """Where h = P[i,start]: h ≤ K[i,w] up to the first use; h ≤ P[j,end], j the last content; and where that
+    is another, 1 - h ≤ O[j] and O[i] ≤ 1 - h + Z[i].
+    """
     for last in layout.large():
         if last.home is None or not last.comes_home or last.home in layout.small:
             continue
@@ -302,8 +310,11 @@ def _come_home(layout: Windows) -> _Rows:
         used = bisect.bisect_left(layout.grid[first], layout.fixed[first][0]) if layout.fixed[first] else 0
         for kept in layout.kept[first][:used]:
             yield [(1.0, at_home), (-1.0, kept)], 0.0
+        yield [(1.0, at_home), (-1.0, layout.present[last.number][-1])], 0.0
         if first != last.number:
             yield [(-1.0, at_home), (-1.0, layout.stored[last.number])], -1.0
+        if first in layout.written:
+            yield [(1.0, layout.stored[first]), (1.0, at_home), (-1.0, layout.written[first])], 1.0
 
 
 def _time(layout: Windows) -> _Rows:
@@ -329,6 +340,11 @@ def _time(layout: Windows) -> _Rows:
         for content in layout.contents
         if content.page_out is not None and not content.starts_stored and content.home != content.number
     ]
+    transfers += [
+        (page_out.seconds, column)
+        for number, column in layout.written.items()
+        if (page_out := layout.contents[number].page_out) is not None
+    ]
     if layout.instance.serial:
         yield runs + transfers, allowed - first_runs
     else:
@@ -343,6 +359,7 @@ def _storage(layout: Windows) -> _Rows:
         for content in layout.contents
         if not content.starts_stored and content.home != content.number
     ]
+    written += [(float(layout.contents[number].stored_bytes), z) for number, z in layout.written.items()]
     begun = sum(content.stored_bytes for content in layout.contents if content.starts_stored)
     capacity = layout.instance.problem.storage_capacity_bytes
     budget = layout.instance.written_room_bytes

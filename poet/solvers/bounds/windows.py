@@ -32,7 +32,7 @@ class Windows:
         taken: F by form, where forms are open; ``wanted``: per version, the moments at which a form reads it,
             with its column; ``made_by``: of a version that one form alone makes, its column.
         run: X by task and window; ``stored``: O; ``present``: P by grid moment; ``kept``: K by window;
-            ``paged``: Y by window.
+            ``paged``: Y by window; ``written``: Z.
         stretches: W by task, first window, and window after the last.
         owed: stretches whose rows are still to be made.
     """
@@ -54,6 +54,7 @@ class Windows:
         self.stretches: dict[tuple[int, int, int], int] = {}
         self.owed: list[tuple[int, int, int]] = []
         self.run = {task.number: self._run_columns(task.number) for task in self.tasks if task.outputs}
+        self.written: dict[int, int] = {}
         self.stored = [self._stored_column(content) for content in self.contents]
         self.present: list[list[int]] = [[] for _ in self.contents]
         self.kept: list[list[int]] = [[] for _ in self.contents]
@@ -112,6 +113,8 @@ class Windows:
             mine = points[family[content.number]]
             mine.update((content.birth, *self.fixed[content.number], *self.wanted_at[content.number]))
             mine.add(max(content.birth, self.last_use[content.number]))
+            if content.comes_home:
+                mine.add(self.end)
             if content.producer in self.worth:  # an update may end its reruns here: from then on it is held
                 mine.add(min(self.tasks[content.producer].last_rerun_stage, max(mine)))
             if content.producer in self.worth or content.number in read_again:
@@ -226,7 +229,10 @@ class Windows:
                 self.fixed_joules += page_in.joules if page_in else 0.0
             return ONE
         if content.home == content.number:  # perhaps at home in storage
-            return ONE
+            if content.number in self.small or page_in is None or page_out is None:
+                return ONE
+            self.written[content.number] = self.program.column(page_out.joules)
+            return self.program.column()
         if content.ends_stored:
             self.fixed_joules += page_out.joules if page_out else 0.0
             return ONE

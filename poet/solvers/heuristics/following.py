@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from poet.homes import undecided
+from poet.homes import decided
 from poet.problem import Limits, Problem
 from poet.schedule import Compute, Free, PageIn, Schedule
 from poet.solvers.heuristics.judged import cheapest_walk
@@ -30,10 +30,9 @@ def followed(
         price_exponents: of the joules of coming back, a plan for each: the best is taken.
 
     Returns:
-        ``None`` where list schedules get stuck, or where homes are to be chosen, which they cannot do.
+        ``None`` where list schedules get stuck. Tensors are at home where ``schedule`` has them.
     """
-    if undecided(problem):
-        return None
+    problem = decided(problem, schedule)
     facts = Facts(problem)
     absences, wanted = _absences(facts, schedule), _wanted(facts, schedule)
     return cheapest_walk(problem, limits, (AsRelaxed(absences, wanted, bias) for bias in price_exponents))

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from poet.homes import undecided
+from poet.homes import decide
 from poet.schedule import Schedule
 from poet.solvers.bounds.relaxation import Bound, Segment
 from poet.solvers.engines.matrix import Numbers, value
@@ -31,12 +31,15 @@ from poet.solvers.instance.instance import Instance
 def walks_along(instance: Instance, bound: Bound) -> Iterator[Schedule]:
     """Schedules that follow the solution of ``bound``; none without a solution.
 
-    One for each pair of a threshold in ``sure_shares`` and an exponent in ``price_exponents``. None where
-    the plan chooses the homes of tensors, which the list scheduler cannot do.
+    One for each pair of a threshold in ``sure_shares`` and an exponent in ``price_exponents``. Where the plan
+    chooses homes, they are where the solution has the larger part of each.
     """
-    values, problem, tuning = bound.answer.values, instance.problem, instance.tuning.walks
-    if values is None or undecided(problem):
+    values, tuning = bound.answer.values, instance.tuning.walks
+    if values is None:
         return
+    at_home = bound.relaxation.at_home
+    in_storage = frozenset(tensor for tensor, column in at_home.items() if value(column, values) < 0.5)
+    problem = decide(instance.problem, in_storage)
     facts, told = Facts(problem), set[tuple[tuple[Absence, ...], ...]]()
     idle = problem.idle_watts
     weights = Weights(idle, 0.0 if problem.background_storage else idle)
