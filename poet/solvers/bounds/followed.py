@@ -379,9 +379,7 @@ class Followed:
         some = self._unfollowed
         if any(copy in some and len(some[copy].contents) == 1 for copy in copies):
             return None
-        return frozenset(
-            one for copy in copies for one in (some[copy].contents if copy in some else (copy,))
-        )
+        return frozenset(one for copy in copies for one in (some[copy].contents if copy in some else (copy,)))
 
     def by_resident(self, copies: Iterable[int]) -> frozenset[int]:
         """Copies by content, with the resident in place of those that it stands for."""

@@ -308,9 +308,9 @@ def _come_home(layout: Windows) -> _Rows:
         first = last.home
         at_home = layout.present[first][0]
         used = bisect.bisect_left(layout.grid[first], layout.fixed[first][0]) if layout.fixed[first] else 0
-        for kept in layout.kept[first][:used]:
-            yield [(1.0, at_home), (-1.0, kept)], 0.0
-        yield [(1.0, at_home), (-1.0, layout.present[last.number][-1])], 0.0
+        held = {*layout.kept[first][:used], layout.present[last.number][-1]} - {at_home}
+        for column in sorted(held):
+            yield [(1.0, at_home), (-1.0, column)], 0.0
         if first != last.number:
             yield [(-1.0, at_home), (-1.0, layout.stored[last.number])], -1.0
         if first in layout.written:

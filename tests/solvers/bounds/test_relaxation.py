@@ -8,7 +8,14 @@ from dataclasses import replace
 import pytest
 from helpers.oracle import least_joules
 from helpers.pace import few_or_many, with_slow
-from helpers.random_problems import FEATURES, mixed_problem, random_limits, random_problem, training_like
+from helpers.random_problems import (
+    FEATURES,
+    mixed_problem,
+    random_limits,
+    random_problem,
+    training_like,
+    with_homes,
+)
 from helpers.relaxed import in_whole_numbers, whole_bound
 
 from poet.clock import WALL, Clock, WorkClock
@@ -59,6 +66,17 @@ def test_whole_numbers_stay_below_the_oracle_too_and_come_close() -> None:
     for seed in range(40):
         problem = mixed_problem(1000 + seed, largest=6)
         shares.append(assert_below_the_oracle(problem, random_limits(problem, seed), whole=True))
+    assert sum(shares) / len(shares) > 0.9
+
+
+@few_or_many("seeds", range(30), range(100, 300))
+def test_homes_that_the_plan_chooses_stay_below_the_oracle_and_come_as_close(seeds: range) -> None:
+    """Each home has what it takes: RAM at both ends and a copy that is written, or a page-out."""
+    shares = []
+    for seed in seeds:
+        problem = with_homes(mixed_problem(seed, largest=5), seed)
+        limits = random_limits(problem, seed, deadline=seed % 3 == 0)
+        shares.append(assert_below_the_oracle(problem, limits, whole=True))
     assert sum(shares) / len(shares) > 0.9
 
 

@@ -7,10 +7,11 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 import pytest
-from helpers.random_problems import training_like
+from helpers.random_problems import training_like, with_homes
 
 from poet.clock import WorkClock
-from poet.problem import Limits, Place, Problem
+from poet.homes import decide, stored_between_steps, undecided
+from poet.problem import Limits, Problem
 from poet.ram_survey import budget_between, keep_everything_bytes
 from poet.schedule import PageOut, Schedule
 from poet.simulator import simulate
@@ -77,20 +78,30 @@ def test_it_ends_when_it_is_told_to_and_counts_its_tries() -> None:
     assert clock.now() == pytest.approx(5 * TUNING.try_schedules * clock.schedule_seconds)
 
 
-def test_where_nothing_may_be_written_or_homes_are_open_it_leaves_the_plan_alone() -> None:
+def test_where_nothing_may_be_written_it_leaves_the_plan_alone() -> None:
     problem = dear_storage(0)
     assert not list(found(problem, tight(problem), patience_tries=0))
     start = page_everything(problem, tight(problem))
     assert start is not None
     stays = dataclasses.replace(tight(problem), paging=False)
-    source = next(
-        t for t in problem.tensors if t.page_in and not any(t.name in op.outputs for op in problem.ops)
+    plans = better_copies(problem, stays, start, TUNING, seed=0, clock=WorkClock(), finished=lambda: False)
+    assert not list(plans)
+
+
+@pytest.mark.parametrize("in_storage", [False, True])
+def test_homes_that_the_plan_chooses_are_part_of_the_search(in_storage: bool) -> None:
+    """From all of them in RAM as from all in storage, which is dear: better plans, and soon not all there."""
+    problem = with_homes(dear_storage(1), 1)
+    limits, names = tight(problem), undecided(problem)
+    start = page_everything(decide(problem, names if in_storage else ()), limits)
+    assert start is not None
+    plans = list(
+        better_copies(problem, limits, start, TUNING, seed=0, clock=WorkClock(), finished=lambda: False)
     )
-    either = dataclasses.replace(source, initially=Place.EITHER, finally_=None)
-    tensors = tuple(either if tensor is source else tensor for tensor in problem.tensors)
-    for one, limits in ((problem, stays), (dataclasses.replace(problem, tensors=tensors), tight(problem))):
-        plans = better_copies(one, limits, start, TUNING, seed=0, clock=WorkClock(), finished=lambda: False)
-        assert not list(plans)
+    assert plans
+    joules = [simulate(problem, plan, limits).joules for plan in (start, *plans)]
+    assert all(after < before for before, after in pairwise(joules))
+    assert stored_between_steps(problem, plans[-1], names) < frozenset(names)
 
 
 def test_sets_by_size_come_first_and_are_better_than_many_tries_from_a_bad_start() -> None:
