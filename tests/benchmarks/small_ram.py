@@ -1,10 +1,11 @@
 """Steps of microcontroller nets in little RAM: plan, bound, what is open, and why a search ended.
 
-    python tests/benchmarks/small_ram.py [--only NAME ...] [--devices NAME ...] [--shares 0.3 ...]
-                                         [--time-limit 60] [--rows FILE] [--fresh]
+    python tests/benchmarks/small_ram.py [--only NAME ...] [--devices NAME ...] [--homes ram ...]
+                                         [--shares 0.3 ...] [--time-limit 60] [--rows FILE] [--fresh]
 
-Traces the nets of `helpers.tiny_nets` in batches of one, costs their steps on each device and plans them
-for budgets between the least that any schedule needs (0) and what keeping everything takes (1). Problems,
+Traces the nets of `helpers.tiny_nets` in batches of one, costs their steps on each device and plans them,
+with parameters at home in RAM or where the plan likes (auto), for budgets between the least that any
+schedule needs (0) and what keeping everything takes (1). Problems,
 and each search as a line of JSON, are kept under build/small-ram/, so that a run which was stopped goes on
 where it was. Each search runs in a process of its own, on one thread.
 
@@ -15,6 +16,7 @@ machine does takes nothing from a search.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import math
 import subprocess
@@ -25,7 +27,7 @@ from pathlib import Path
 
 from poet.devices.device_problem import build_problem, kernels_on
 from poet.devices.load import load_profile
-from poet.problem import Limits, Problem
+from poet.problem import Limits, Place, Problem
 from poet.ram_survey import budget_between, keep_everything_bytes
 from poet.solution import SolveOptions, Status
 from poet.solvers import minimum_ram_bytes, solve
@@ -41,12 +43,13 @@ BUILD = ROOT / "build" / "small-ram"
 PAGE = ROOT / "docs" / "small-nets.md"
 NETS = ("tcn", "residual-tcn", "ds-cnn", "resnet-8", "mobilenet-v1", "autoencoder", "mlp", "gru")
 DEVICES = ("stm32h743", "nrf52840", "rpi4b-xnnpack")
+HOMES = {"ram": Place.RAM, "auto": Place.EITHER}
 SHARES = (0.5, 0.3, 0.15, 0.05)
 GOAL, WORST = 0.02, 0.1
 """Of the overhead, that may be open in the end: in `GOAL_SHARE` of the searches, and in all."""
 GOAL_SHARE, PROVEN_OPS = 0.9, 60
 """A step of fewer ops than that should be proven."""
-HEADINGS = ("net", "ops", "device", "budget", "", "plan", "bound", "open", "core s", "why it is open")
+HEADINGS = ("net", "ops", "device", "home", "budget", "", "plan", "bound", "open", "core s", "why it is open")
 LATE_SHARE = 0.8
 """What became better after that share of the time was still on its way."""
 WEAK_POINTS = {
@@ -65,7 +68,7 @@ class Row:
     """One search; plan and bound are shares above running every op once.
 
     Attributes:
-        net, device, share, ops, budget_bytes, limit_seconds: what was asked.
+        net, device, home, share, ops, budget_bytes, limit_seconds: what was asked.
         status: of the answer.
         plan: of the best; ``None``: there is none.
         bound: no plan is below.
@@ -77,6 +80,7 @@ class Row:
 
     net: str
     device: str
+    home: str
     share: float
     ops: int
     budget_bytes: int
@@ -91,14 +95,14 @@ class Row:
     bound_by: str
 
     @property
-    def key(self) -> tuple[str, str, float]:
+    def key(self) -> tuple[str, str, str, float]:
         """What was asked."""
-        return self.net, self.device, self.share
+        return self.net, self.device, self.home, self.share
 
 
-def problem_of(net: str, device: str) -> Problem:
+def problem_of(net: str, device: str, home: str) -> Problem:
     """The training step's planning problem, made once, in a process of its own: torch is large."""
-    path = BUILD / f"{net}.{device}.json"
+    path = BUILD / f"{net}.{device}.{home}.json"
     if not path.exists():
         subprocess.run([sys.executable, __file__, "--make", "--only", net], check=True)
     return Problem.load(path)
@@ -114,13 +118,15 @@ def _make_problems(net: str) -> None:
     prepared = prepare(micro.build(), micro.example(), device=DEVICES[0], loss=micro.loss)
     for device in DEVICES:
         graph, profile = prepared.step.graph, load_profile(device)
-        problem = build_problem(graph, profile, kernels_on(profile, graph, prepared.step.kernels))
-        (BUILD / f"{net}.{device}.json").write_text(json.dumps(problem.to_json()))
+        kernels = kernels_on(profile, graph, prepared.step.kernels)
+        for home, place in HOMES.items():
+            problem = build_problem(graph, profile, kernels, home=place)
+            (BUILD / f"{net}.{device}.{home}.json").write_text(json.dumps(problem.to_json()))
 
 
-def measured(net: str, device: str, share: float, limit_seconds: float) -> Row:
+def measured(net: str, device: str, home: str, share: float, limit_seconds: float) -> Row:
     """One search in this process."""
-    problem = problem_of(net, device)
+    problem = problem_of(net, device, home)
     least, most = minimum_ram_bytes(problem, Limits()).bytes, keep_everything_bytes(problem)
     limits = Limits(ram_budget_bytes=budget_between(least, most, share))
     solution = solve(problem, limits, SolveOptions(limit_seconds, clock=CoreClock()))
@@ -128,6 +134,7 @@ def measured(net: str, device: str, share: float, limit_seconds: float) -> Row:
     return Row(
         net=net,
         device=device,
+        home=home,
         share=share,
         ops=len(problem.ops),
         budget_bytes=limits.ram_budget_bytes or 0,
@@ -151,7 +158,8 @@ def page(rows: Sequence[Row]) -> str:
             "# Small nets in little RAM\n",
             "Made by `make bench-small-ram`: training steps of nets as microcontrollers run them",
             "(`MICRO_NETS` in `tests/helpers/tiny_nets.py`), in batches of one, all parameters trained by",
-            "SGD. A budget of 5 % lies that far up from the least RAM that any schedule needs to what",
+            "SGD. *Home* is where these are between steps: in RAM, or, where that says auto, as the plan",
+            "likes. A budget of 5 % lies that far up from the least RAM that any schedule needs to what",
             "keeping everything takes. *Plan* and *bound* are energy above running every op once, which no",
             "plan avoids, as a share of it; *open* is how far the plan may be above the best of all plans,",
             f"as a share of its overhead. Each search has one thread and {limits} s of a core's work,",
@@ -159,7 +167,7 @@ def page(rows: Sequence[Row]) -> str:
             *_goals(rows),
             *_reasons([row for row in rows if not _reached(row)]),
             f"| {' | '.join(HEADINGS)} |",
-            "|---|--:|---|--:|--:|--:|--:|--:|--:|---|",
+            "|---|--:|---|---|--:|--:|--:|--:|--:|--:|---|",
             *map(line, rows),
             "",
         )
@@ -173,11 +181,13 @@ def _spread(rows: Sequence[Row]) -> str:
         for option, every, there in (
             ("--only", NETS, list(dict.fromkeys(row.net for row in rows))),
             ("--devices", DEVICES, list(dict.fromkeys(row.device for row in rows))),
+            ("--homes", HOMES, list(dict.fromkeys(row.home for row in rows))),
             ("--shares", SHARES, list(dict.fromkeys(row.share for row in rows))),
         )
         if list(every) != there
     ]
-    return f"Asked for with `SMALL_RAM='{' '.join(given)}'`." if given else "All nets, devices and budgets."
+    every = "All nets, devices, homes and budgets."
+    return f"Asked for with `SMALL_RAM='{' '.join(given)}'`." if given else every
 
 
 def _goals(rows: Sequence[Row]) -> list[str]:
@@ -239,6 +249,7 @@ def line(row: Row) -> str:
         row.net,
         str(row.ops),
         row.device,
+        row.home,
         f"{row.share:.0%}",
         format_bytes(row.budget_bytes),
         row.status if row.plan is None else f"+{100 * row.plan:.5g} %",
@@ -255,6 +266,7 @@ def main(arguments: Iterable[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--only", nargs="+", choices=NETS, default=list(NETS))
     parser.add_argument("--devices", nargs="+", choices=DEVICES, default=list(DEVICES))
+    parser.add_argument("--homes", nargs="+", choices=HOMES, default=list(HOMES))
     parser.add_argument("--shares", nargs="+", type=float, default=list(SHARES))
     parser.add_argument("--time-limit", type=float, default=60.0, help="seconds of a core for each search")
     parser.add_argument("--rows", type=Path, default=BUILD / "rows.jsonl", help="where searches are kept")
@@ -266,19 +278,17 @@ def main(arguments: Iterable[str] | None = None) -> None:
         _make_problems(given.only[0])
         return
     if given.one:
-        row = measured(given.only[0], given.devices[0], given.shares[0], given.time_limit)
+        row = measured(given.only[0], given.devices[0], given.homes[0], given.shares[0], given.time_limit)
         print(json.dumps(asdict(row)))
         return
     if given.fresh:
         given.rows.unlink(missing_ok=True)
     lines = given.rows.read_text().splitlines() if given.rows.exists() else []
     known = {row.key: row for row in (Row(**json.loads(line)) for line in lines)}
-    wanted = [
-        (net, device, share) for net in given.only for device in given.devices for share in given.shares
-    ]
+    wanted = list(itertools.product(given.only, given.devices, given.homes, given.shares))
     for key in wanted:
         if key not in known or known[key].limit_seconds != given.time_limit:
-            problem_of(*key[:2])
+            problem_of(*key[:3])
             known[key] = _in_a_process(*key, given.time_limit)
             with given.rows.open("a") as file:
                 file.write(json.dumps(asdict(known[key])) + "\n")
@@ -287,8 +297,9 @@ def main(arguments: Iterable[str] | None = None) -> None:
     print(f"wrote {PAGE.relative_to(ROOT)}")
 
 
-def _in_a_process(net: str, device: str, share: float, limit_seconds: float) -> Row:
-    asked = ["--only", net, "--devices", device, "--shares", str(share), "--time-limit", str(limit_seconds)]
+def _in_a_process(net: str, device: str, home: str, share: float, limit_seconds: float) -> Row:
+    asked = ["--only", net, "--devices", device, "--homes", home, "--shares", str(share)]
+    asked += ["--time-limit", str(limit_seconds)]
     done = subprocess.run(
         [sys.executable, __file__, "--one", *asked], check=True, stdout=subprocess.PIPE, text=True
     )

@@ -14,6 +14,7 @@ bench: Any = importlib.import_module("benchmarks.small_ram")
 PROVEN = bench.Row(
     net="mlp",
     device="stm32h743",
+    home="ram",
     share=0.05,
     ops=30,
     budget_bytes=4096,
@@ -54,14 +55,15 @@ def test_what_is_open_has_a_reason() -> None:
 
 
 def test_the_page_says_which_rows_it_has() -> None:
-    assert "SMALL_RAM='--only mlp --devices stm32h743 --shares 0.05'" in bench.page([PROVEN])
+    assert "SMALL_RAM='--only mlp --devices stm32h743 --homes ram --shares 0.05'" in bench.page([PROVEN])
     every = [
-        dataclasses.replace(PROVEN, net=net, device=device, share=share)
+        dataclasses.replace(PROVEN, net=net, device=device, home=home, share=share)
         for net in bench.NETS
         for device in bench.DEVICES
+        for home in bench.HOMES
         for share in bench.SHARES
     ]
-    assert "All nets, devices and budgets." in bench.page(every)
+    assert "All nets, devices, homes and budgets." in bench.page(every)
 
 
 def test_a_search_that_ended_early_with_a_gap_is_counted() -> None:
