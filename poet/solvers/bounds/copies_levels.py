@@ -12,9 +12,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 
-from poet.solvers.bounds.followed import Followed, residents, too_dear, with_homes
+from poet.solvers.bounds.followed import Followed
 from poet.solvers.bounds.ram_paths import Paid, cheapest
 from poet.solvers.bounds.ram_program import RamProgram, TooLarge
+from poet.solvers.bounds.residents import residents, too_dear, with_homes
 from poet.solvers.instance.instance import Content, Instance
 
 

@@ -17,7 +17,7 @@ being the joules of their page-outs, whatever else the schedule does; and D(S) >
 F allows more. Costs are rounded down to whole units, which only lowers D.
 
 Of a tensor whose home is chosen, the last content in F says that it may be at home in storage (see
-`poet.solvers.bounds.followed.Home`): else it must be in RAM at both ends.
+`poet.solvers.bounds.residents.Home`): else it must be in RAM at both ends.
 """
 
 from __future__ import annotations

@@ -21,8 +21,9 @@ from poet.solvers import minimum_ram_bytes
 from poet.solvers.bounds.copies import CopiesBound, copies_bounds
 from poet.solvers.bounds.copies_levels import Levels
 from poet.solvers.bounds.copies_master import MasterSearch
-from poet.solvers.bounds.followed import Followed, too_dear
+from poet.solvers.bounds.followed import Followed
 from poet.solvers.bounds.ram_program import RamProgram
+from poet.solvers.bounds.residents import too_dear
 from poet.solvers.instance.instance import Instance, instance_of
 from poet.tuning import DEFAULT, Tuning
 
