@@ -58,7 +58,7 @@ bench-large-graphs: $(STAMP) ## docs/large-graphs.md: seven exported nets x thre
 bench-large-rivals: $(STAMP) ## docs/large-graphs-rivals.md: the other planners on the same problems, after bench-large-graphs
 	$(BIN)/python tests/benchmarks/large_rivals.py
 
-bench-small-ram: $(STAMP) ## docs/small-nets.md: plan, bound and what is open, nets of microcontrollers in little RAM, 60 s each (an hour and a half)
+bench-small-ram: $(STAMP) ## docs/small-nets.md: plan, bound and what is open, nets of microcontrollers in little RAM, 60 s each (three hours)
 	$(BIN)/python tests/benchmarks/small_ram.py $(SMALL_RAM)
 
 bench-other-searches: $(STAMP) ## docs/other-searches.md: the published problems, concats, a step of 10,000 ops, random problems beside exhaustive search, 60 s each (an hour; goes on where it was)
