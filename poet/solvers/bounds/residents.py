@@ -21,7 +21,7 @@ class Home:
     comes back for the end.
 
     Attributes:
-        contents: of the tensor, in order; the last one that no op updates is the first.
+        contents: of the tensor, in order; only one where no op updates it.
         stored_joules: of the copy of the last content: its page-out, where it is another than the first, and
             a page-in of the first one, which is free then up to its first use. Where something reads the
             last one besides, a plan may have the copy without that page-in, and it is not counted.
@@ -59,8 +59,8 @@ class Resident:
     Attributes:
         bytes: that it takes.
         birth, last: it is in RAM in the stages after ``birth`` up to ``last``.
-        page_out: joules; ``None``: it can be paged in no plan. Where a tensor's home is chosen, what it
-            takes at least that one of its contents is not in RAM.
+        page_out: joules; ``None``: it can be paged in no plan. Where a tensor's home is chosen: the least
+            joules with which one of its contents may leave RAM.
     """
 
     bytes: int
@@ -117,9 +117,8 @@ def substitutes(
             continue  # a rerun for those makes it as well
         for source in task.rerun_reads:
             own = there.get(source)
-            if own is None or source in used or contents[source].producer in worth:
-                continue
-            if contents[source].home is not None:
+            is_open = contents[source].producer in worth or contents[source].home is not None
+            if own is None or source in used or is_open:
                 continue
             since = max(content.birth, own.last)
             prices = [price for price in (own.page_out, _paged_joules(content)) if price is not None]
@@ -182,5 +181,5 @@ def with_homes(instance: Instance, contents: Iterable[int]) -> frozenset[int]:
 
 
 def page_out_joules(content: Content) -> float:
-    """0 where it needs none, or can have none."""
+    """Of a content's page-out; 0 where it needs none, or can have none."""
     return 0.0 if content.starts_stored or content.page_out is None else content.page_out.joules
