@@ -34,7 +34,8 @@ import numpy as np
 
 from poet.clock import Clock
 from poet.solvers.bounds.ram_paths import KnownPaths, Paid, cheapest, walked
-from poet.solvers.bounds.ram_program import ROUNDING, RamProgram, Values
+from poet.solvers.bounds.ram_program import ROUNDING, RamProgram
+from poet.solvers.bounds.ram_stages import Values
 from poet.solvers.engines.highs import solve
 from poet.solvers.engines.matrix import MatrixBuilder
 from poet.tuning.bounds import CopiesTuning

@@ -16,7 +16,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from poet.solvers.bounds.ram_program import Arcs, RamProgram, Stage, Values
+from poet.solvers.bounds.ram_program import RamProgram
+from poet.solvers.bounds.ram_stages import CAP, Values
 
 Flags = npt.NDArray[np.bool_]
 Places = npt.NDArray[np.intp]
@@ -63,63 +64,39 @@ class _Walk:
 
     def through(self, number: int, values: Values, following: Values | None, place: int) -> int | None:
         """From ``place`` to the next stage along least values; ``None``: in a circle."""
-        stage, tasks = self.program.stages[number], list[int]()
+        stage, tasks, column = self.program.stages[number], list[int](), self.column
         for _ in range(20 * len(stage.moves) + 20):
             if following is None:
-                if values[place] == 0:
+                if values[place, column] == 0:
                     break
             else:
-                at = _at(stage.first, place)
-                if at is not None:
-                    end = int(stage.first.end[at])
-                    if following[end] == values[place] and self._fits(number, stage.first, at):
-                        self._note(number, stage.first, at)
-                        place = end
-                        break
-            step = self._step(number, stage, values, place)
+                first = stage.first_run(place)
+                least = first is not None and following[first.end, column] == values[place, column]
+                if first is not None and least and self._fits(number, stage.own, first.slack):
+                    self._note(number, stage.own, first.slack)
+                    place = first.end
+                    break
+            step = stage.step(values, column, self.program.asked(number), place)
             if step is None:
                 return None
-            place, task = step
-            if task is not None:
-                tasks.append(task)
+            place, move = step.end, stage.moves[step.move]
+            self._note(number, move.own, step.slack)
+            if move.task is not None:
+                tasks.append(move.task)
+            if move.content is not None:
+                self.paged |= self.program.copy_read(move.content, self.copies.free)
         else:
             return None
         if tasks:
             self.reruns[number] = tuple(tasks)
         return place
 
-    def _step(self, number: int, stage: Stage, values: Values, place: int) -> tuple[int, int | None] | None:
-        for move in stage.moves:
-            at = _at(move, place)
-            if at is not None:
-                end, units = int(move.end[at]), move.units
-                if move.content is not None:
-                    units = self.program.page_in_units(number, move.content, self.column)
-                able = units < self.program.cap_units and self._fits(number, move, at)
-                if able and values[end] + units == values[place]:
-                    self._note(number, move, at)
-                    return end, move.task
-        for without, having in zip(stage.sets.without, stage.sets.having, strict=True):
-            at = int(np.searchsorted(having, place))
-            if at < len(having) and having[at] == place and values[without[at]] == values[place]:
-                return int(without[at]), None
-        return None
+    def _fits(self, number: int, own: tuple[int, ...], slack: int) -> bool:
+        return slack >= self.program.beside(number, own, self.copies.steps, self.copies.paid)
 
-    def _fits(self, number: int, move: Arcs, at: int) -> bool:
-        needed = self.program.beside(number, move.own, self.copies.steps, self.copies.paid)
-        return bool(move.slack[at] >= needed)
-
-    def _note(self, number: int, move: Arcs, at: int) -> None:
-        self.paged |= 0 if move.content is None else self.program.copy_read(move.content, self.copies.free)
-        key = number, tuple(c for c in move.own if c in self.program.listed)
-        slack = int(move.slack[at])
+    def _note(self, number: int, own: tuple[int, ...], slack: int) -> None:
+        key = number, tuple(c for c in own if c in self.program.listed)
         self.demands[key] = min(slack, self.demands.get(key, slack))
-
-
-def _at(move: Arcs, place: int) -> int | None:
-    """Which of the arcs begins at ``place``."""
-    at = int(np.searchsorted(move.begin, place))
-    return at if at < len(move.begin) and move.begin[at] == place else None
 
 
 def walked(program: RamProgram, tables: Sequence[Values], column: int, copies: Paid) -> RamPath | None:
@@ -132,14 +109,14 @@ def walked(program: RamProgram, tables: Sequence[Values], column: int, copies: P
         copies: the set.
     """
     place, end = program.start_place(copies.free), program.of.end
-    if place is None or tables[-1][place, column] >= program.cap_units:
+    if place is None or tables[-1][place, column] >= CAP:
         return None
     units, walk = int(tables[-1][place, column]), _Walk(program, column, copies)
     for number in range(end + 1):
         if number in program.passed:
             continue
-        following = tables[end - number - 1][:, column] if number < end else None
-        place = walk.through(number, tables[end - number][:, column], following, place)
+        following = tables[end - number - 1] if number < end else None
+        place = walk.through(number, tables[end - number], following, place)
         if place is None:
             return None
     return RamPath(units * program.joules_per_unit, walk.reruns, walk.paged, walk.demands)

@@ -22,24 +22,18 @@ Of a tensor whose home is chosen, the last content in F says that it may be at h
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
 from poet.solvers.bounds.followed import Followed, Run, bits
 from poet.solvers.bounds.joined_stages import joined_stages
+from poet.solvers.bounds.ram_stages import CAP, Arcs, Asked, Masks, Move, Places, Stage, Values, told_apart
 from poet.solvers.bounds.suffix_program import FittingSets, fitting_sets
 
-Values = npt.NDArray[np.int32]
-Masks = npt.NDArray[np.int64]
-Places = npt.NDArray[np.int32]
-Able = tuple[Places, Places, "int | Values", "npt.NDArray[np.bool_] | None"]
-"""Begins and ends of arcs, units, and where there is no room for them, per column; ``None``: nowhere."""
-
 ROUNDING = 1e-9  # of joules that are counted in units, by which they may be less
-_UNITS = 1 << 28  # in the joules at which costs are capped; twice that does not overflow
 
 
 class TooLarge(Exception):
@@ -48,39 +42,6 @@ class TooLarge(Exception):
 
 class Stopped(Exception):
     """By who asked for it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Arcs:
-    """A transition from each set ``begin`` to ``end``; ``task`` reruns, or ``content`` is paged in.
-
-    ``slack``: bytes that are left beside it for residents, with those that it reads, ``own``; between
-    ``least_slack`` and ``most_slack``.
-    """
-
-    begin: Places
-    end: Places
-    slack: Masks
-    units: int
-    task: int | None = None
-    content: int | None = None
-    own: tuple[int, ...] = ()
-    least_slack: int = field(init=False)
-    most_slack: int = field(init=False)
-
-    def __post_init__(self) -> None:
-        some = len(self.slack) > 0
-        object.__setattr__(self, "least_slack", int(self.slack.min()) if some else 0)
-        object.__setattr__(self, "most_slack", int(self.slack.max()) if some else -1)
-
-
-@dataclass(frozen=True, slots=True)
-class Stage:
-    """The sets that fit when the stage begins, and the transitions; ``first``: to the next stage's sets."""
-
-    sets: FittingSets
-    moves: tuple[Arcs, ...]
-    first: Arcs
 
 
 def most_bytes(items: Sequence[tuple[int, float]], unit_joules: float, units: int) -> Masks:
@@ -112,7 +73,6 @@ class RamProgram:
         arcs: transitions in all.
         worked: transitions looked at so far, times columns.
         stages: sets and transitions of each.
-        cap_units: values at which costs are capped.
         listed: residents of which each column says whether they are paid for.
         passed: stages that a later one stands for, whose sets and values they have.
 
@@ -130,16 +90,17 @@ class RamProgram:
         parts: tuple[int, int],
         finished: Callable[[], bool],
     ) -> None:
-        self.of, self.joules_per_unit = of, most_joules / _UNITS
+        self.of, self.joules_per_unit = of, most_joules / CAP
         self.arcs = self.worked = 0
         self._finished = finished
-        self.most_joules, self._parts, self.cap_units = most_joules, parts, _UNITS
+        self.most_joules, self._parts = most_joules, parts
         self._steps: tuple[int | None, ...] = ()
         self.listed: tuple[int, ...] = ()
         self._listed_bytes = np.zeros((of.end + 1, 0), dtype=np.int64)
         self._away = np.zeros((0, 0), dtype=np.bool_)  # listed residents that are paid for, by column
         self._unlisted = dict[tuple[int, int | None], int]()
         self._mine = dict[tuple[int, ...], tuple[npt.NDArray[np.intp], Masks]]()
+        self._asked = dict[int, Asked]()  # by stage, the last time
         self._paid_units = dict[int, Values]()  # of page-ins, by content and column
         self._first_units = dict[int, Values]()  # of those up to the first use
         self._first_use = {first: use for first, _, use in of.homes}
@@ -153,35 +114,33 @@ class RamProgram:
             for n in range(of.end + 1)
         ]
         self._local = [list(bits(alive)) for alive in of.alive]
-        stages = list[FittingSets]()
-        for begin, number in joined:
+        fitting = deque[FittingSets]()
+        for _, number in joined:
             local = self._local[number]
             room = of.budget_bytes - self.resident_bytes(number, None)
             sets = fitting_sets([of.bytes[c] for c in local], room, most_arcs // (len(local) + 1))
             if sets is None:
                 raise TooLarge
-            self.arcs += sum(map(len, sets.without))
-            if self.arcs > most_arcs:
-                raise TooLarge
-            stages += [sets] * (number - begin + 1)
+            self._count(sum(map(len, sets.without)), most_arcs)
+            fitting.append(sets)
         self.stages = list[Stage]()
-        for number, sets in enumerate(stages):
+        for begin, number in joined:
             if finished():
                 raise Stopped
-            if number in self.passed:
-                self.stages.append(Stage(sets, (), self._first(number, sets, None)))
-                continue
-            moves = tuple(self._moves(number, sets))
-            following = None if number == of.end else stages[number + 1]
-            first = self._first(number, sets, following)
-            self.stages.append(Stage(sets, moves, first))
-            self.arcs += len(first.begin) + sum(len(move.begin) for move in moves)
-            if self.arcs > most_arcs:
-                raise TooLarge
+            sets = fitting.popleft()  # they are as large as the stage
+            first, own = self._first(number, sets, fitting[0] if fitting else None)
+            stage = Stage(sets, self._moves(number, sets), first, own)
+            self._count(stage.arcs - sum(map(len, sets.without)) + len(first.begin), most_arcs)
+            self.stages += [stage] * (number - begin + 1)
+
+    def _count(self, arcs: int, most_arcs: int) -> None:
+        self.arcs += arcs
+        if self.arcs > most_arcs:
+            raise TooLarge
 
     def sets_at(self, number: int) -> int:
         """How many sets fit when a stage begins."""
-        return len(self.stages[number].sets.masks)
+        return len(self.stages[number].masks)
 
     def residents_at(self, number: int) -> Collection[int]:
         """Contents that are residents in a stage."""
@@ -255,7 +214,7 @@ class RamProgram:
             if tables is not None:
                 tables.append(values)
         starts = [self.start_place(one) for one in free]
-        found = (_UNITS if place is None else values[place, column] for column, place in enumerate(starts))
+        found = (CAP if place is None else values[place, column] for column, place in enumerate(starts))
         return [float(value) * self.joules_per_unit for value in found]
 
     def beside(self, number: int, own: Collection[int], steps: int | None, paid: frozenset[int]) -> int:
@@ -270,27 +229,19 @@ class RamProgram:
         return self._place(0, (self.of.starts | at_home) & self.of.alive[0])
 
     def _ended(self, free: Sequence[int]) -> Values:
-        number, sets = self.of.end, self.stages[self.of.end].sets
-        values = np.full((len(sets.masks), len(free)), _UNITS, dtype=np.int32)
+        number, masks = self.of.end, self.stages[self.of.end].masks
+        values = np.full((len(masks), len(free)), CAP, dtype=np.int32)
         for column, one in enumerate(free):
             at_home = sum(1 << last for _, last, _ in self.of.homes if not one >> last & 1)
             wanted = self._mask(number, self.of.ends | at_home)
             if wanted is not None:
-                values[(sets.masks & wanted) == wanted, column] = 0
+                values[(masks & wanted) == wanted, column] = 0
         return values
 
     def _before_first_run(self, number: int, following: Values) -> Values:
         stage = self.stages[number]
-        values = np.full((len(stage.sets.masks), following.shape[1]), _UNITS, dtype=np.int32)
-        able = self._able(stage.first, self._residents(number), 0)
-        if able is None:
-            return values
-        begin, end, _, blocked = able
-        reached = following[end]
-        if blocked is not None:
-            np.copyto(reached, _UNITS, where=blocked)
-        values[begin] = reached
-        return values
+        needed = self._beside(stage.own, self._residents(number))
+        return stage.before_first_run(following, told_apart(needed))
 
     def _residents(self, number: int) -> Masks:
         """Bytes of residents in a stage, per column."""
@@ -303,35 +254,21 @@ class RamProgram:
         away = [[c in some for some in paid] for c in self.listed]
         self._away = np.array(away, dtype=np.bool_).reshape(len(self.listed), len(paid))
 
-    def _beside(self, move: Arcs, resident: Masks) -> Masks:
-        """Bytes of residents per column, with those that are paid for and that ``move`` reads."""
-        if move.own not in self._mine:
-            mine = [place for place, c in enumerate(self.listed) if c in move.own]
+    def _beside(self, own: tuple[int, ...], resident: Masks) -> Masks:
+        """Bytes of residents per column, with those that are paid for and that are read, ``own``."""
+        if own not in self._mine:
+            mine = [place for place, c in enumerate(self.listed) if c in own]
             sizes = [self.of.residents[self.listed[place]].bytes for place in mine]
-            self._mine[move.own] = np.array(mine, dtype=np.intp), np.array(sizes, dtype=np.int64)
-        places, read_bytes = self._mine[move.own]
+            self._mine[own] = np.array(mine, dtype=np.intp), np.array(sizes, dtype=np.int64)
+        places, read_bytes = self._mine[own]
         if not len(places):
             return resident
         more: Masks = resident + read_bytes @ self._away[places]
         return more
 
-    def _able(self, move: Arcs, resident: Masks, units: int | Values) -> Able | None:
-        """The arcs of ``move`` with room beside the residents in some column; ``None``: there are none."""
-        resident = self._beside(move, resident) if move.own else resident
-        low = int(resident.min())
-        if move.most_slack < low:
-            return None
-        if move.least_slack >= int(resident.max()):
-            return move.begin, move.end, units, None
-        able = np.flatnonzero(move.slack >= low)
-        if 2 * len(able) > len(move.slack):
-            return move.begin, move.end, units, move.slack[:, None] < resident[None, :]
-        return move.begin[able], move.end[able], units, move.slack[able, None] < resident[None, :]
-
-    def page_in_units(self, number: int, content: int, column: int) -> int:
-        """Of a followed content in a stage, as `least` was asked for last; the cap: it has no copy."""
-        units = self._units_at(number, content)
-        return _UNITS if units is None else int(units[column])
+    def asked(self, number: int) -> Asked:
+        """Of the moves of a stage, in the columns that `least` was asked for last."""
+        return self._asked[number]
 
     def copy_read(self, content: int, free: int) -> int:
         """The copies, as bits, that a page-in of a followed content needs, of those in ``free``."""
@@ -358,7 +295,7 @@ class RamProgram:
                 paid = [bool(one & copies) for one in free]
             joules += self.of.page_out[content] if page_outs_too else 0.0
             if joules < np.inf and any(paid):
-                found[content] = np.where(paid, self._units(joules), _UNITS).astype(np.int32)
+                found[content] = np.where(paid, self._units(joules), CAP).astype(np.int32)
         return found
 
     def _first_page_ins(self, free: Sequence[int]) -> dict[int, Values]:
@@ -375,51 +312,32 @@ class RamProgram:
         if self._finished():
             raise Stopped
         stage, resident, columns = self.stages[number], self._residents(number), values.shape[1]
-        arcs = sum(len(move.begin) for move in stage.moves) + sum(map(len, stage.sets.without))
-        moves = list[Able]()
-        for move in stage.moves:
-            units = move.units if move.content is None else self._units_at(number, move.content)
-            if units is not None:
-                able = self._able(move, resident, units)
-                if able is not None:
-                    moves.append(able)
-        before = int(values.sum(dtype=np.int64))
-        while True:
-            self.worked += arcs * columns
-            for begin, end, units, blocked in moves:
-                reached = values.take(end, axis=0)
-                reached += units
-                if blocked is not None:
-                    np.copyto(reached, _UNITS, where=blocked)
-                np.minimum(reached, values.take(begin, axis=0), out=reached)
-                values[begin] = reached
-            for without, having in zip(stage.sets.without, stage.sets.having, strict=True):
-                reached = values.take(without, axis=0)
-                np.minimum(reached, values.take(having, axis=0), out=reached)
-                values[having] = reached
-            after = int(values.sum(dtype=np.int64))
-            if after == before:
-                return
-            before = after
+        units = np.full((len(stage.moves), columns), CAP, dtype=np.int32)
+        needed = np.zeros((len(stage.moves), columns), dtype=np.int64)
+        for place, move in enumerate(stage.moves):
+            cost = move.units if move.content is None else self._units_at(number, move.content)
+            if cost is not None:
+                units[place], needed[place] = cost, self._beside(move.own, resident)
+        self._asked[number] = asked = Asked(units, told_apart(needed))
+        self.worked += stage.relax(values, asked) * stage.arcs * columns
 
-    def _moves(self, number: int, sets: FittingSets) -> list[Arcs]:
+    def _moves(self, number: int, sets: FittingSets) -> Iterator[tuple[Move, Arcs]]:
         """Reruns, last tasks first, then page-ins, of a stage."""
         of, alive = self.of, self.of.alive[number]
-        moves = list[Arcs]()
         for run in reversed(of.again):
             if run.task < number <= run.last_stage and run.makes & alive:
                 begin, after = self._after(number, sets, run, self._mask(number, run.makes & alive) or 0)
                 if len(begin):
-                    end = np.searchsorted(sets.masks, after).astype(np.int32)
-                    own, units = self._own(number, run), self._units(run.joules)
+                    own, end = self._own(number, run), np.searchsorted(sets.masks, after)
                     slack = self._room(run, own) - sets.bytes[begin]
-                    moves.append(Arcs(begin, end, slack, units, task=run.task, own=own))
+                    move = Move(self._units(run.joules), task=run.task, own=own)
+                    yield move, Arcs.of(begin, end, slack)
         for bit, content in enumerate(self._local[number]):
             if of.page_in[content] < np.inf:
-                units = self._units(of.page_in[content])
-                slack = of.budget_bytes - sets.bytes[sets.having[bit]]
-                moves.append(Arcs(sets.without[bit], sets.having[bit], slack, units, content=content))
-        return moves
+                having = sets.having[bit]
+                slack = of.budget_bytes - sets.bytes[having]
+                move = Move(self._units(of.page_in[content]), content=content)
+                yield move, Arcs.of(sets.without[bit], having, slack)
 
     def _after(self, number: int, sets: FittingSets, run: Run, makes: int) -> tuple[Places, Masks]:
         """The sets in which ``run`` can begin without having all that it makes, and what they become."""
@@ -434,29 +352,32 @@ class RamProgram:
         there = sets.masks[end] == after  # else it leaves no room for the residents
         return begin[there], after[there]
 
-    def _first(self, number: int, sets: FittingSets, following: FittingSets | None) -> Arcs:
-        """The first run of the stage's op."""
-        nowhere, nothing = np.zeros(0, dtype=np.int32), np.zeros(0, dtype=np.int64)
+    def _first(
+        self, number: int, sets: FittingSets, following: FittingSets | None
+    ) -> tuple[Arcs, tuple[int, ...]]:
+        """The first run of the stage's op, and residents that it reads."""
+        nothing = np.zeros(0, dtype=np.int64)
+        nowhere = Arcs.of(nothing, nothing, nothing), ()
         if following is None:
-            return Arcs(nowhere, nowhere, nothing, 0)
+            return nowhere
         run, alive = self.of.first[number], self.of.alive[number + 1]
         needs = self._mask(number, run.needs)
         if needs is None:
-            return Arcs(nowhere, nowhere, nothing, 0)
+            return nowhere
         able = ((sets.masks & needs) == needs) & (sets.bytes <= self.of.budget_bytes - run.beside_bytes)
-        begin = np.flatnonzero(able).astype(np.int32)
+        begin = np.flatnonzero(able)
         place = {content: bit for bit, content in enumerate(self._local[number + 1])}
         made = self._mask(number + 1, (run.makes | run.updates) & alive) or 0
         after = np.full(len(begin), made, dtype=np.int64)
         for bit, content in enumerate(self._local[number]):
             if content in place:
                 after |= ((sets.masks[begin] >> bit) & 1) << place[content]
-        end = np.searchsorted(following.masks, after).astype(np.int32)
+        end = np.searchsorted(following.masks, after)
         there = end < len(following.masks)
         there[there] = following.masks[end[there]] == after[there]
         own = self._own(number, run)
         slack = self._room(run, own) - sets.bytes[begin]
-        return Arcs(begin[there], end[there], slack[there], 0, own=own)
+        return Arcs.of(begin[there], end[there], slack[there]), own
 
     def _own(self, number: int, run: Run) -> tuple[int, ...]:
         """Residents that a run in a stage reads."""
@@ -468,7 +389,7 @@ class RamProgram:
 
     def _place(self, number: int, contents: int) -> int | None:
         """Of a set among those of its stage; ``None`` where it does not fit."""
-        masks, mask = self.stages[number].sets.masks, self._mask(number, contents)
+        masks, mask = self.stages[number].masks, self._mask(number, contents)
         if mask is None:
             return None
         place = int(np.searchsorted(masks, mask))
@@ -482,4 +403,4 @@ class RamProgram:
         return sum(1 << place[content] for content in bits(contents))
 
     def _units(self, joules: float) -> int:
-        return int(min(joules / self.joules_per_unit, _UNITS))
+        return int(min(joules / self.joules_per_unit, CAP))
