@@ -204,6 +204,8 @@ class CopiesTuning(Checked):
         listed_divisor: residents of at least that part of what is followed are copies by themselves in the
             master program: below it one that leaves hardly makes room.
         master_seconds: of one master program: with hundreds of cuts most take tenths of a second.
+        gap_share: of what is open, that the copies of a master program may be above its cheapest: as long as
+            much is open, cuts from these do as well, and are found sooner. Off: none.
         most_rows: of sets that one solution of the master program is grown by: a cut of as few copies as can
             be takes one for each of these; shorter ones come from what the rows before have shown to matter.
         most_row_work: transitions times columns after which a set is grown no further: about two seconds.
@@ -242,6 +244,7 @@ class CopiesTuning(Checked):
     most_residents: int = tuned(16, off=0)
     listed_divisor: int = 32
     master_seconds: float = 1.0
+    gap_share: float = tuned(0.25, off=0.0)
     most_rows: int = 12
     most_row_work: int = 400_000_000
     cuts_at_once: int = 3
@@ -257,4 +260,4 @@ class CopiesTuning(Checked):
     promising_share: float = tuned(0.7, off=0.0)
     promise_share: float = 0.1
     most_seconds: float = 60.0
-    arc_seconds: float = 5e-9
+    arc_seconds: float = 1e-9

@@ -20,6 +20,7 @@ a plan below the best one has few copies, and all S that small can be listed.
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -32,6 +33,7 @@ from poet.solvers.bounds.copies_master import MasterSearch
 from poet.solvers.bounds.followed import Followed, bits
 from poet.solvers.bounds.ram_paths import Paid, cheapest
 from poet.solvers.bounds.ram_program import ROUNDING, RamProgram, Stopped
+from poet.solvers.engines.small_programs import SmallPrograms
 from poet.solvers.instance.candidates import last_use_stages, worth_rerunning
 from poet.solvers.instance.instance import Instance
 
@@ -87,11 +89,11 @@ def copies_bounds(
         return
     search: _Search | MasterSearch | None = None
     joules, proven = 0.0, True
-    try:
+    with contextlib.suppress(Stopped), SmallPrograms(clock, instance.tuning.engines) as programs:
         levels = Levels(instance, budget, below_joules, finished, seconds_left)
         for program in levels.programs():
             of, told, below = program.of, 0, program.most_joules
-            for searching in _searches(instance, program, below, search, levels.anew, clock, seconds_left):
+            for searching in _searches(instance, program, below, search, levels.anew, programs, seconds_left):
                 search, more = searching, True
                 while more:
                     more = search.round()
@@ -104,8 +106,6 @@ def copies_bounds(
                     yield CopiesBound(joules, of.followed_bytes, not more, reruns, proven)
             if joules >= below_joules:
                 return
-    except Stopped:
-        return
 
 
 def _searches(
@@ -114,7 +114,7 @@ def _searches(
     below_joules: float,
     before: _Search | MasterSearch | None,
     anew: bool,
-    clock: Clock,
+    programs: SmallPrograms,
     seconds_left: Callable[[], float],
 ) -> Iterator[_Search | MasterSearch]:
     """Of one level: by a list, and where that does not tell all copies apart by a master program.
@@ -132,7 +132,7 @@ def _searches(
             instance.tuning.copies,
             listing.known,
             step_joules=listing.step_joules,
-            clock=clock,
+            programs=programs,
             seconds_left=seconds_left,
         )
 

@@ -32,16 +32,21 @@ from itertools import pairwise
 
 import numpy as np
 
-from poet.clock import Clock
 from poet.solvers.bounds.ram_paths import KnownPaths, Paid, cheapest, walked
 from poet.solvers.bounds.ram_program import ROUNDING, RamProgram
 from poet.solvers.bounds.ram_stages import Values
-from poet.solvers.engines.highs import solve
-from poet.solvers.engines.matrix import MatrixBuilder
+from poet.solvers.engines.integers import IntegerProgram
+from poet.solvers.engines.small_programs import SmallPrograms
 from poet.tuning.bounds import CopiesTuning
 
 _MARGIN = 5e-7
 """Of the joules asked for: what the tolerances of the engine may make a bound too high."""
+
+_UNITS = 1 << 28  # in the joules asked for, as the master program counts them
+_STEP_UNITS = 1 << 20  # in the joules of steps of a list
+
+
+_Row = tuple[tuple[int, ...], tuple[int, ...], int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +69,7 @@ class MasterSearch:
         tuning: how much at once.
         known: by a list or an earlier level: contents without a copy, steps below 0, and then D at least.
         step_joules: of these steps.
-        clock: that hears of the master programs.
+        programs: that solves the master programs.
         seconds_left: that one may still take.
 
     Attributes:
@@ -82,12 +87,12 @@ class MasterSearch:
         known: Sequence[tuple[frozenset[int], float]],
         *,
         step_joules: float,
-        clock: Clock,
+        programs: SmallPrograms,
         seconds_left: Callable[[], float],
     ) -> None:
         self.program, self.of, self.below, self.tuning = program, program.of, below_joules, tuning
         self.step_joules, self._own_step_joules = step_joules, 0.0
-        self.clock, self.seconds_left = clock, seconds_left
+        self.programs, self.seconds_left = programs, seconds_left
         of = self.of
         large = of.followed_bytes / tuning.listed_divisor
         self.listed = [
@@ -113,11 +118,11 @@ class MasterSearch:
 
     def round(self) -> bool:
         """Solve the master program and learn of its solution; false once nothing below is left to find."""
-        copies, bound = self._solved()
-        self.bound_joules = max(self.bound_joules, min(bound, self.below))
-        if copies is None or self.bound_joules >= self.below * (1.0 - _MARGIN):
-            return False
-        if copies in self._own:
+        open_share = 1.0 - self.bound_joules / self.below
+        copies = self._solved(self.tuning.gap_share * open_share)
+        if copies in self._own:  # another one may be as cheap, or cheaper
+            copies = self._solved(0.0)
+        if copies is None or copies in self._own or self.bound_joules >= self.below * (1.0 - _MARGIN):
             return False
         if self._alike(copies):
             return True
@@ -155,37 +160,46 @@ class MasterSearch:
         self.program.count_in_steps(step, steps, self.listed)
         return followed | listed | {-1 - number: step * (1.0 - 2.0 * ROUNDING) for number in range(steps)}
 
-    def _solved(self) -> tuple[frozenset[int] | None, float]:
-        """The cheapest copies that the cuts allow, and what they and D take at least."""
-        master, place = MatrixBuilder(), dict[int, int]()
-        for copy, joules in self._joules.items():
-            place[copy] = master.column(joules / self.below)
-        rest = master.column(1.0, integer=False)
-        master.row([(-1.0, rest)], -self._least_joules / self.below)
-        for copy in self._joules:
-            if copy < -1:
-                master.row([(1.0, place[copy]), (-1.0, place[copy + 1])], 0.0)
-        for shares in self._ram_rows:
-            master.row([(-share, place[copy]) for copy, share in shares], -1.0)
-        able = {steps: self._so_many(steps, master, place) for steps in {cut.steps for cut in self._cuts}}
-        for cut in self._cuts:
-            more = (cut.joules - self._least_joules) / self.below
-            gives_way = [place[c] for c in sorted(cut.without)] + able[cut.steps]
-            if cut.joules >= self.below:
-                master.row([(-1.0, column) for column in gives_way], -1.0)
-            else:
-                terms = [(-more, column) for column in gives_way]
-                master.row([*terms, (-1.0, rest)], -cut.joules / self.below)
-        seconds = min(self.tuning.master_seconds, self.seconds_left())
-        found = solve(master.matrix(), seconds, relative_gap=0.0, clock=self.clock)
-        if found.values is None:
-            return None, math.inf if found.exhausted else (found.bound - _MARGIN) * self.below
-        values = found.values
-        copies = frozenset(c for c in self._joules if values[place[c]] > 0.5)
-        return copies, (found.bound - _MARGIN) * self.below
+    def _solved(self, gap_share: float) -> frozenset[int] | None:
+        """Copies that the cuts allow, the cheapest but for such a share of the joules asked for.
 
-    def _rows_of_ram(self) -> list[list[tuple[int, float]]]:
-        """Per op whose RAM asks for copies: what each resident's copy frees, as a share of what must be free.
+        Raises the bound to what copies and D take at least; ``None``: there is nothing below.
+        """
+        copies = list(self._joules)
+        place = {copy: number for number, copy in enumerate(copies)}
+        rest = len(copies)
+        largest, costs = [1] * rest + [_UNITS], [self._units(self._joules[copy]) for copy in copies] + [1]
+        rows: list[_Row] = [((rest,), (-1,), -self._units(self._least_joules))]
+        rows += [((place[c], place[c + 1]), (1, -1), 0) for c in copies if c < -1]
+        for freed, over in self._ram_rows:
+            rows.append((tuple(place[c] for c, _ in freed), tuple(-size for _, size in freed), -over))
+        able = dict[int, list[int]]()
+        for steps in {cut.steps for cut in self._cuts if cut.steps}:
+            able[steps] = [len(largest)]
+            rows.append(self._so_many(steps, len(largest), place))
+            largest, costs = [*largest, 1], [*costs, 0]
+        for cut in self._cuts:
+            gives_way = [place[c] for c in sorted(cut.without)] + able.get(cut.steps, [])
+            if cut.joules >= self.below:
+                rows.append((tuple(gives_way), (-1,) * len(gives_way), -1))
+            else:
+                reached = self._units(cut.joules)
+                more = self._units(self._least_joules) - reached
+                rows.append(((*gives_way, rest), (*(more for _ in gives_way), -1), -reached))
+        paid = tuple((column, cost) for column, cost in enumerate(costs) if cost)
+        program = IntegerProgram(tuple(largest), paid, tuple(rows), _UNITS / self.below, 0.0)
+        seconds = min(self.tuning.master_seconds, self.seconds_left())
+        answer = self.programs.solve(program, seconds, gap_units=int(gap_share * _UNITS))
+        bound = program.joules(answer.bound_units) - _MARGIN * self.below
+        self.bound_joules = max(self.bound_joules, min(bound, self.below))
+        return None if answer.values is None else frozenset(c for c in copies if answer.values[place[c]])
+
+    def _units(self, joules: float) -> int:
+        """As the master program counts them, rounded down: no factor of its rows cuts off what is allowed."""
+        return math.floor(min(joules / self.below, 1.0) * _UNITS)
+
+    def _rows_of_ram(self) -> list[tuple[tuple[tuple[int, int], ...], int]]:
+        """Per op whose RAM asks for copies: what each resident's copy frees, and what must be free.
 
         No row asks for more than `RamProgram.least` does at the op's first run; alike rows are one.
         """
@@ -201,19 +215,18 @@ class MasterSearch:
                 leaves = [(c, self._bytes(c)) for c in others] + list(zip(steps, freed, strict=True))
                 terms = tuple((c, size) for c, size in leaves if size)
                 rows[terms] = max(over, rows.get(terms, 0))
-        return [[(c, min(1.0, size / over)) for c, size in terms] for terms, over in rows.items()]
+        return [(tuple((c, min(size, over)) for c, size in terms), over) for terms, over in rows.items()]
 
-    def _so_many(self, steps: int, master: MatrixBuilder, place: dict[int, int]) -> list[int]:
-        """The column that can be 1 where residents' page-outs take so many steps of the list; 0: none."""
-        if steps == 0:
-            return []
-        column, unit = master.column(), steps * self.step_joules * (1.0 - ROUNDING)
+    def _so_many(self, steps: int, able: int, place: dict[int, int]) -> _Row:
+        """Of the column ``able``: it can be 1 where residents' page-outs take so many steps of the list."""
+        unit = steps * self.step_joules * (1.0 - ROUNDING)
         own = sorted((c for c in self._joules if c < 0), reverse=True)
-        terms = [(-(self.of.residents[c].page_out or 0.0) / unit, place[c]) for c in self.listed]
-        terms += [(-self._own_step_joules / unit, place[c]) for c in own[:-1]]
-        terms += [(-(self.below + self._own_step_joules) / unit, place[c]) for c in own[-1:]]  # or more
-        master.row([(1.0, column), *terms], self._own_step_joules / unit)
-        return [column]
+        joules = {place[c]: self.of.residents[c].page_out or 0.0 for c in self.listed}
+        joules |= {place[c]: self._own_step_joules for c in own[:-1]}
+        joules |= {place[c]: self.below + self._own_step_joules for c in own[-1:]}  # or more
+        factors = (math.floor(-_STEP_UNITS * some / unit) for some in joules.values())
+        right = math.ceil(_STEP_UNITS * self._own_step_joules / unit)
+        return (able, *joules), (_STEP_UNITS, *factors), right
 
     def _alike(self, copies: frozenset[int]) -> bool:
         """Whether a cut like a known one, with others of the same sizes for ``copies``, cuts them off.

@@ -1,14 +1,15 @@
 """``python -m poet.solvers.engines.cpsat_child``: OR-tools CP-SAT in a process of its own.
 
-OR-tools and HiGHS cannot be loaded into one process. A program arrives on stdin as one line of
-JSON; incumbents, bounds and the end go to stdout, a line each. The process ends when stdin is
-closed, so it never outlives the process that uses its answer.
+OR-tools and HiGHS cannot be loaded into one process. Programs arrive on stdin, one after the other, a
+line of JSON each; incumbents, bounds and the end of each go to stdout, a line each. The process ends
+when stdin is closed, so it never outlives the process that uses its answers.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import queue
 import sys
 import threading
 from typing import Any
@@ -19,10 +20,22 @@ from poet import children
 
 
 def main() -> None:
-    """Read one program, solve it, write solutions and bounds to stdout."""
+    """Read programs and solve them, one after the other; write solutions and bounds to stdout."""
     children.end_with_parent()
-    request = json.loads(sys.stdin.readline())
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    requests = queue.SimpleQueue[str]()
+    threading.Thread(target=_read, args=(requests,), daemon=True).start()
+    while True:
+        _solve(json.loads(requests.get()))
+
+
+def _read(requests: queue.SimpleQueue[str]) -> None:
+    """The end of stdin is the end of the process, whatever it is at."""
+    for line in sys.stdin:
+        requests.put(line)
+    os._exit(0)
+
+
+def _solve(request: dict[str, Any]) -> None:
     model, columns = _model_of(request)
     solver = cp_model.CpSolver()
     parameters = solver.parameters
@@ -87,12 +100,6 @@ def _tell(message: dict[str, Any]) -> None:
     with _speaking:
         sys.stdout.write(json.dumps(message) + "\n")
         sys.stdout.flush()
-
-
-def _end_with_parent() -> None:
-    while os.read(sys.stdin.fileno(), 4096):  # nothing more is sent; the end of the file is the sign
-        pass
-    os._exit(0)
 
 
 if __name__ == "__main__":

@@ -95,9 +95,12 @@ def solve(
     *,
     integer: bool = True,
     relative_gap: float = 1e-5,
+    absolute_gap: float = 0.0,
     clock: Clock = WALL,
 ) -> Found:
-    """The best values of ``matrix`` within ``seconds``; not ``integer``: of the linear program."""
+    """The best values of ``matrix`` within ``seconds``, or such within one of the gaps; not ``integer``: of
+    the linear program.
+    """
     if is_empty(matrix):
         clock.spend(programs=1)
         return Found(np.zeros(0), exhausted=True)
@@ -105,6 +108,8 @@ def solve(
     highs = loaded(program.matrix, integer=integer)
     limit(highs, seconds, clock, integer=integer)
     highs.setOptionValue("mip_rel_gap", relative_gap)
+    if absolute_gap:
+        highs.setOptionValue("mip_abs_gap", absolute_gap * program.unit)
     if not integer:
         highs.setOptionValue("presolve", "off")
     run(highs)

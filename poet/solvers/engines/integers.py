@@ -26,7 +26,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from poet.solvers.engines.matrix import Matrix
+from poet.solvers.engines.matrix import Matrix, MatrixBuilder
 
 _LARGEST_SUM = 2.0**52  # of a row or the objective: exact as a double, far from overflow in the engine
 _ROW_PRECISION = 2.0**30  # to which rows of real numbers are rounded, relative to their sum
@@ -54,7 +54,7 @@ class IntegerProgram:
     scale: float
     constant_joules: float
 
-    def joules(self, units: int) -> float:
+    def joules(self, units: float) -> float:
         """Of a value of the integer objective."""
         return units / self.scale + self.constant_joules
 
@@ -66,6 +66,18 @@ class IntegerProgram:
     def values(self, whole: Sequence[int]) -> tuple[float, ...]:
         """And back."""
         return tuple(value / most for value, most in zip(whole, self.largest, strict=True))
+
+    def matrix(self) -> Matrix:
+        """For an engine of real numbers: each row's largest factor is 1, the objective is in units."""
+        builder = MatrixBuilder()
+        costs = dict(self.costs)
+        for column, most in enumerate(self.largest):
+            builder.column(float(costs.get(column, 0) * most), integer=most == 1)
+        for columns, factors, right in self.rows:
+            sized = [float(f * self.largest[c]) for c, f in zip(columns, factors, strict=True)]
+            unit = max(map(abs, sized), default=0.0) or 1.0
+            builder.row([(f / unit, c) for c, f in zip(columns, sized, strict=True)], right / unit)
+        return builder.matrix()
 
     def to_json(self) -> dict[str, Any]:
         """What a child process is sent."""

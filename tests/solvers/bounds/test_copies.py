@@ -24,8 +24,10 @@ from poet.solvers.bounds.copies_master import MasterSearch
 from poet.solvers.bounds.followed import Followed
 from poet.solvers.bounds.ram_program import RamProgram
 from poet.solvers.bounds.residents import too_dear
+from poet.solvers.engines.small_programs import SmallPrograms
 from poet.solvers.instance.instance import Instance, instance_of
 from poet.tuning import DEFAULT, Tuning
+from poet.tuning.models import EnginesTuning
 
 EACH_SIZE = DEFAULT.having("copies.alike_factor", 1.0)
 MASTER = EACH_SIZE.having("copies.most_sets", 2)  # no list tells all copies apart
@@ -148,11 +150,12 @@ def test_before_any_cut_is_known_the_master_program_knows_what_must_leave_for_an
     program = RamProgram(
         of, most_joules=below, most_arcs=tuning.most_arcs, parts=tuning.parts, finished=lambda: False
     )
-    search = MasterSearch(
-        program, below, tuning, [], step_joules=0.0, clock=WALL, seconds_left=lambda: math.inf
-    )
-    with_all_copies = search.bound_joules
-    assert search.round()
+    with SmallPrograms(WALL, EnginesTuning()) as programs:
+        search = MasterSearch(
+            program, below, tuning, [], step_joules=0.0, programs=programs, seconds_left=lambda: math.inf
+        )
+        with_all_copies = search.bound_joules
+        assert search.round()
     # 12 bytes of weights beside two of the three results, 16 bytes, in 23: at least one of 5 bytes leaves
     assert search.bound_joules >= with_all_copies + 1.0 - 1e-3
 

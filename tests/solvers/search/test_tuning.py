@@ -65,7 +65,11 @@ NO_TUNING = {
     "engines/matrix.py:ONE",
     "engines/matrix.py:NOUGHT",
     "engines/highs.py:_FEW_COLUMNS",  # around a fault of an engine
-    "bounds/ram_program.py:_UNITS",
+    "bounds/copies_master.py:_UNITS",
+    "bounds/copies_master.py:_STEP_UNITS",
+    "bounds/ram_stages.py:CAP",
+    "bounds/ram_stages.py:_MOST_BYTES",
+    "bounds/ram_stages.py:_NOWHERE",
     "bounds/windows.py:_FEW_ROWS",  # which of two ways to write down the same sum has fewer entries
     "bounds/suffix_program.py:_UNITS",
     "bounds/suffix_program.py:_WAYS",
