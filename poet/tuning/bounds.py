@@ -187,12 +187,13 @@ class CopiesTuning(Checked):
     """The search over sets of copies (`poet.solvers.bounds.copies`).
 
     Attributes:
-        most_arcs: transitions between sets that fit into RAM, over all stages: they take some 8 bytes each,
-            and memory is to stay below 500 MB. Off: nothing is looked at.
+        most_arcs: transitions between sets that fit into RAM, over all stages: they take some 4 bytes each,
+            the sets more, and memory is to stay below 500 MB. Off: nothing is looked at.
         most_short_arcs: the same, where only those of a size are followed that live shortly: they tell less
             than a whole size, in rounds that would take as long; where the size before took more, up to
-            `short_factor` as many. Off: no size is followed in part.
-        short_factor: see there: else a net of few large contents would stop at its second size.
+            `short_factor` as many, and `part_factor` as many when such a search is over. Off: no size is
+            followed in part.
+        short_factor, part_factor: see there: else a net of few large contents would stop at its second size.
         built_upon_share: of the dearest content that a cheapest step builds upon without following it, from
             which on others are followed with it: all at once would be too many, and some would not matter
             once the dear ones are followed. Off: none is.
@@ -219,6 +220,8 @@ class CopiesTuning(Checked):
         columns: sets of copies whose programs are computed at once: with fewer, looking up a transition costs
             more than what it is for.
         most_values: sets that fit in one stage times columns: what the fastest caches nearly hold.
+        most_tables: sets of all stages times columns, up to which values are kept for a walk along them: with
+            more, those of one column are computed again.
         alike_factor: contents whose sizes differ by less are followed together or not at all: a search for
             each size would tell nearly the same again.
         lasting_share: of what a copy was known to matter, beside what is learnt anew: both count.
@@ -235,9 +238,10 @@ class CopiesTuning(Checked):
         arc_seconds: that a transition counts in each column where work is counted, about what it takes.
     """
 
-    most_arcs: int = tuned(12_000_000, off=0)
-    most_short_arcs: int = tuned(2_000_000, off=0)
+    most_arcs: int = tuned(20_000_000, off=0)
+    most_short_arcs: int = tuned(4_000_000, off=0)
     short_factor: float = 2.0
+    part_factor: float = 3.0
     built_upon_share: float = tuned(0.3, off=0.0)
     pass_share: float = 0.02
     most_sets: int = 2_000_000
@@ -252,7 +256,8 @@ class CopiesTuning(Checked):
     paths_at_once: int = 64
     parts: tuple[int, int] = (2048, 128)
     columns: int = 16
-    most_values: int = 2_000_000
+    most_values: int = 4_000_000
+    most_tables: int = 10_000_000
     alike_factor: float = 1.5
     lasting_share: float = 0.7
     round_share: float = tuned(0.15, off=0.0)

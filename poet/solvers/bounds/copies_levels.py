@@ -4,7 +4,7 @@ First by size, those of about one size together. Where sizes fall so gradually t
 is too large, as where each layer's output is put behind its input, as many of its largest as can be are
 followed. Then what the cheapest step found so far builds upon without following it: contents that its reruns
 read long after they were there last, as it takes them to be in RAM in no bytes. Those that cost most to have
-again come first. At last, of one size, those that live shortly.
+again come first. At last, of one size, those that live shortly, more and more of them.
 """
 
 from __future__ import annotations
@@ -72,9 +72,15 @@ class Levels:
                 self._take(largest)
                 yield largest
         yield from self._built_upon()
-        shortly = self._with_most(self._by_life(new - self._followed))
-        if shortly is not None:
-            yield shortly
+        followed = 0
+        while True:
+            shortly = self._with_most(self._by_life(new - self._followed))
+            if shortly is not None and len(shortly.of.followed) > followed:
+                yield shortly
+                followed = len(shortly.of.followed)
+            if not 0 < self._most_arcs < self.tuning.most_arcs:
+                return
+            self._most_arcs = min(int(self.tuning.part_factor * self._most_arcs), self.tuning.most_arcs)
 
     def _built_upon(self) -> Iterator[RamProgram]:
         """Following what the cheapest step takes to be there, while that makes no more sets than allowed."""

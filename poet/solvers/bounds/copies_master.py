@@ -101,10 +101,11 @@ class MasterSearch:
             if one.page_out is not None and one.bytes >= large and one.page_out < below_joules
         ]
         self._joules = self._columns_of_copies()
-        largest = max(map(program.sets_at, range(of.end + 1)))
+        sets = [program.sets_at(number) for number in range(of.end + 1) if number not in program.passed]
+        largest, self._sets = max(sets), sum(sets)
         self._at_once = max(1, min(tuning.columns, tuning.most_values // largest))
         self._ram_rows = self._rows_of_ram()
-        self._tried = set[frozenset[int]]()
+        self._tried, self._rounds = set[frozenset[int]](), 0
         self._paths = KnownPaths(program, self._joules, tuning.paths_at_once)
         self._importance = dict.fromkeys(self._joules, 0.0)
         self._cuts = list[_Cut]()
@@ -124,7 +125,8 @@ class MasterSearch:
             copies = self._solved(0.0)
         if copies is None or copies in self._own or self.bound_joules >= self.below * (1.0 - _MARGIN):
             return False
-        if self._alike(copies):
+        self._rounds += 1
+        if self._rounds % 2 and self._alike(copies):  # else alike ones could be all there is for long
             return True
         (joules,) = self._walked([copies])
         self._own[copies] = self._page_outs(copies) + joules
@@ -321,12 +323,17 @@ class MasterSearch:
 
     def _walked(self, sets: Sequence[frozenset[int]], below_joules: float = math.inf) -> list[float]:
         """D of each set; a path of the first that is below becomes known."""
-        columns, tables = [self._column(one) for one in sets], list[Values]()
+        columns = [self._column(one) for one in sets]
         free, steps, paid = zip(*columns, strict=True)
+        tables = list[Values]() if len(sets) * self._sets <= self.tuning.most_tables else None
         found = self.program.least(free, steps, paid, tables)
         for place, column in enumerate(columns):
             if found[place] < below_joules:
-                path = walked(self.program, tables, place, column)
+                path = (
+                    cheapest(self.program, column)
+                    if tables is None
+                    else walked(self.program, tables, place, column)
+                )
                 if path is not None:
                     self._paths.add(path)
                 break

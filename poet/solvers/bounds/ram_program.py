@@ -23,14 +23,15 @@ Of a tensor whose home is chosen, the last content in F says that it may be at h
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
 
 from poet.solvers.bounds.followed import Followed, Run, bits
 from poet.solvers.bounds.joined_stages import joined_stages
-from poet.solvers.bounds.ram_stages import CAP, Arcs, Asked, Masks, Move, Places, Stage, Values, told_apart
+from poet.solvers.bounds.ram_stages import CAP, Arcs, Asked, Masks, Move, Pairs, Places, Stage, Values
 from poet.solvers.bounds.suffix_program import FittingSets, fitting_sets
 
 ROUNDING = 1e-9  # of joules that are counted in units, by which they may be less
@@ -129,7 +130,7 @@ class RamProgram:
                 raise Stopped
             sets = fitting.popleft()  # they are as large as the stage
             first, own = self._first(number, sets, fitting[0] if fitting else None)
-            stage = Stage(sets, self._moves(number, sets), first, own)
+            stage = Stage(sets, *self._pairs_and_moves(number, sets), first, own)
             self._count(stage.arcs - sum(map(len, sets.without)) + len(first.begin), most_arcs)
             self.stages += [stage] * (number - begin + 1)
 
@@ -241,7 +242,7 @@ class RamProgram:
     def _before_first_run(self, number: int, following: Values) -> Values:
         stage = self.stages[number]
         needed = self._beside(stage.own, self._residents(number))
-        return stage.before_first_run(following, told_apart(needed))
+        return stage.before_first_run(following, needed)
 
     def _residents(self, number: int) -> Masks:
         """Bytes of residents in a stage, per column."""
@@ -318,34 +319,51 @@ class RamProgram:
             cost = move.units if move.content is None else self._units_at(number, move.content)
             if cost is not None:
                 units[place], needed[place] = cost, self._beside(move.own, resident)
-        self._asked[number] = asked = Asked(units, told_apart(needed))
+        self._asked[number] = asked = Asked(units, needed)
         self.worked += stage.relax(values, asked) * stage.arcs * columns
 
-    def _moves(self, number: int, sets: FittingSets) -> Iterator[tuple[Move, Arcs]]:
-        """Reruns, last tasks first, then page-ins, of a stage."""
-        of, alive = self.of, self.of.alive[number]
+    def _pairs_and_moves(self, number: int, sets: FittingSets) -> tuple[Pairs, list[Move]]:
+        """Reruns, last tasks first, then page-ins and frees, of a stage."""
+        of, alive, local = self.of, self.of.alive[number], self._local[number]
+        ends = np.cumsum([0, *map(len, sets.without)]).tolist()
+        of_bit = [range(*both) for both in pairwise(ends)]
+        low, high, moves = [*sets.without], [*sets.having], list[Move]()
         for run in reversed(of.again):
-            if run.task < number <= run.last_stage and run.makes & alive:
-                begin, after = self._after(number, sets, run, self._mask(number, run.makes & alive) or 0)
-                if len(begin):
-                    own, end = self._own(number, run), np.searchsorted(sets.masks, after)
-                    slack = self._room(run, own) - sets.bytes[begin]
-                    move = Move(self._units(run.joules), task=run.task, own=own)
-                    yield move, Arcs.of(begin, end, slack)
-        for bit, content in enumerate(self._local[number]):
+            needs = self._mask(number, run.needs)
+            if not run.task < number <= run.last_stage or not run.makes & alive or needs is None:
+                continue
+            makes = self._mask(number, run.makes & alive) or 0
+            pairs, most_bytes = of_bit[makes.bit_length() - 1], of.budget_bytes - run.beside_bytes
+            if makes.bit_count() > 1:
+                begin, after = self._after(sets, needs, makes, most_bytes)
+                pairs = range(ends[-1], ends[-1] + len(begin))
+                low.append(begin)
+                high.append(np.searchsorted(sets.masks, after).astype(np.int32))
+                ends.append(pairs.stop)
+            own = self._own(number, run)
+            moves.append(
+                Move(
+                    pairs,
+                    self._units(run.joules),
+                    task=run.task,
+                    own=own,
+                    needs=needs,
+                    most_bytes=most_bytes,
+                    room_bytes=self._room(run, own),
+                )
+            )
+        for bit, content in enumerate(local):
             if of.page_in[content] < np.inf:
-                having = sets.having[bit]
-                slack = of.budget_bytes - sets.bytes[having]
-                move = Move(self._units(of.page_in[content]), content=content)
-                yield move, Arcs.of(sets.without[bit], having, slack)
+                room_bytes = of.budget_bytes - of.bytes[content]
+                units = self._units(of.page_in[content])
+                moves.append(Move(of_bit[bit], units, content=content, room_bytes=room_bytes))
+        moves += map(Move, of_bit)
+        nothing = np.zeros(0, dtype=np.int32)
+        return Pairs(np.concatenate([nothing, *low]), np.concatenate([nothing, *high])), moves
 
-    def _after(self, number: int, sets: FittingSets, run: Run, makes: int) -> tuple[Places, Masks]:
-        """The sets in which ``run`` can begin without having all that it makes, and what they become."""
-        needs = self._mask(number, run.needs)
-        if needs is None:
-            return np.zeros(0, dtype=np.int32), np.zeros(0, dtype=np.int64)
-        able = ((sets.masks & needs) == needs) & ((sets.masks & makes) != makes)
-        able &= sets.bytes <= self.of.budget_bytes - run.beside_bytes
+    def _after(self, sets: FittingSets, needs: int, makes: int, most_bytes: int) -> tuple[Places, Masks]:
+        """The sets in which a rerun can begin without having all that it makes, and what they become."""
+        able = ((sets.masks & needs) == needs) & ((sets.masks & makes) != makes) & (sets.bytes <= most_bytes)
         begin = np.flatnonzero(able).astype(np.int32)
         after = sets.masks[begin] | makes
         end = np.minimum(np.searchsorted(sets.masks, after), len(sets.masks) - 1)
@@ -356,8 +374,8 @@ class RamProgram:
         self, number: int, sets: FittingSets, following: FittingSets | None
     ) -> tuple[Arcs, tuple[int, ...]]:
         """The first run of the stage's op, and residents that it reads."""
-        nothing = np.zeros(0, dtype=np.int64)
-        nowhere = Arcs.of(nothing, nothing, nothing), ()
+        nothing = np.zeros(0, dtype=np.int32)
+        nowhere = Arcs(nothing, nothing, np.zeros(0, dtype=np.int64)), ()
         if following is None:
             return nowhere
         run, alive = self.of.first[number], self.of.alive[number + 1]
@@ -377,7 +395,7 @@ class RamProgram:
         there[there] = following.masks[end[there]] == after[there]
         own = self._own(number, run)
         slack = self._room(run, own) - sets.bytes[begin]
-        return Arcs.of(begin[there], end[there], slack[there]), own
+        return Arcs(begin[there].astype(np.int32), end[there].astype(np.int32), slack[there]), own
 
     def _own(self, number: int, run: Run) -> tuple[int, ...]:
         """Residents that a run in a stage reads."""

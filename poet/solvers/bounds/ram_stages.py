@@ -1,8 +1,9 @@
 """Stages of a `poet.solvers.bounds.ram_program.RamProgram`: the sets that fit, and least values over moves.
 
-A *move* is a rerun, a page-in or a free: arcs from each set in which it may begin to the set that it leads
-to. All moves of a stage lie one behind the other in the same arrays. Values are rows, a set's row having one
-number per column; a number is `CAP` where there is no way.
+A *move* is a rerun, a page-in or a free. What leads from a set without a content to the set with it, by a
+rerun or a page-in, and back, by a free, are the same *pairs* of sets: a move says which it goes along, and in
+which sets it may begin. Values are rows, one for each set, of one number per column: `CAP` where there is no
+way.
 """
 
 from __future__ import annotations
@@ -22,7 +23,14 @@ Masks = npt.NDArray[np.int64]
 Places = npt.NDArray[np.int32]
 
 CAP = 1 << 28  # of values; twice that does not overflow
-_MOST_BYTES = (1 << 31) - 1  # that are told apart: what is asked for beyond is taken to be there
+_MOST_BYTES = 1 << 60  # more than there are
+
+
+class Pairs(NamedTuple):
+    """Sets, ascending, and the sets that have more."""
+
+    low: Places
+    high: Places
 
 
 class Arcs(NamedTuple):
@@ -30,32 +38,58 @@ class Arcs(NamedTuple):
 
     begin: Places
     end: Places
-    slack: Places
-
-    @classmethod
-    def of(cls, begin: npt.NDArray[np.integer], end: npt.NDArray[np.integer], slack: Masks) -> Arcs:
-        """Of arrays of any integers."""
-        return cls(begin.astype(np.int32), end.astype(np.int32), told_apart(slack))
+    slack: Masks
 
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """``task`` reruns, or ``content`` is paged in, for so many ``units``, and reads residents, ``own``.
+    """``task`` reruns, or ``content`` is paged in; a free has neither.
 
-    A free has neither.
+    Attributes:
+        pairs: numbers of those that it goes along, up or down.
+        units: that it takes.
+        own: residents that it reads.
+        needs: what must be in the set in which it begins, as bits.
+        most_bytes: of that set.
+        room_bytes: for that set and residents.
     """
 
+    pairs: range
     units: int = 0
     task: int | None = None
     content: int | None = None
     own: tuple[int, ...] = ()
+    needs: int = 0
+    most_bytes: int = _MOST_BYTES
+    room_bytes: int = 2 * _MOST_BYTES
+
+    @property
+    def frees(self) -> bool:
+        """It goes down."""
+        return self.task is None and self.content is None
+
+
+class _Rules(NamedTuple):
+    """Per move: its pairs, whether it goes down, and as `Move` has it."""
+
+    first: Masks
+    last: Masks
+    down: npt.NDArray[np.bool_]
+    needs: Masks
+    most_bytes: Masks
+    room_bytes: Masks
+
+
+class _Sets(NamedTuple):
+    masks: Masks
+    bytes: Masks
 
 
 class Asked(NamedTuple):
     """Of each move and column: units, `CAP` where it is not allowed, and bytes for residents beside it."""
 
     units: Values
-    needed: Places
+    needed: Masks
 
 
 class Step(NamedTuple):
@@ -71,30 +105,29 @@ class Stage:
 
     Args:
         sets: that fit.
-        moves: in the order in which they are looked at, with their arcs; frees come after them.
+        pairs: of sets.
+        moves: in the order in which they are looked at.
         first: arcs to the next stage's sets.
         own: residents that the first run reads.
 
     Attributes:
-        masks, bytes: of each set.
-        moves, first, own: see above; with the frees.
-        arcs: of all moves.
+        masks: of each set.
+        moves, first, own: see above.
+        arcs: that all moves together go along.
     """
 
     def __init__(
-        self,
-        sets: FittingSets,
-        moves: Iterable[tuple[Move, Arcs]],
-        first: Arcs,
-        own: tuple[int, ...],
+        self, sets: FittingSets, pairs: Pairs, moves: Iterable[Move], first: Arcs, own: tuple[int, ...]
     ) -> None:
-        self.masks, self.bytes, self.first, self.own = sets.masks, sets.bytes, first, own
-        listed = [*moves, *((Move(), _free(*ways)) for ways in zip(sets.having, sets.without, strict=True))]
-        self.moves = tuple(move for move, _ in listed)
-        parts = zip(_free(_NOWHERE, _NOWHERE), *(arcs for _, arcs in listed), strict=True)
-        self._arcs = Arcs(*map(np.concatenate, parts))
-        self._offsets = np.cumsum([0, *(len(arcs.begin) for _, arcs in listed)], dtype=np.int64)
-        self.arcs = len(self._arcs.begin)
+        self.masks, self.first, self.own, self.moves = sets.masks, first, own, tuple(moves)
+        self._sets, self._pairs = _Sets(sets.masks, sets.bytes), pairs
+        of_moves = [
+            (m.pairs.start, m.pairs.stop, m.frees, m.needs, m.most_bytes, m.room_bytes) for m in self.moves
+        ]
+        table = np.array(of_moves, dtype=np.int64).reshape(len(of_moves), 6)
+        first_pair, last_pair, down, *rest = (np.ascontiguousarray(column) for column in table.T)
+        self._rules = _Rules(first_pair, last_pair, down.astype(np.bool_), *rest)
+        self.arcs = sum(len(move.pairs) for move in self.moves)
 
     def relax(self, values: Values, asked: Asked) -> int:
         """Lower ``values``, in place, to the least over any sequence of moves.
@@ -102,9 +135,9 @@ class Stage:
         Returns:
             how often all moves were gone through.
         """
-        return _relax(values, asked, self._arcs, self._offsets)
+        return _relax(values, asked, self._sets, self._pairs, self._rules)
 
-    def before_first_run(self, following: Values, needed: Places) -> Values:
+    def before_first_run(self, following: Values, needed: Masks) -> Values:
         """Values where the first run comes next; ``needed``: bytes for residents beside it, per column."""
         values = np.full((len(self.masks), following.shape[1]), CAP, dtype=np.int32)
         _before_first_run(values, following, self.first, needed)
@@ -112,11 +145,11 @@ class Stage:
 
     def step(self, values: Values, column: int, asked: Asked, place: int) -> Step | None:
         """A move that comes next on a way of least values from a set; ``None``: there is none."""
-        arc = _next_arc(values, column, place, asked, self._arcs, self._offsets)
-        if arc < 0:
+        move, pair = _next_move(values, column, place, asked, self._sets, self._pairs, self._rules)
+        if pair < 0:
             return None
-        move = int(np.searchsorted(self._offsets, arc, side="right")) - 1
-        return Step(int(self._arcs.end[arc]), move, int(self._arcs.slack[arc]))
+        end = (self._pairs.low if self.moves[move].frees else self._pairs.high)[pair]
+        return Step(int(end), move, self.moves[move].room_bytes - int(self._sets.bytes[place]))
 
     def first_run(self, place: int) -> Step | None:
         """The first run from a set; ``None`` where it cannot begin there."""
@@ -126,24 +159,15 @@ class Stage:
         return Step(int(self.first.end[at]), -1, int(self.first.slack[at]))
 
 
-def told_apart(some_bytes: Masks) -> Places:
-    """Bytes as arcs have them, at most the most that these tell apart."""
-    return np.minimum(some_bytes, _MOST_BYTES).astype(np.int32)
-
-
-_NOWHERE = np.zeros(0, dtype=np.int32)
-
-
-def _free(having: Places, without: Places) -> Arcs:
-    return Arcs(having, without, np.full(len(having), _MOST_BYTES, dtype=np.int32))
-
-
 @Compiled
-def _relax(values: Values, asked: Asked, arcs: Arcs, offsets: Masks) -> int:
+def _relax(values: Values, asked: Asked, sets: _Sets, pairs: Pairs, rules: _Rules) -> int:
     """See `Stage.relax`. A move looks again at what was lowered since it looked last."""
     columns, cap = values.shape[1], np.int32(CAP)
-    lowered = np.ones(len(values), dtype=np.int64)  # per set, the look that lowered it last
-    looked = np.zeros(len(offsets) - 1, dtype=np.int64)  # per move, its last look
+    lowered = np.zeros(len(values), dtype=np.int32)  # per set, the look that lowered it last, if any
+    for place in range(len(values)):
+        if values[place].min() < cap:
+            lowered[place] = 1
+    looked = np.ones(len(rules.first), dtype=np.int32)  # per move, its last look
     look = changed = 1
     rounds = 0
     while True:
@@ -151,37 +175,43 @@ def _relax(values: Values, asked: Asked, arcs: Arcs, offsets: Masks) -> int:
         rounds += 1
         for move in range(len(looked)):
             last, units, needed = looked[move], asked.units[move], asked.needed[move]
-            if last >= changed:
+            if last > changed:
                 continue
             look += 1
             looked[move] = look
             if units.min() >= cap:
                 continue
-            most = needed.max()
-            for arc in range(offsets[move], offsets[move + 1]):
-                end = arcs.end[arc]
+            most, needs = needed.max(), rules.needs[move]
+            most_bytes, room_bytes = rules.most_bytes[move], rules.room_bytes[move]
+            for pair in range(rules.first[move], rules.last[move]):
+                begin, end = pairs.low[pair], pairs.high[pair]
+                if rules.down[move]:
+                    begin, end = end, begin
                 if lowered[end] < last:
                     continue
-                begin, slack, fall = arcs.begin[arc], arcs.slack[arc], np.int32(0)
+                taken, is_lower = sets.bytes[begin], False
+                if sets.masks[begin] & needs != needs or taken > most_bytes:
+                    continue
+                slack = room_bytes - taken
                 if slack >= most:
                     for column in range(columns):
-                        value, reached = values[begin, column], values[end, column] + units[column]
-                        fall = max(fall, value - reached)
+                        value, reached = values[begin, column], np.int32(values[end, column] + units[column])
+                        is_lower |= reached < value
                         values[begin, column] = min(value, reached)
                 else:
                     for column in range(columns):
-                        value, reached = values[begin, column], values[end, column] + units[column]
+                        value, reached = values[begin, column], np.int32(values[end, column] + units[column])
                         reached = reached if slack >= needed[column] else cap
-                        fall = max(fall, value - reached)
+                        is_lower |= reached < value
                         values[begin, column] = min(value, reached)
-                if fall > 0:
+                if is_lower:
                     lowered[begin] = changed = look
         if changed <= before:
             return rounds
 
 
 @Compiled
-def _before_first_run(values: Values, following: Values, first: Arcs, needed: Places) -> None:
+def _before_first_run(values: Values, following: Values, first: Arcs, needed: Masks) -> None:
     """See `Stage.before_first_run`."""
     for arc in range(len(first.begin)):
         for column in range(len(needed)):
@@ -190,14 +220,20 @@ def _before_first_run(values: Values, following: Values, first: Arcs, needed: Pl
 
 
 @Compiled
-def _next_arc(values: Values, column: int, place: int, asked: Asked, arcs: Arcs, offsets: Masks) -> int:
-    """See `Stage.step`: an arc, or -1."""
-    for move in range(len(offsets) - 1):
-        low, high, units = offsets[move], offsets[move + 1], asked.units[move, column]
-        if units >= CAP:
+def _next_move(
+    values: Values, column: int, place: int, asked: Asked, sets: _Sets, pairs: Pairs, rules: _Rules
+) -> tuple[int, int]:
+    """See `Stage.step`: a move, and the pair that it goes along, or -1."""
+    mask, taken = sets.masks[place], sets.bytes[place]
+    for move in range(len(rules.first)):
+        units, needs = asked.units[move, column], rules.needs[move]
+        if units >= CAP or mask & needs != needs or taken > rules.most_bytes[move]:
             continue
-        at = low + np.searchsorted(arcs.begin[low:high], place)
-        if at < high and arcs.begin[at] == place and arcs.slack[at] >= asked.needed[move, column]:  # noqa: SIM102
-            if values[arcs.end[at], column] + units == values[place, column]:
-                return int(at)
-    return -1
+        if rules.room_bytes[move] - taken < asked.needed[move, column]:
+            continue
+        first, last = rules.first[move], rules.last[move]
+        begins, ends = (pairs.high, pairs.low) if rules.down[move] else (pairs.low, pairs.high)
+        at = first + np.searchsorted(begins[first:last], place)
+        if at < last and begins[at] == place and values[ends[at], column] + units == values[place, column]:
+            return move, int(at)
+    return -1, -1

@@ -69,7 +69,6 @@ NO_TUNING = {
     "bounds/copies_master.py:_STEP_UNITS",
     "bounds/ram_stages.py:CAP",
     "bounds/ram_stages.py:_MOST_BYTES",
-    "bounds/ram_stages.py:_NOWHERE",
     "bounds/windows.py:_FEW_ROWS",  # which of two ways to write down the same sum has fewer entries
     "bounds/suffix_program.py:_UNITS",
     "bounds/suffix_program.py:_WAYS",
