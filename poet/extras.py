@@ -8,7 +8,7 @@ from importlib.util import find_spec
 
 from poet.errors import MissingPackage
 
-PLAN_PACKAGES = ("highspy", "joblib", "onnx", "pulp", "pydantic", "rich", "scipy", "typer")
+PLAN_PACKAGES = ("highspy", "joblib", "numba", "onnx", "pulp", "pydantic", "rich", "scipy", "typer")
 """What planning and the commands import beyond torch and numpy: the extra ``plan``."""
 
 

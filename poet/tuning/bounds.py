@@ -193,7 +193,8 @@ class CopiesTuning(Checked):
             than a whole size, in rounds that would take as long; where the size before took more, up to
             `short_factor` as many, and `part_factor` as many when such a search is over. Off: no size is
             followed in part.
-        short_factor, part_factor: see there: else a net of few large contents would stop at its second size.
+        short_factor: see there: else a net of few large contents would stop at its second size.
+        part_factor: see there: what is quick comes first.
         built_upon_share: of the dearest content that a cheapest step builds upon without following it, from
             which on others are followed with it: all at once would be too many, and some would not matter
             once the dear ones are followed. Off: none is.

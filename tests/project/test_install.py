@@ -143,7 +143,7 @@ COMMAND = "from poet.__main__ import main; main()"
         (
             PLAN_PACKAGES,
             COMMAND,
-            "need highspy, joblib, onnx, pulp, pydantic, rich, scipy, typer, which are not",
+            "need highspy, joblib, numba, onnx, pulp, pydantic, rich, scipy, typer, which are not",
         ),
         (("typer",), COMMAND, "need typer, which is not installed"),
         (("rich",), COMMAND, "need rich, which is not installed"),

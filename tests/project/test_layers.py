@@ -31,6 +31,7 @@ HOMES = {
     "PIL": {"files"},  # where it is installed, it decodes images
     "pulp": {"solvers"},
     "highspy": {"solvers"},
+    "numba": {"solvers"},
     "ortools": {"solvers"},
     "pydantic": {"devices"},
     "pydantic_core": {"devices"},
