@@ -236,6 +236,8 @@ class CopiesTuning(Checked):
         promise_share: of the joules open between plan and best bound, that the pace must promise to close
             by then: less, and other parts have the better chances.
         most_seconds: of either, where there is much time or no limit: other parts are to have a turn.
+        compile_seconds: with fewer left, nothing is looked at where the loops are yet to be compiled, once on
+            each machine: that takes about as long, and is not interrupted.
         arc_seconds: that a transition counts in each column where work is counted, about what it takes.
     """
 
@@ -266,4 +268,5 @@ class CopiesTuning(Checked):
     promising_share: float = tuned(0.7, off=0.0)
     promise_share: float = 0.1
     most_seconds: float = 60.0
+    compile_seconds: float = 5.0
     arc_seconds: float = 1e-9

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Generic, ParamSpec, TypeVar, cast
 
 P = ParamSpec("P")
@@ -22,6 +23,15 @@ class Compiled(Generic[P, R]):
     def __init__(self, function: Callable[P, R]) -> None:
         self._function, self.__doc__ = function, function.__doc__
         self._machine: Callable[P, R] | None = None
+
+    def is_ready(self) -> bool:
+        """Whether its machine code is there: loaded, or kept beside the module and not older."""
+        if self._machine is not None:
+            return True
+        module = Path(self._function.__code__.co_filename)
+        kept = module.parent.glob(f"__pycache__/{module.stem}.{self._function.__name__}-*.nbi")
+        written = module.stat().st_mtime
+        return any(index.stat().st_mtime >= written for index in kept)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """As the function."""

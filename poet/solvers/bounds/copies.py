@@ -33,6 +33,7 @@ from poet.solvers.bounds.copies_master import MasterSearch
 from poet.solvers.bounds.followed import Followed, bits
 from poet.solvers.bounds.ram_paths import Paid, cheapest
 from poet.solvers.bounds.ram_program import ROUNDING, RamProgram, Stopped
+from poet.solvers.bounds.ram_stages import are_compiled
 from poet.solvers.engines.small_programs import SmallPrograms
 from poet.solvers.instance.candidates import last_use_stages, worth_rerunning
 from poet.solvers.instance.instance import Instance
@@ -84,6 +85,8 @@ def copies_bounds(
         return
     if any(content.home is not None and content.page_out is None for content in instance.contents):
         return  # its home is no choice
+    if seconds_left() < tuning.compile_seconds and not are_compiled():
+        return
     if Followed(instance, 0, budget).fixed_joules >= below_joules:
         yield CopiesBound(below_joules, 0, True, {})
         return
