@@ -1,0 +1,139 @@
+"""Least values over moves within a stage, and the ways along them, beside arcs gone along one by one."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from helpers.random_problems import random_problem
+
+from poet.clock import WALL
+from poet.problem import Limits
+from poet.solvers.bounds import copies, ram_stages
+from poet.solvers.bounds.copies import copies_bounds
+from poet.solvers.bounds.ram_stages import CAP, Arcs, Asked, Move, Pairs, Stage
+from poet.solvers.bounds.suffix_program import FittingSets, fitting_sets
+from poet.solvers.instance.instance import instance_of
+
+SIZES, BUDGET, COLUMNS = (3, 5, 2, 7, 4), 13, 11
+
+
+def stage_of(rng: random.Random) -> tuple[Stage, FittingSets, Asked]:
+    """Page-ins, reruns of one result and of two, and frees, some not allowed in some columns."""
+    sets = fitting_sets(SIZES, BUDGET)
+    assert sets is not None
+    ends = np.cumsum([0, *map(len, sets.without)]).tolist()
+    of_bit = [range(first, last) for first, last in itertools.pairwise(ends)]
+    low, high, moves = [*sets.without], [*sets.having], list[Move]()
+    for task in range(4):
+        made = rng.sample(range(len(SIZES)), rng.choice((1, 1, 2)))
+        needs = sum(1 << bit for bit in range(len(SIZES)) if bit not in made and rng.random() < 0.3)
+        most_bytes, pairs = rng.randrange(6, BUDGET + 1), of_bit[made[0]]
+        if len(made) > 1:
+            makes = sum(1 << bit for bit in made)
+            there = dict(zip(sets.masks.tolist(), range(len(sets.masks)), strict=True))
+            both = [(there[m], there[m | makes]) for m in there if m & makes != makes and m | makes in there]
+            pairs = range(sum(map(len, low)), sum(map(len, low)) + len(both))
+            low.append(np.array([begin for begin, _ in both], dtype=np.int32))
+            high.append(np.array([end for _, end in both], dtype=np.int32))
+        room = rng.randrange(most_bytes, most_bytes + 4)
+        moves.append(Move(pairs, task=task, needs=needs, most_bytes=most_bytes, room_bytes=room))
+    moves += [Move(of_bit[bit], content=bit, room_bytes=BUDGET - size) for bit, size in enumerate(SIZES)]
+    frees = [Move(pairs) for pairs in of_bit]
+    units = np.array(
+        [[rng.choice((0, 1, 7, 40, CAP)) for _ in range(COLUMNS)] for _ in moves], dtype=np.int32
+    )
+    needed = np.array([[rng.choice((0, 0, 2, 5)) for _ in range(COLUMNS)] for _ in moves], dtype=np.int64)
+    none = np.zeros((len(frees), COLUMNS), dtype=np.int64)
+    asked = Asked(np.vstack([units, none]).astype(np.int32), np.vstack([needed, none]))
+    nowhere = np.zeros(0, dtype=np.int32)
+    first = Arcs(nowhere, nowhere, np.zeros(0, dtype=np.int64))
+    return (
+        Stage(sets, Pairs(np.concatenate(low), np.concatenate(high)), [*moves, *frees], first, ()),
+        sets,
+        asked,
+    )
+
+
+def arcs(stage: Stage, sets: FittingSets, asked: Asked, column: int) -> list[tuple[int, int, int, int]]:
+    """Begin, end, units and move of all that is allowed, said once more."""
+    found, pairs = [], stage._pairs
+    for number, move in enumerate(stage.moves):
+        for pair in move.pairs:
+            begin, end = int(pairs.low[pair]), int(pairs.high[pair])
+            begin, end = (end, begin) if move.frees else (begin, end)
+            taken, units = int(sets.bytes[begin]), int(asked.units[number, column])
+            has = int(sets.masks[begin]) & move.needs == move.needs
+            fits = taken <= move.most_bytes and move.room_bytes - taken >= asked.needed[number, column]
+            if has and fits and units < CAP:
+                found.append((begin, end, units, number))
+    return found
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_values_are_least_paths_and_steps_lie_on_them(seed: int) -> None:
+    rng = random.Random(seed)
+    stage, sets, asked = stage_of(rng)
+    start = [[rng.choice((0, 9, CAP, CAP)) for _ in range(COLUMNS)] for _ in sets.masks]
+    values = np.array(start, dtype=np.int32)
+    assert stage.relax(values, asked) >= 1
+    for column in range(COLUMNS):
+        able = arcs(stage, sets, asked, column)
+        least = [row[column] for row in start]
+        for _ in sets.masks:
+            for begin, end, units, _ in able:
+                least[begin] = min(least[begin], least[end] + units, CAP)
+        assert values[:, column].tolist() == least
+        for place, value in enumerate(least):
+            step = stage.step(values, column, asked, place)
+            if step is None:
+                assert value == start[place][column]
+            else:
+                assert (place, step.end, value - least[step.end], step.move) in able
+
+
+def test_as_python_the_loops_say_the_same() -> None:
+    stage, sets, asked = stage_of(random.Random(99))
+    values = np.full((len(sets.masks), COLUMNS), CAP, dtype=np.int32)
+    values[::3] = 5
+    others = values.copy()
+    stage.relax(values, asked)
+    ram_stages._relax._function(others, asked, stage._sets, stage._pairs, stage._rules)
+    assert (values == others).all()
+
+
+def test_a_search_with_few_seconds_left_does_not_begin_to_compile(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = random_problem(3, ops=8)
+    instance = instance_of(problem, Limits(ram_budget_bytes=20))
+    below = 100.0 * problem.compute_joules
+
+    def bounds(seconds: float) -> bool:
+        found = copies_bounds(instance, below_joules=below, clock=WALL, seconds_left=lambda: seconds)
+        return next(iter(found), None) is not None
+
+    assert bounds(1.0)  # what is compiled is used
+    monkeypatch.setattr(copies, "are_compiled", lambda: False)
+    assert not bounds(1.0)
+    assert bounds(math.inf)
+
+
+def test_where_no_folder_may_be_written_loops_are_compiled_all_the_same(tmp_path: Path) -> None:
+    """The module's own and the user's are files here, which no folder can be made in."""
+    shutil.copy(Path(ram_stages.__file__).with_name("compiled.py"), tmp_path / "compiled.py")
+    (tmp_path / "loops.py").write_text(
+        "from compiled import Compiled\n\n@Compiled\ndef double(number):\n    return 2 * number\n"
+    )
+    (tmp_path / "__pycache__").write_text("")
+    code = "from loops import double; print(double.is_ready(), double(21), double.is_ready())"
+    done = subprocess.run(
+        [sys.executable, "-B", "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True,
+        env={"HOME": "/dev/null", "PATH": "/usr/bin", "NUMBA_CACHE_DIR": ""},
+    )  # fmt: skip
+    assert done.stdout.split() == ["False", "42", "True"]
