@@ -90,53 +90,89 @@ def better_copies(
     """
     if tuning.patience_tries == 0 or not limits.paging:
         return
-    generator = random.Random(seed)  # noqa: S311 - a search, not a secret
-    index = {tensor.name: number for number, tensor in enumerate(problem.tensors)}
-    choices = frozenset(index[name] for name in undecided(problem))
+    search = _Search(problem, limits, start, tuning, clock)
+    if any(search.able.values()):
+        if anew:
+            yield from search.by_size(finished)
+        yield from search.walk(random.Random(seed), finished)  # noqa: S311 - a search, not a secret
 
-    @lru_cache(maxsize=tuning.facts_kept)
-    def facts(homes: frozenset[int]) -> Facts:
-        return Facts(decide(problem, frozenset(problem.tensors[number].name for number in homes)))
 
-    def scheduled(asked: _Asked) -> Schedule | None:
-        clock.spend(schedules=tuning.try_schedules)
-        return walked(facts(asked.homes), limits, Allowed(asked.copies, asked.exponent))
+class _Search:
+    """Sets that were tried: where a walk from one to the next stands, and the best one.
 
-    able = {
-        index[t.name]: t.bytes for t in problem.tensors if t.page_out is not None and t.page_in is not None
-    }
-    if not any(able.values()):
-        return
-    least_joules = simulate(problem, start, limits).joules
-    stored = stored_between_steps(problem, start, [problem.tensors[number].name for number in choices])
-    homes = frozenset(index[name] for name in stored)
-    here = best = _Walked(math.inf, _Asked(_written(start, index) | homes, tuning.exponents[0], homes))
-    tries, by_size = 0, _by_size(problem, able, choices, tuning) if anew else []
-    while by_size and not finished():
-        asked = by_size.pop(0)
-        schedule = scheduled(asked)
-        joules = _joules(problem, limits, schedule)
-        if schedule is not None and joules is not None and joules < min(best.joules, least_joules):
-            here = best = _Walked(joules, asked)
-            yield schedule
-    while tries < tuning.patience_tries and not finished():
-        tries += 1
-        begun = math.isfinite(here.joules)
-        asked = here.asked.neighbour(able, choices, generator, tuning) if begun else here.asked
-        schedule = scheduled(asked)
-        joules = _joules(problem, limits, schedule)
-        if schedule is None or joules is None:
-            if not begun:
-                return  # list scheduling finds no plan here
-            continue
-        if joules <= here.joules * (1.0 + tuning.worse_share * generator.random()):
-            here = _Walked(joules, asked._replace(copies=_written(schedule, index) | asked.homes))
-        if joules < best.joules * (1.0 - 1e-9):
-            best, tries = here, 0
-            if joules < least_joules:
+    Args:
+        problem, limits, start, tuning, clock: of `better_copies`.
+
+    Attributes:
+        able: tensors that may be written, and their bytes.
+    """
+
+    def __init__(
+        self, problem: Problem, limits: Limits, start: Schedule, tuning: CopiesSearchTuning, clock: Clock
+    ) -> None:
+        self.problem, self.limits, self.tuning, self.clock = problem, limits, tuning, clock
+        self._index = {tensor.name: number for number, tensor in enumerate(problem.tensors)}
+        self.able = {
+            self._index[t.name]: t.bytes
+            for t in problem.tensors
+            if t.page_out is not None and t.page_in is not None
+        }
+        self._choices = frozenset(self._index[name] for name in undecided(problem))
+        self._facts = lru_cache(maxsize=tuning.facts_kept)(self._facts_of)
+        self._least_joules = simulate(problem, start, limits).joules
+        stored = stored_between_steps(
+            problem, start, [problem.tensors[number].name for number in self._choices]
+        )
+        homes = frozenset(self._index[name] for name in stored)
+        first = _Asked(_written(start, self._index) | homes, tuning.exponents[0], homes)
+        self._here = self._best = _Walked(math.inf, first)
+
+    def by_size(self, finished: Callable[[], bool]) -> Iterator[Schedule]:
+        """Better schedules, of what is there when the step begins, from a size on."""
+        for asked in _by_size(self.problem, self.able, self._choices, self.tuning):
+            if finished():
+                return
+            schedule, joules = self._tried(asked)
+            if schedule is not None and joules < min(self._best.joules, self._least_joules):
+                self._here = self._best = _Walked(joules, asked)
                 yield schedule
-        elif tries % tuning.return_tries == 0:
-            here = best
+
+    def walk(self, generator: random.Random, finished: Callable[[], bool]) -> Iterator[Schedule]:
+        """Better schedules, from one set to its neighbours, until many tries brought none."""
+        tries = 0
+        while tries < self.tuning.patience_tries and not finished():
+            tries += 1
+            asked, begun = self._here.asked, math.isfinite(self._here.joules)
+            if begun:
+                asked = asked.neighbour(self.able, self._choices, generator, self.tuning)
+            schedule, joules = self._tried(asked)
+            if schedule is None and not begun:
+                return  # list scheduling finds no plan here
+            if schedule is None:
+                continue
+            if joules <= self._here.joules * (1.0 + self.tuning.worse_share * generator.random()):
+                written = _written(schedule, self._index)
+                self._here = _Walked(joules, asked._replace(copies=written | asked.homes))
+            if joules < self._best.joules * (1.0 - 1e-9):
+                self._best, tries = self._here, 0
+                if joules < self._least_joules:
+                    yield schedule
+            elif tries % self.tuning.return_tries == 0:
+                self._here = self._best
+
+    def _tried(self, asked: _Asked) -> tuple[Schedule | None, float]:
+        """What list scheduling makes of it, and its joules by the judge; ``None`` where there is no plan."""
+        self.clock.spend(schedules=self.tuning.try_schedules)
+        schedule = walked(self._facts(asked.homes), self.limits, Allowed(asked.copies, asked.exponent))
+        try:
+            if schedule is not None:
+                return schedule, simulate(self.problem, schedule, self.limits).joules
+        except InvalidSchedule:
+            pass
+        return None, math.inf
+
+    def _facts_of(self, homes: frozenset[int]) -> Facts:
+        return Facts(decide(self.problem, frozenset(self.problem.tensors[number].name for number in homes)))
 
 
 def _by_size(
@@ -200,11 +236,3 @@ class _Walked:
 
 def _written(schedule: Schedule, index: dict[str, int]) -> frozenset[int]:
     return frozenset(index[step.tensor] for step in schedule if isinstance(step, PageOut))
-
-
-def _joules(problem: Problem, limits: Limits, schedule: Schedule | None) -> float | None:
-    """By the judge; ``None`` where it does not accept the schedule."""
-    try:
-        return None if schedule is None else simulate(problem, schedule, limits).joules
-    except InvalidSchedule:
-        return None
