@@ -16,6 +16,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from poet.solvers.bounds.page_in_units import copies_read
 from poet.solvers.bounds.ram_program import RamProgram
 from poet.solvers.bounds.ram_stages import CAP, Values
 
@@ -84,7 +85,7 @@ class _Walk:
             if move.task is not None:
                 tasks.append(move.task)
             if move.content is not None:
-                self.paged |= self.program.copy_read(move.content, self.copies.free)
+                self.paged |= copies_read(self.program.of, move.content, self.copies.free)
         else:
             return None
         if tasks:

@@ -31,6 +31,7 @@ import numpy.typing as npt
 
 from poet.solvers.bounds.followed import Followed, Run, bits
 from poet.solvers.bounds.joined_stages import joined_stages
+from poet.solvers.bounds.page_in_units import PageInUnits
 from poet.solvers.bounds.ram_stages import CAP, Arcs, Asked, Masks, Move, Pairs, Places, Stage, Values
 from poet.solvers.bounds.suffix_program import FittingSets, fitting_sets
 
@@ -102,9 +103,7 @@ class RamProgram:
         self._unlisted = dict[tuple[int, int | None], int]()
         self._mine = dict[tuple[int, ...], tuple[npt.NDArray[np.intp], Masks]]()
         self._asked = dict[int, Asked]()  # by stage, the last time
-        self._paid_units = dict[int, Values]()  # of page-ins, by content and column
-        self._first_units = dict[int, Values]()  # of those up to the first use
-        self._first_use = {first: use for first, _, use in of.homes}
+        self._page_ins = PageInUnits(of, (), self._units, page_outs_too=False)
         self._step_joules, self._most_steps = most_joules, 0
         self._freed = dict[tuple[tuple[tuple[int, float], ...], bool], Masks]()
         joined = joined_stages(of)
@@ -204,8 +203,7 @@ class RamProgram:
         """
         self._steps = tuple(steps) if steps is not None else (None,) * len(free)
         self._pay(paid if paid is not None else (frozenset(self.listed),) * len(free))
-        self._paid_units = self._page_ins(free, page_outs_too)
-        self._first_units = self._first_page_ins(free)
+        self._page_ins = PageInUnits(self.of, free, self._units, page_outs_too=page_outs_too)
         values = self._ended(free)
         for number in range(self.of.end, -1, -1):
             if number not in self.passed:
@@ -271,52 +269,16 @@ class RamProgram:
         """Of the moves of a stage, in the columns that `least` was asked for last."""
         return self._asked[number]
 
-    def copy_read(self, content: int, free: int) -> int:
-        """The copies, as bits, that a page-in of a followed content needs, of those in ``free``."""
-        for first, last, _ in self.of.homes:
-            if content == first and (first == last or free >> last & 1):
-                return free & 1 << last
-        return 1 << content
-
-    def _units_at(self, number: int, content: int) -> Values | None:
-        """Of a page-in in a stage, per column; ``None``: of no column."""
-        if content in self._first_units and self._since.get(number, number) <= self._first_use[content]:
-            return self._first_units[content]
-        return self._paid_units.get(content)
-
-    def _page_ins(self, free: Sequence[int], page_outs_too: bool) -> dict[int, Values]:
-        """By followed content, units of a page-in per column; nothing of what has a copy in none."""
-        found, lasts = {}, {first: last for first, last, _ in self.of.homes}
-        for content, joules in enumerate(self.of.page_in):
-            last = lasts.get(content)
-            if last == content:  # no op updates it: it has a copy wherever it is at home
-                paid = [True] * len(free)
-            else:
-                copies = 1 << content | (0 if last is None else 1 << last)
-                paid = [bool(one & copies) for one in free]
-            joules += self.of.page_out[content] if page_outs_too else 0.0
-            if joules < np.inf and any(paid):
-                found[content] = np.where(paid, self._units(joules), CAP).astype(np.int32)
-        return found
-
-    def _first_page_ins(self, free: Sequence[int]) -> dict[int, Values]:
-        """By first content of a tensor whose home is chosen, the same, up to its first use."""
-        found = {}
-        for first, last, _ in self.of.homes:
-            if first in self._paid_units:
-                in_storage = [one >> last & 1 for one in free]
-                found[first] = np.where(in_storage, 0, self._paid_units[first]).astype(np.int32)
-        return found
-
     def _relax(self, number: int, values: Values) -> None:
         """Lower ``values``, in place, to the least over any sequence of transitions within the stage."""
         if self._finished():
             raise Stopped
         stage, resident, columns = self.stages[number], self._residents(number), values.shape[1]
+        since = self._since.get(number, number)
         units = np.full((len(stage.moves), columns), CAP, dtype=np.int32)
         needed = np.zeros((len(stage.moves), columns), dtype=np.int64)
         for place, move in enumerate(stage.moves):
-            cost = move.units if move.content is None else self._units_at(number, move.content)
+            cost = move.units if move.content is None else self._page_ins.at(since, move.content)
             if cost is not None:
                 units[place], needed[place] = cost, self._beside(move.own, resident)
         self._asked[number] = asked = Asked(units, needed)
