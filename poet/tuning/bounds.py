@@ -194,7 +194,7 @@ class CopiesTuning(Checked):
             `short_factor` as many, and `part_factor` as many when such a search is over. Off: no size is
             followed in part.
         short_factor: see there: else a net of few large contents would stop at its second size.
-        part_factor: see there: what is quick comes first.
+        part_factor: see there: what is quick comes first. Off: nothing follows.
         built_upon_share: of the dearest content that a cheapest step builds upon without following it, from
             which on others are followed with it: all at once would be too many, and some would not matter
             once the dear ones are followed. Off: none is.
@@ -244,7 +244,7 @@ class CopiesTuning(Checked):
     most_arcs: int = tuned(20_000_000, off=0)
     most_short_arcs: int = tuned(4_000_000, off=0)
     short_factor: float = 2.0
-    part_factor: float = 3.0
+    part_factor: float = tuned(3.0, off=1.0)
     built_upon_share: float = tuned(0.3, off=0.0)
     pass_share: float = 0.02
     most_sets: int = 2_000_000

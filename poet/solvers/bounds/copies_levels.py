@@ -78,9 +78,10 @@ class Levels:
             if shortly is not None and len(shortly.of.followed) > followed:
                 yield shortly
                 followed = len(shortly.of.followed)
-            if not 0 < self._most_arcs < self.tuning.most_arcs:
+            more = min(int(self.tuning.part_factor * self._most_arcs), self.tuning.most_arcs)
+            if more <= self._most_arcs:
                 return
-            self._most_arcs = min(int(self.tuning.part_factor * self._most_arcs), self.tuning.most_arcs)
+            self._most_arcs = more
 
     def _built_upon(self) -> Iterator[RamProgram]:
         """Following what the cheapest step takes to be there, while that makes no more sets than allowed."""

@@ -337,6 +337,22 @@ def test_layers_behind_each_other_are_bounded_by_what_their_sums_are_made_of(see
     assert higher >= len(seeds) / 4
 
 
+def test_when_the_search_of_a_part_is_over_more_is_followed() -> None:
+    problem, limits = concats(4, 1)
+    few = DEFAULT.having("copies.alike_factor", 1e9).having("copies.built_upon_share", 0.0)
+    few = few.having("copies.most_arcs", 3000).having("copies.most_short_arcs", 60)
+
+    def followed(part_factor: float) -> list[int]:
+        instance = instance_of(problem, limits, tuning=few.having("copies.part_factor", part_factor))
+        levels = Levels(instance, limits.ram_budget_bytes or 0, 100.0, lambda: False)
+        return [len(program.of.followed) for program in levels.programs()]
+
+    grown, once = followed(3.0), followed(1.0)
+    assert grown[: len(once)] == once
+    assert len(grown) > len(once)
+    assert grown == sorted(set(grown))
+
+
 @few_or_many("seeds", range(600, 615), range(2600, 2800))
 def test_part_of_a_first_level_is_no_bound_above_the_optimum(seeds: range) -> None:
     for most_arcs in (40, 100, 250):
