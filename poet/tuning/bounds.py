@@ -241,7 +241,7 @@ class CopiesTuning(Checked):
         arc_seconds: that a transition counts in each column where work is counted, about what it takes.
     """
 
-    most_arcs: int = tuned(20_000_000, off=0)
+    most_arcs: int = tuned(12_000_000, off=0)
     most_short_arcs: int = tuned(4_000_000, off=0)
     short_factor: float = 2.0
     part_factor: float = tuned(3.0, off=1.0)
