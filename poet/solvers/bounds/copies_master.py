@@ -45,8 +45,7 @@ _MARGIN = 5e-7
 _UNITS = 1 << 28  # in the joules asked for, as the master program counts them
 _STEP_UNITS = 1 << 20  # in the joules of steps of a list
 
-
-_Row = tuple[tuple[int, ...], tuple[int, ...], int]
+_Row = tuple[tuple[int, ...], tuple[int, ...], int]  # columns, factors, right side of an `IntegerProgram`
 
 
 @dataclass(frozen=True, slots=True)

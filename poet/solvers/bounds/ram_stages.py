@@ -27,7 +27,7 @@ _MOST_BYTES = 1 << 60  # more than there are
 
 
 class Pairs(NamedTuple):
-    """Sets, ascending, and the sets that have more."""
+    """Positions of sets, ascending, and of the sets that hold one content (or several) besides."""
 
     low: Places
     high: Places
@@ -43,15 +43,15 @@ class Arcs(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """``task`` reruns, or ``content`` is paged in; a free has neither.
+    """``task`` is run again, or ``content`` is paged in, or (neither) contents are freed.
 
     Attributes:
-        pairs: numbers of those that it goes along, up or down.
-        units: that it takes.
+        pairs: those that it goes along: from low to high, a free from high to low.
+        units: its joules, in units of the program (`RamProgram.joules_per_unit`), rounded down.
         own: residents that it reads.
-        needs: what must be in the set in which it begins, as bits.
-        most_bytes: of that set.
-        room_bytes: for that set and residents.
+        needs: contents, as bits of the stage, that the set in which it begins must hold.
+        most_bytes: that this set may take.
+        room_bytes: that this set and the residents may take together.
     """
 
     pairs: range

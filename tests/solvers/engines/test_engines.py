@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import os
 import signal
 import sys
 from fractions import Fraction
@@ -12,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.cpsat_children import cpsat_children
 from helpers.oracle import least_joules
 from helpers.pace import few_or_many, with_slow
 from helpers.random_problems import floor_bytes, keep_bytes, mixed_problem, random_limits, training_like
@@ -295,7 +295,7 @@ def test_ctrl_c_ends_the_child_and_keeps_what_was_found(engine: str) -> None:
         signal.signal(signal.SIGINT, before)
     assert outcome.interrupted
     assert outcome.values is not None
-    assert not _children()
+    assert not cpsat_children()
 
 
 @needs_cpsat
@@ -305,7 +305,7 @@ def test_no_child_outlives_an_error() -> None:
 
     with pytest.raises(RuntimeError):
         run_engine("cpsat", matrix_of(hard_model()), EFFORT, watcher=fail)
-    assert not _children()
+    assert not cpsat_children()
 
 
 @needs_cpsat
@@ -314,20 +314,6 @@ def test_a_child_that_cannot_start_is_told_in_one_line(monkeypatch: pytest.Monke
     problem, limits = small(3)
     with pytest.raises(InputError, match="engine 'cpsat' does not run here: it ended with code 1"):
         cpsat.run_cpsat(Job(matrix_of(model_of(problem, limits)), EFFORT, None))
-
-
-def _children() -> list[str]:
-    """Command lines of this process's children that are CP-SAT's."""
-    lines = []
-    for status in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            parent = int(status.read_text().rpartition(")")[2].split()[1])
-            line = (status.parent / "cmdline").read_text()
-        except (OSError, ValueError):
-            continue
-        if parent == os.getpid() and "cpsat_child" in line:
-            lines.append(line)
-    return lines
 
 
 def test_a_cbc_that_ends_with_an_error_has_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,9 +7,9 @@ import math
 import os
 import random
 import signal
-from pathlib import Path
 
 import pytest
+from helpers.cpsat_children import cpsat_children
 
 from poet.clock import WALL
 from poet.solvers.engines.integers import IntegerProgram
@@ -99,39 +99,25 @@ def test_one_child_solves_all_of_them_and_is_ended_with_the_context() -> None:
     with programs("cpsat") as solver:
         for seed in range(3):
             solver.solve(covering(seed), 10.0)
-            (child,) = _children()
-            assert child == (_children() or [0])[0]
-    assert not _children()
+            (child,) = cpsat_children()
+            assert child == (cpsat_children() or [0])[0]
+    assert not cpsat_children()
 
 
 def test_where_little_is_to_be_solved_there_is_no_child() -> None:
     with programs("highs") as solver:
         for seed in range(3):
             solver.solve(covering(seed), 10.0)
-        assert not _children()
+        assert not cpsat_children()
 
 
 def test_after_a_child_that_dies_the_other_engine_answers() -> None:
     with programs("cpsat") as solver:
         solver.solve(covering(1), 10.0)
-        (child,) = _children()
+        (child,) = cpsat_children()
         os.kill(child, signal.SIGKILL)
         for seed in (2, 3):
             answer = solver.solve(covering(seed), 10.0)
             assert answer.values is not None
             assert cost(covering(seed), answer.values) == pytest.approx(least(covering(seed)), abs=2.0)
-        assert not _children()
-
-
-def _children() -> list[int]:
-    """Processes that are CP-SAT's, of this one."""
-    found = []
-    for status in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            state, parent = status.read_text().rpartition(")")[2].split()[:2]
-            line = (status.parent / "cmdline").read_text()
-        except (OSError, ValueError):
-            continue
-        if int(parent) == os.getpid() and state != "Z" and "cpsat_child" in line:
-            found.append(int(status.parent.name))
-    return found
+        assert not cpsat_children()
