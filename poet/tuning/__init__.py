@@ -43,6 +43,7 @@ from poet.tuning.models import (
 from poet.tuning.search import (
     AlternativesTuning,
     BoundRoundsTuning,
+    FewCopiesTuning,
     ExplanationTuning,
     LargeTuning,
     ObjectivesTuning,
@@ -80,6 +81,7 @@ class Tuning:
     timed: TimedTuning = field(default_factory=TimedTuning)
     copies: CopiesTuning = field(default_factory=CopiesTuning)
     copies_search: CopiesSearchTuning = field(default_factory=CopiesSearchTuning)
+    few_copies: FewCopiesTuning = field(default_factory=FewCopiesTuning)
     fitting: FittingTuning = field(default_factory=FittingTuning)
 
     def having(self, name: str, value: Any) -> Tuning:

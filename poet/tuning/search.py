@@ -104,6 +104,52 @@ class RestartsTuning(Checked):
 
 
 @dataclass(frozen=True, slots=True)
+class FewCopiesTuning(Checked):
+    """Exact models in which few tensors may be written (`poet.solvers.search.few_copies`).
+
+    Attributes:
+        round_share: of the time left, before the first round's exact model. Off: they are not tried there.
+        restart_share: of the time left, in each restart. Off: not tried there.
+        most_seconds: of either, where there is much time or no limit.
+        written_share: of a plan's overhead, which its page-outs must take: where reruns or page-ins take
+            more, engines have less trouble with what is written.
+        open_share: of the overhead, from which on a gap is worth it.
+        chain: of reruns that lead to a tensor version that is remade: a round's first chains are too short
+            for nets whose RAM is this tight.
+        less_ram_shares: of the budget, which the relaxation lacks, in turn: from nothing to as much as reruns
+            may need that it does not count. Off: it is not asked.
+        least_share: of a copy, from which on it is decided whether the relaxation writes it; but for as
+            little it does.
+        dearer_share: of its joules, that it may cost more to write a tensor whole: with more it is not.
+        filler_share: of the largest tensor's bytes, from which on smaller ones fill up: below, they make no
+            difference that is worth a page-out.
+        most_tensors: of a set that is the relaxation's: with more of them models take too long.
+        first_others: tensors beside those of the best plan, of the first of its neighbours.
+        easy_share: of a model's time, below which the next neighbour is larger.
+        growth_factor: by which it is; and by as much smaller where the time was used up.
+        patience_sets: in a row without a better plan, after which a turn ends.
+        model_seconds: for one model: most are over sooner.
+    """
+
+    round_share: float = tuned(0.15, off=0.0)
+    restart_share: float = tuned(0.15, off=0.0)
+    most_seconds: float = 60.0
+    written_share: float = 0.25
+    open_share: float = 0.02
+    chain: int = 8
+    less_ram_shares: tuple[float, ...] = tuned((0.0, 0.02, 0.04, 0.07, 0.1, 0.15, 0.2), off=())
+    least_share: float = 0.01
+    dearer_share: float = 0.02
+    filler_share: float = 0.03
+    most_tensors: int = 20
+    first_others: int = 3
+    easy_share: float = 0.1
+    growth_factor: float = 1.4
+    patience_sets: int = 10
+    model_seconds: float = 10.0
+
+
+@dataclass(frozen=True, slots=True)
 class ObjectivesTuning(Checked):
     """Objectives beside energy (`poet.solvers.search.objectives`).
 

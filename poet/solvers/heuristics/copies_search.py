@@ -19,6 +19,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
+import numpy as np
+
 from poet.clock import Clock
 from poet.errors import InvalidSchedule
 from poet.homes import decide, stored_between_steps, undecided
@@ -26,7 +28,7 @@ from poet.problem import Limits, Problem
 from poet.schedule import PageOut, Schedule
 from poet.simulator import simulate
 from poet.solvers.heuristics.judged import walked
-from poet.solvers.heuristics.list_scheduler import Policy, Walk, Way
+from poet.solvers.heuristics.list_scheduler import Policy, Tensors, Values, Walk, Way
 from poet.solvers.instance.indexed import Facts
 from poet.tuning.heuristics import CopiesSearchTuning
 
@@ -50,19 +52,22 @@ class Allowed(Policy):
         """Paged, where it may be written."""
         return Way.PAGE if tensor in self.copies else None
 
-    def value(self, walk: Walk, tensor: int) -> float:
-        """Bytes × ops until the next need, per joule."""
-        need = walk.next_need(tensor)
-        ops = (walk.facts.op_count if need is None else need) - walk.position + 0.5
-        return walk.facts.size[tensor] * ops / (math.pow(self._price(walk, tensor), self.exponent) + 1e-30)
+    def values(self, walk: Walk, tensors: Tensors) -> Values:
+        """Bytes × ops until the next need, per joule; of all at once, as a search asks for many plans."""
+        until = np.minimum(walk.distances(tensors) - 1, walk.facts.op_count - walk.position) + 0.5
+        # one by one: numpy's power differs in the last bit with what the processor can do, and so would plans
+        prices = [math.pow(price, self.exponent) for price in self._prices(walk, tensors)]
+        return walk.facts.sizes[tensors] * until / (np.array(prices) + 1e-30)
 
-    def _price(self, walk: Walk, tensor: int) -> float:
-        if tensor in self.copies:
-            return walk.page_price(tensor)
-        price = float(walk.prices[tensor])
-        if math.isnan(price):
-            price = walk.prices[tensor] = walk.remake_price(tensor)
-        return price
+    def _prices(self, walk: Walk, tensors: Tensors) -> list[float]:
+        """Joules of coming back: those of `copies` by page-in, what else there is by being made again."""
+        prices: list[float] = walk.prices[tensors].tolist()
+        for place, tensor in enumerate(tensors.tolist()):
+            if tensor in self.copies:
+                prices[place] = walk.page_price(tensor)
+            elif math.isnan(prices[place]):
+                prices[place] = walk.prices[tensor] = walk.remake_price(tensor)
+        return prices
 
 
 def better_copies(
@@ -132,8 +137,8 @@ class _Search:
         for asked in _by_size(self.problem, self.able, self._choices, self.tuning):
             if finished():
                 return
-            schedule, joules = self._tried(asked)
-            if schedule is not None and joules < min(self._best.joules, self._least_joules):
+            schedule, joules = self._tried(asked, min(self._best.joules, self._least_joules))
+            if schedule is not None:
                 self._here = self._best = _Walked(joules, asked)
                 yield schedule
 
@@ -145,31 +150,32 @@ class _Search:
             asked, begun = self._here.asked, math.isfinite(self._here.joules)
             if begun:
                 asked = asked.neighbour(self.able, self._choices, generator, self.tuning)
-            schedule, joules = self._tried(asked)
+            worse = 1.0 + self.tuning.worse_share * generator.random()
+            schedule, joules = self._tried(asked, self._here.joules * worse)
             if schedule is None and not begun:
                 return  # list scheduling finds no plan here
-            if schedule is None:
-                continue
-            if joules <= self._here.joules * (1.0 + self.tuning.worse_share * generator.random()):
+            if schedule is not None:
                 written = _written(schedule, self._index)
                 self._here = _Walked(joules, asked._replace(copies=written | asked.homes))
-            if joules < self._best.joules * (1.0 - 1e-9):
+            if schedule is not None and joules < self._best.joules * (1.0 - 1e-9):
                 self._best, tries = self._here, 0
                 if joules < self._least_joules:
                     yield schedule
             elif tries % self.tuning.return_tries == 0:
                 self._here = self._best
 
-    def _tried(self, asked: _Asked) -> tuple[Schedule | None, float]:
-        """What list scheduling makes of it, and its joules by the judge; ``None`` where there is no plan."""
+    def _tried(self, asked: _Asked, most_joules: float) -> tuple[Schedule | None, float]:
+        """What list scheduling makes of it, and its joules by the judge; ``None`` where there is no plan of
+        ``most_joules``.
+        """
         self.clock.spend(schedules=self.tuning.try_schedules)
-        schedule = walked(self._facts(asked.homes), self.limits, Allowed(asked.copies, asked.exponent))
+        policy = Allowed(asked.copies, asked.exponent)
+        schedule = walked(self._facts(asked.homes), self.limits, policy, most_joules=most_joules)
         try:
-            if schedule is not None:
-                return schedule, simulate(self.problem, schedule, self.limits).joules
+            joules = math.inf if schedule is None else simulate(self.problem, schedule, self.limits).joules
         except InvalidSchedule:
-            pass
-        return None, math.inf
+            joules = math.inf
+        return (schedule, joules) if joules <= most_joules else (None, math.inf)
 
     def _facts_of(self, homes: frozenset[int]) -> Facts:
         return Facts(decide(self.problem, frozenset(self.problem.tensors[number].name for number in homes)))

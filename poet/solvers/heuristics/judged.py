@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 from poet.problem import Limits, Problem
@@ -11,10 +12,17 @@ from poet.solvers.instance.incumbent import Incumbent
 from poet.solvers.instance.indexed import Facts
 
 
-def walked(facts: Facts, limits: Limits, policy: Policy, weights: Weights | None = None) -> Schedule | None:
-    """The list schedule of ``policy``, or ``None`` where it got stuck."""
+def walked(
+    facts: Facts,
+    limits: Limits,
+    policy: Policy,
+    weights: Weights | None = None,
+    *,
+    most_joules: float = math.inf,
+) -> Schedule | None:
+    """The list schedule of ``policy``; ``None`` where it got stuck or takes more than ``most_joules``."""
     try:
-        return Walk(facts, limits, policy, weights or Weights()).run()
+        return Walk(facts, limits, policy, weights or Weights(), most_joules=most_joules).run()
     except Stuck:
         return None
 

@@ -37,7 +37,7 @@ class Way(enum.Enum):
 
 
 class Stuck(Exception):
-    """The policy leaves no next step inside the limits."""
+    """The policy leaves no next step inside the limits, or none for as few joules as were asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,14 +91,30 @@ class Policy:
 
 
 class Walk:
-    """One schedule in the making: the state of RAM and storage after the steps so far."""
+    """One schedule in the making: the state of RAM and storage after the steps so far.
 
-    def __init__(self, facts: Facts, limits: Limits, policy: Policy, weights: Weights) -> None:
+    Args:
+        facts, limits: what is planned.
+        policy: what to drop.
+        weights: what seconds count for.
+        most_joules: of ops and transfers, above which the walk is given up.
+    """
+
+    def __init__(
+        self,
+        facts: Facts,
+        limits: Limits,
+        policy: Policy,
+        weights: Weights,
+        *,
+        most_joules: float = math.inf,
+    ) -> None:
         problem = facts.problem
         self.facts, self.limits, self.policy = facts, limits, policy
         self.budget = math.inf if limits.ram_budget_bytes is None else limits.ram_budget_bytes
         self.position = 0  # the next op to run for the first time
         self.steps: list[Step] = []
+        self.joules_left = most_joules
         self.step_limit = 60 * facts.op_count + 10 * facts.tensor_count + 1000
         self.present = [False] * facts.tensor_count
         self.in_ram = np.zeros(facts.tensor_count, dtype=bool)  # those present that take room
@@ -144,7 +160,7 @@ class Walk:
         """The schedule.
 
         Raises:
-            Stuck: the policy leaves no next step inside the limits.
+            Stuck: the policy leaves no next step inside the limits, or the joules are used up.
         """
         facts = self.facts
         if self.ram_bytes > self.budget:
@@ -431,6 +447,12 @@ class Walk:
 
     # --- the four steps ---
 
+    def _spend(self, joules: float, seconds: float) -> None:
+        self.seconds += seconds
+        self.joules_left -= joules
+        if self.joules_left < 0.0:
+            raise Stuck
+
     def _appear(self, tensor: int) -> None:
         self.present[tensor] = True
         self.in_ram[tensor] = self.facts.size[tensor] > 0
@@ -443,8 +465,9 @@ class Walk:
     def _compute(self, op: int) -> None:
         if len(self.steps) > self.step_limit:
             raise Stuck
-        self.steps.append(Compute(self.facts.problem.ops[op].name))
-        self.seconds += self.facts.problem.ops[op].seconds
+        what = self.facts.problem.ops[op]
+        self.steps.append(Compute(what.name))
+        self._spend(what.joules, what.seconds)
         for tensor in self.facts.outputs[op]:
             self._appear(tensor)
             self.ram_bytes += self.facts.size[tensor]
@@ -457,7 +480,8 @@ class Walk:
         self._make_room(self.facts.size[tensor])
         what = self.facts.problem.tensors[tensor]
         self.steps.append(PageIn(what.name))
-        self.seconds += 0.0 if what.page_in is None else what.page_in.seconds
+        if what.page_in is not None:
+            self._spend(what.page_in.joules, what.page_in.seconds)
         self._appear(tensor)
         self.ram_bytes += self.facts.size[tensor]
         self.pinned.add(tensor)
@@ -467,7 +491,8 @@ class Walk:
             raise Stuck
         what = self.facts.problem.tensors[tensor]
         self.steps.append(PageOut(what.name))
-        self.seconds += 0.0 if what.page_out is None else what.page_out.seconds
+        if what.page_out is not None:
+            self._spend(what.page_out.joules, what.page_out.seconds)
         self.stored[tensor] = True
         self.room_in_storage -= self.facts.stored_size[tensor]
         if self.owed[tensor] and not self._updates_ahead(tensor):

@@ -30,6 +30,7 @@ from poet.solvers.search.answer import answer, no_plan
 from poet.solvers.search.best_bound import refutes
 from poet.solvers.search.bound_rounds import BoundRounds
 from poet.solvers.search.copies_turns import CopiesTurns
+from poet.solvers.search.few_copies import FewCopies
 from poet.solvers.search.finders import CLOCKS, GREEDY, LINEAR, SETS, STATES, WHOLE
 from poet.solvers.search.large import search_large
 from poet.solvers.search.messages import STOPPED, conflict_sentence, impossible_sentence
@@ -77,6 +78,7 @@ class _Search:
         self.runs = ModelRuns(self.standing, self.engine)
         self.opinion = SecondOpinion(self.runs)
         self.copies = CopiesTurns(self.runs)
+        self.few_copies = FewCopies(self.runs)
         self.varied = False  # the local search over copies has begun
         self.varying_leads = False  # its last turn found a better plan
         self.offered: dict[int, tuple[int, ...]] = {}  # reruns that the next relaxed model knows, by stage
@@ -181,14 +183,19 @@ class _Search:
                 outcome = self.runs.relax(model)
             if outcome.infeasible:
                 return True
+            if number == 0 or self.varying_leads:
+                self._vary_copies(self.options.tuning.copies_search.round_share)
             if outcome.values is not None and not self.standing.finished():
                 bound_rounds.prepare()
                 guide = suggested(model, outcome.values, chain=chain)
-                with self.phase(f"round {number + 1}: exact event model"):
-                    self.runs.solve_exactly(merged(guide, self.runs.own_reruns()))
+                if number == 0 or self.few_copies.leads:
+                    tuning = self.options.tuning.few_copies
+                    longer = suggested(model, outcome.values, chain=max(chain, tuning.chain))
+                    self.few_copies.turn(tuning.round_share, longer)
+                if not self.few_copies.leads:
+                    with self.phase(f"round {number + 1}: exact event model"):
+                        self.runs.solve_exactly(merged(guide, self.runs.own_reruns()))
                 self.offered = merged(self.offered, guide, fullest(self.instance))
-            if number == 0 or self.varying_leads:
-                self._vary_copies(self.options.tuning.copies_search.round_share)
             if number == 0:
                 tuning = self.options.tuning.states
                 seconds = tuning.round_share * min(self.standing.seconds_left(), 1e9)

@@ -9,6 +9,7 @@ from poet.solvers.engines import Effort, Outcome, available_engines, run_engine
 from poet.solvers.event_model.emit import schedule_of
 from poet.solvers.event_model.model import EventModel, build, matrix_of
 from poet.solvers.event_model.start import values_of
+from poet.solvers.instance.instance import Instance
 from poet.solvers.instance.timeline import timeline_of
 from poet.solvers.search.finders import model_by, relaxed_by
 from poet.solvers.search.slots_of_plans import reruns_of
@@ -38,6 +39,22 @@ class ModelRuns:
             done &= self.run(build(timeline_of(standing.serial, offered)), bounding=False).done
         return done
 
+    def improve(
+        self, instance: Instance, offered: dict[int, tuple[int, ...]], seconds: float, *, contains_best: bool
+    ) -> Outcome:
+        """The best plan of a problem that allows less, if it is better than the best so far.
+
+        Args:
+            instance: of that problem, whose ops are those of the search's.
+            offered: its reruns, by stage.
+            seconds: that the engine may take.
+            contains_best: whether the best plan so far, with its reruns offered, is one of that problem's.
+        """
+        model, trace = build(timeline_of(instance, offered)), self.standing.best.trace
+        if contains_best or trace is None:
+            return self.run(model, bounding=False, seconds=seconds)
+        return self.run(model, bounding=False, seconds=seconds, below_joules=trace.joules)
+
     def relax(self, model: EventModel) -> Outcome:
         """Solve a relaxed model; where HiGHS leaves it open, CP-SAT, which learns from conflicts."""
         seconds, second = self._model_seconds(), self._second_engine(model)
@@ -57,12 +74,25 @@ class ModelRuns:
         return self.run(model, bounding=True, engine=other, seconds=seconds)
 
     def run(
-        self, model: EventModel, *, bounding: bool, engine: str | None = None, seconds: float | None = None
+        self,
+        model: EventModel,
+        *,
+        bounding: bool,
+        engine: str | None = None,
+        seconds: float | None = None,
+        below_joules: float | None = None,
     ) -> Outcome:
-        """Solve one model by an engine; takes over its plans and, if it is relaxed, its bound."""
+        """Solve one model by an engine; takes over its plans and, if it is relaxed, its bound.
+
+        Where the best plan is none of an exact model's, ``below_joules`` is what its plans must stay below.
+        """
         standing = self.standing
         engine, seconds = engine or self.engine, seconds or self._model_seconds()
-        start = None if standing.best.schedule is None else values_of(model, standing.best.schedule)
+        if below_joules is not None:
+            matrix = matrix_of(model).cut_off(below_joules - standing.baseline_joules)
+        else:
+            schedule = standing.best.schedule
+            matrix = matrix_of(model, None if schedule is None else values_of(model, schedule))
 
         def watch(values: Sequence[float] | None, bound: float) -> bool:
             if values is not None:
@@ -73,10 +103,10 @@ class ModelRuns:
             return standing.enough()
 
         claim = Claim(model, engine)
-        outcome = run_engine(engine, matrix_of(model, start), self.effort(seconds), watcher=watch)
+        outcome = run_engine(engine, matrix, self.effort(seconds), watcher=watch)
         if outcome.values is not None:
             standing.consider(schedule_of(model, outcome.values), model_by(engine), is_ours=not bounding)
-        if outcome.infeasible:
+        if outcome.infeasible and below_joules is None:
             standing.empty = claim
         elif bounding:
             standing.take_bound(outcome.bound_joules, relaxed_by(engine), claim)
