@@ -43,8 +43,8 @@ from poet.tuning.models import (
 from poet.tuning.search import (
     AlternativesTuning,
     BoundRoundsTuning,
-    FewCopiesTuning,
     ExplanationTuning,
+    FewCopiesTuning,
     LargeTuning,
     ObjectivesTuning,
     RestartsTuning,

@@ -127,6 +127,7 @@ class FewCopiesTuning(Checked):
         first_others: tensors beside those of the best plan, of the first of its neighbours.
         easy_share: of a model's time, below which the next neighbour is larger.
         growth_factor: by which it is; and by as much smaller where the time was used up.
+        most_slots: for reruns, that models are offered beside what relaxed models ask for.
         patience_sets: in a row without a better plan, after which a turn ends.
         model_seconds: for one model: most are over sooner.
     """
@@ -145,6 +146,7 @@ class FewCopiesTuning(Checked):
     first_others: int = 3
     easy_share: float = 0.1
     growth_factor: float = 1.4
+    most_slots: int = 600
     patience_sets: int = 10
     model_seconds: float = 10.0
 

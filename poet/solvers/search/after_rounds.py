@@ -2,7 +2,8 @@
 
 Each restart has another seed, which engines and the neighbourhood search get, and these parts:
 
-0. The local search over copies varies the best plan (`poet.solvers.heuristics.copies_search`), the one for
+0. The local search over copies varies the best plan (`poet.solvers.heuristics.copies_search`), exact models
+   in which few tensors may be written do (`poet.solvers.search.few_copies`), the search over copies for
    bounds (`poet.solvers.bounds.copies`) goes on where it was interrupted, and that over
    states (`poet.solvers.bounds.state_search`) may set twice as many labels as before; so may, beside
    background storage, that with two clocks (`poet.solvers.bounds.timed_search`).
@@ -48,6 +49,7 @@ class Ways:
         restart: called with each restart's number, to take another seed.
         standing: joules of the best plan, if there is one, and of the best bound.
         vary_copies: looks for better plans near the best one, for a share of the time left.
+        few_copies: solves exact models of few copies with these reruns, for a share of the time left.
         follow_copies: goes on with the search over copies for a share of the time left.
         follow_states: searches over so many states at most, for bounds and for reruns to offer.
         follow_clocks: searches with two clocks, over so many labels at most; true if there is no plan at all.
@@ -65,6 +67,7 @@ class Ways:
     restart: Callable[[int], None]
     standing: Callable[[], tuple[float | None, float]]
     vary_copies: Callable[[float], None]
+    few_copies: Callable[[Reruns], None]
     follow_copies: Callable[[float], None]
     follow_states: Callable[[int], None]
     follow_clocks: Callable[[int], bool]
@@ -114,6 +117,9 @@ class _Restarts:
         ways.restart(number)
         doublings = min(number, self.tuning.most_doublings)
         ways.vary_copies(ways.instance.tuning.copies_search.restart_share)
+        if finished():
+            return False
+        ways.few_copies(self.asked)
         if finished():
             return False
         ways.follow_copies(ways.instance.tuning.copies.restart_share)

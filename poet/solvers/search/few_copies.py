@@ -5,7 +5,8 @@ many of them an engine is slow to find that out. With a dozen that may be writte
 its end, or shown to have no plan, within seconds. The dozen is what the windows relaxation
 (`poet.solvers.bounds.relaxation`) writes, rounded to whole tensors. It counts RAM at some moments only, so
 what it writes is often too little for any plan: it is asked with less RAM, by one share of the budget after
-the other, and small tensors fill up what is left over. After these come what the best plan writes and some others, large ones first.
+the other, and small tensors fill up what is left over. After these come neighbours of the best plan: what it
+writes, and some others, large ones first.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from poet.homes import decide_some, stored_between_steps, undecided
 from poet.problem import Place, Problem
 from poet.schedule import PageOut, Schedule
 from poet.solvers.heuristics.rounded_copies import rounded_copies
+from poet.solvers.instance.candidates import candidates
 from poet.solvers.instance.instance import instance_of
 from poet.solvers.search.model_runs import ModelRuns
 from poet.solvers.search.slots_of_plans import Reruns, merged
@@ -43,6 +45,7 @@ class FewCopies:
         self._going = self._sets()
         self._leads = False
         self._others = float(self.tuning.first_others)  # beside the best plan's, in the next neighbour
+        self._depth = 1  # of chains of reruns that all models are offered
 
     @property
     def leads(self) -> bool:
@@ -50,9 +53,9 @@ class FewCopies:
         return self._leads
 
     def turn(self, share: float, offered: Reruns) -> None:
-        """Better plans that rerun what is ``offered`` and what the best one does, for a share of the time left.
+        """Better plans, of reruns that are ``offered`` or the best plan's, for a share of the time left.
 
-        Ends before that when sets bring nothing any more.
+        Ends before that when one set after the other brings nothing.
         """
         standing, clock = self.standing, self.standing.clock
         if share == 0.0 or standing.finished() or not self._pays():
@@ -63,7 +66,7 @@ class FewCopies:
             for names in self._going:
                 trace = standing.best.trace
                 own = self.runs.own_reruns() if self._own() <= names else {}
-                self._solve(names, merged(offered, own))
+                self._solve(names, merged(offered, own, self._chains()))
                 vain = 0 if standing.best.trace is not trace else vain + 1
                 if standing.finished() or clock.now() >= self._end or vain >= self.tuning.patience_sets:
                     break
@@ -78,7 +81,10 @@ class FewCopies:
         written = math.fsum(outs[step.tensor] for step in schedule if isinstance(step, PageOut))
         overhead = trace.joules - self.standing.baseline_joules
         open_joules = trace.joules - self.standing.bound.joules
-        return written >= self.tuning.written_share * overhead and open_joules > self.tuning.open_share * overhead
+        return (
+            written >= self.tuning.written_share * overhead
+            and open_joules > self.tuning.open_share * overhead
+        )
 
     def _sets(self) -> Iterator[frozenset[str]]:
         """Tensors that may be written: of the relaxation first, then neighbours of the best plan's."""
@@ -106,11 +112,19 @@ class FewCopies:
             self._resize(share)
 
     def _resize(self, share: float) -> None:
-        """The next neighbour is larger if the last model took little of its time, smaller if it took all."""
+        """The next neighbour is larger if the last model took little of its time, and is offered longer
+        chains of reruns; smaller if it took all.
+        """
         if share < self.tuning.easy_share:
             self._others *= self.tuning.growth_factor
+            self._depth += 1
         elif share >= 1.0:
             self._others = max(1.0, self._others / self.tuning.growth_factor)
+
+    def _chains(self) -> Reruns:
+        """All chains of so many reruns that lead to what an op reads, where there are not too many."""
+        chains = candidates(self.standing.instance, self._depth) if self._depth > 1 else {}
+        return chains if sum(map(len, chains.values())) <= self.tuning.most_slots else {}
 
     def _fillers(self, names: frozenset[str]) -> frozenset[str]:
         """One of each size below the largest of ``names`` of what is there when the step begins, none being

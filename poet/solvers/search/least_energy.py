@@ -172,7 +172,8 @@ class _Search:
         Each relaxed solution names the versions that it remakes. The reruns that lead to them become slots of
         the exact model, and of the next relaxed model, which then counts their RAM. The next relaxed model
         also gets every slot of the fullest stage, so that what was remade at no slot in the forward pass
-        counts there if it is held past that stage.
+        counts there if it is held past that stage. Where exact models of few copies found a better plan, the
+        one with all of them waits for the next round.
         """
         for number, chain in enumerate(self.tuning.chain_reruns):
             if self.standing.finished():
@@ -188,11 +189,10 @@ class _Search:
             if outcome.values is not None and not self.standing.finished():
                 bound_rounds.prepare()
                 guide = suggested(model, outcome.values, chain=chain)
-                if number == 0 or self.few_copies.leads:
-                    tuning = self.options.tuning.few_copies
-                    longer = suggested(model, outcome.values, chain=max(chain, tuning.chain))
-                    self.few_copies.turn(tuning.round_share, longer)
-                if not self.few_copies.leads:
+                few = self.options.tuning.few_copies
+                longer = suggested(model, outcome.values, chain=max(chain, few.chain))
+                self.few_copies.turn(few.round_share, longer)
+                if not self.few_copies.leads and not self.standing.finished():
                     with self.phase(f"round {number + 1}: exact event model"):
                         self.runs.solve_exactly(merged(guide, self.runs.own_reruns()))
                 self.offered = merged(self.offered, guide, fullest(self.instance))
@@ -303,6 +303,7 @@ class _Search:
             restart=restart,
             standing=self._amounts,
             vary_copies=self._vary_copies,
+            few_copies=partial(self.few_copies.turn, self.options.tuning.few_copies.restart_share),
             follow_copies=self.copies.turn,
             follow_states=self._follow_states,
             follow_clocks=self._follow_clocks,

@@ -21,6 +21,7 @@ class ModelRuns:
 
     def __init__(self, standing: Standing, engine: str) -> None:
         self.standing, self.engine, self.tuning = standing, engine, standing.tuning
+        self._ended = set[tuple[bool, frozenset[tuple[int, tuple[int, ...]]]]]()  # see `solve_exactly`
 
     def own_reruns(self) -> dict[int, set[int]]:
         """Per stage, the reruns of the best plan."""
@@ -28,8 +29,13 @@ class ModelRuns:
         return {} if schedule is None else reruns_of(self.standing.instance, schedule)
 
     def solve_exactly(self, offered: dict[int, tuple[int, ...]], other_engine: bool = False) -> bool:
-        """The best plan whose reruns all have a slot in ``offered``; whether the engine came to its end."""
-        standing = self.standing
+        """The best plan whose reruns all have a slot in ``offered``; whether the engine came to its end.
+
+        A model of the same slots is not solved by the same engine again.
+        """
+        standing, key = self.standing, (other_engine, frozenset(offered.items()))
+        if key in self._ended:
+            return True
         model = build(timeline_of(standing.instance, offered))
         engine = self._second_engine(model) if other_engine else None
         done = self.run(model, bounding=False, engine=engine).done
@@ -37,6 +43,8 @@ class ModelRuns:
             return done
         if standing.problem.background_storage and standing.limits.deadline_seconds is not None:
             done &= self.run(build(timeline_of(standing.serial, offered)), bounding=False).done
+        if done:
+            self._ended.add(key)
         return done
 
     def improve(

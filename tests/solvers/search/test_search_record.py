@@ -206,7 +206,7 @@ def test_where_the_rounds_leave_a_gap_the_search_goes_on() -> None:
 
 @pytest.mark.parametrize("small_ops", [0, 1000])
 def test_a_search_that_finds_and_proves_nothing_goes_on_to_its_limit(
-    monkeypatch: pytest.MonkeyPatch, small_ops: int
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, small_ops: int
 ) -> None:
     """A search ends by proof, by its limit or by the user, never by having tried all that it can think of."""
     seeds = set[int]()
@@ -220,11 +220,13 @@ def test_a_search_that_finds_and_proves_nothing_goes_on_to_its_limit(
     monkeypatch.setattr(search, "search_large", lambda *arguments, **others: True)
     tuning = NO_STATES.without("bound_rounds.first_time_share").having("search.small_ops", small_ops)
     asked = dataclasses.replace(OPTIONS, time_limit_seconds=12.0, tuning=tuning, clock=Ticking(0.05))
-    solution = solve(LARGER, tight(LARGER), asked)
+    with caplog.at_level(logging.INFO, logger="poet.solvers.search.after_rounds"):
+        solution = solve(LARGER, tight(LARGER), asked)
     assert solution.status is Status.FEASIBLE
     assert solution.solve_seconds >= 12.0
     assert "a longer time limit may close the gap" in solution.message
-    assert {0, 1, 2} <= seeds, "restarts have seeds of their own"
+    assert {0, 1} <= seeds, "restarts have seeds of their own"
+    assert "restart 1: nothing better" in caplog.messages, "even with no model left that was not searched"
 
 
 def test_so_does_a_search_on_a_large_step_after_its_largest_class(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -268,8 +270,9 @@ def test_restarts_that_nothing_else_ends_end_when_told(looks: int) -> None:
     )  # fmt: skip
     ways = Ways(
         instance=instance_of(LARGER, tight(LARGER)), conduct=conduct,
-        restart=lambda number: None, vary_copies=does("vary", None), follow_copies=does("copies", None),
-        follow_states=does("states", None), follow_clocks=does("clocks", False),
+        restart=lambda number: None, vary_copies=does("vary", None), few_copies=does("few", None),
+        follow_copies=does("copies", None), follow_states=does("states", None),
+        follow_clocks=does("clocks", False),
         standing=lambda: (None, 0.0), relax=does("relax", cut_short),
         own_reruns=dict, solve_exactly=does("exact", False), look_longer=does("look", None),
         search_large=does("wide", True),
@@ -277,7 +280,9 @@ def test_restarts_that_nothing_else_ends_end_when_told(looks: int) -> None:
     assert not go_on(ways, {})
     assert (
         begun
-        == (["vary", "copies", "states", "clocks", "relax", "exact", "exact", "look", "wide"] * 3)[:looks]
+        == (["vary", "few", "copies", "states", "clocks", "relax", "exact", "exact", "look", "wide"] * 3)[
+            :looks
+        ]
     )
 
 
