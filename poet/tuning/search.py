@@ -111,6 +111,8 @@ class FewCopiesTuning(Checked):
         round_share: of the time left, before the first round's exact model. Off: they are not tried there.
         restart_share: of the time left, in each restart. Off: not tried there.
         most_seconds: of either, where there is much time or no limit.
+        overhead_share: of what running every op once takes, which a plan's overhead must be: below it,
+            engines find out by themselves what to write.
         written_share: of a plan's overhead, which its page-outs must take: where reruns or page-ins take
             more, engines have less trouble with what is written.
         open_share: of the overhead, from which on a gap is worth it.
@@ -135,6 +137,7 @@ class FewCopiesTuning(Checked):
     round_share: float = tuned(0.15, off=0.0)
     restart_share: float = tuned(0.15, off=0.0)
     most_seconds: float = 60.0
+    overhead_share: float = 0.25
     written_share: float = 0.25
     open_share: float = 0.02
     chain: int = 8

@@ -58,7 +58,7 @@ class FewCopies:
         Ends before that when one set after the other brings nothing.
         """
         standing, clock = self.standing, self.standing.clock
-        if share == 0.0 or standing.finished() or not self._pays():
+        if share == 0.0 or standing.finished() or not self.pays():
             return
         self._end = clock.now() + min(share * standing.seconds_left(), self.tuning.most_seconds)
         with standing.recorder.phase("exact event models, few copies"):
@@ -72,19 +72,17 @@ class FewCopies:
                     break
             self._leads = standing.best.trace is not begun_with
 
-    def _pays(self) -> bool:
-        """Whether page-outs take the larger part of what the best plan takes beyond running every op once."""
+    def pays(self) -> bool:
+        """Whether the best plan takes much more than running every op once, much of it for page-outs."""
         schedule, trace = self.standing.best.schedule, self.standing.best.trace
         if schedule is None or trace is None or not self.standing.limits.paging:
             return False
         outs = {t.name: t.page_out.joules for t in self.standing.problem.tensors if t.page_out is not None}
         written = math.fsum(outs[step.tensor] for step in schedule if isinstance(step, PageOut))
         overhead = trace.joules - self.standing.baseline_joules
-        open_joules = trace.joules - self.standing.bound.joules
-        return (
-            written >= self.tuning.written_share * overhead
-            and open_joules > self.tuning.open_share * overhead
-        )
+        is_open = trace.joules - self.standing.bound.joules > self.tuning.open_share * overhead
+        is_large = overhead > self.tuning.overhead_share * self.standing.baseline_joules
+        return is_open and is_large and written >= self.tuning.written_share * overhead
 
     def _sets(self) -> Iterator[frozenset[str]]:
         """Tensors that may be written: of the relaxation first, then neighbours of the best plan's."""

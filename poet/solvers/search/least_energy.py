@@ -172,8 +172,8 @@ class _Search:
         Each relaxed solution names the versions that it remakes. The reruns that lead to them become slots of
         the exact model, and of the next relaxed model, which then counts their RAM. The next relaxed model
         also gets every slot of the fullest stage, so that what was remade at no slot in the forward pass
-        counts there if it is held past that stage. Where exact models of few copies found a better plan, the
-        one with all of them waits for the next round.
+        counts there if it is held past that stage. Where page-outs decide, the local search over copies and
+        exact models of few copies come first, and the exact model of all waits while these find better plans.
         """
         for number, chain in enumerate(self.tuning.chain_reruns):
             if self.standing.finished():
@@ -184,18 +184,23 @@ class _Search:
                 outcome = self.runs.relax(model)
             if outcome.infeasible:
                 return True
-            if number == 0 or self.varying_leads:
+            vary = number == 0 or self.varying_leads
+            copies_first = self.few_copies.pays()
+            if vary and copies_first:
                 self._vary_copies(self.options.tuning.copies_search.round_share)
             if outcome.values is not None and not self.standing.finished():
                 bound_rounds.prepare()
                 guide = suggested(model, outcome.values, chain=chain)
                 few = self.options.tuning.few_copies
-                longer = suggested(model, outcome.values, chain=max(chain, few.chain))
-                self.few_copies.turn(few.round_share, longer)
+                self.few_copies.turn(
+                    few.round_share, suggested(model, outcome.values, chain=max(chain, few.chain))
+                )
                 if not self.few_copies.leads and not self.standing.finished():
                     with self.phase(f"round {number + 1}: exact event model"):
                         self.runs.solve_exactly(merged(guide, self.runs.own_reruns()))
                 self.offered = merged(self.offered, guide, fullest(self.instance))
+            if vary and not copies_first:
+                self._vary_copies(self.options.tuning.copies_search.round_share)
             if number == 0:
                 tuning = self.options.tuning.states
                 seconds = tuning.round_share * min(self.standing.seconds_left(), 1e9)
