@@ -58,6 +58,7 @@ class FewCopies:
         Ends before that when one set after the other brings nothing.
         """
         standing, clock = self.standing, self.standing.clock
+        self._leads = False
         if share == 0.0 or standing.finished() or not self.pays():
             return
         self._end = clock.now() + min(share * standing.seconds_left(), self.tuning.most_seconds)
@@ -120,7 +121,7 @@ class FewCopies:
             self._others = max(1.0, self._others / self.tuning.growth_factor)
 
     def _chains(self) -> Reruns:
-        """All chains of so many reruns that lead to what an op reads, where there are not too many."""
+        """All chains of `_depth` reruns that lead to what an op reads, where there are not too many."""
         chains = candidates(self.standing.instance, self._depth) if self._depth > 1 else {}
         return chains if sum(map(len, chains.values())) <= self.tuning.most_slots else {}
 
