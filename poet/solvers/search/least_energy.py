@@ -19,7 +19,6 @@ from poet.solvers.bounds.timed_search import timed_bound
 from poet.solvers.engines import choose_engine
 from poet.solvers.engines.confirm import Confidence, Confirmation
 from poet.solvers.event_model.model import build
-from poet.solvers.heuristics.copies_search import better_copies
 from poet.solvers.heuristics.greedy import greedy
 from poet.solvers.instance.candidates import candidates, fullest
 from poet.solvers.instance.context import Conduct
@@ -31,13 +30,14 @@ from poet.solvers.search.best_bound import refutes
 from poet.solvers.search.bound_rounds import BoundRounds
 from poet.solvers.search.copies_turns import CopiesTurns
 from poet.solvers.search.few_copies import FewCopies
-from poet.solvers.search.finders import CLOCKS, GREEDY, LINEAR, SETS, STATES, WHOLE
+from poet.solvers.search.finders import CLOCKS, GREEDY, LINEAR, STATES, WHOLE
 from poet.solvers.search.large import search_large
 from poet.solvers.search.messages import STOPPED, conflict_sentence, impossible_sentence
 from poet.solvers.search.model_runs import ModelRuns
 from poet.solvers.search.second_opinion import SecondOpinion
 from poet.solvers.search.slots_of_plans import merged, suggested
 from poet.solvers.search.standing import Standing
+from poet.solvers.search.varied_copies import VariedCopies
 
 
 def solve(
@@ -79,8 +79,7 @@ class _Search:
         self.opinion = SecondOpinion(self.runs)
         self.copies = CopiesTurns(self.runs)
         self.few_copies = FewCopies(self.runs)
-        self.varied = False  # the local search over copies has begun
-        self.varying_leads = False  # its last turn found a better plan
+        self.varied = VariedCopies(self.standing)
         self.offered: dict[int, tuple[int, ...]] = {}  # reruns that the next relaxed model knows, by stage
 
     def run(self) -> Solution:
@@ -143,8 +142,8 @@ class _Search:
         """Run the models for this size of problem; true if one shows that there is no plan at all."""
         ops = len(self.instance.tasks)
         if ops > self.tuning.large_ops:
-            if self._copies_decide():
-                self._vary_copies(self.options.tuning.copies_search.round_share)
+            if self.varied.transfers_decide():
+                self.varied.turn(self.options.tuning.copies_search.round_share)
             return not self._search_as_large(1.0, goes_on=True)
         pays = self.tuning.small_ops < ops <= self.tuning.sizeable_ops
         left, first_share = self.standing.seconds_left(), self.tuning.sizeable_first_share
@@ -184,10 +183,10 @@ class _Search:
                 outcome = self.runs.relax(model)
             if outcome.infeasible:
                 return True
-            vary = number == 0 or self.varying_leads
+            vary = number == 0 or self.varied.leads
             copies_first = self.few_copies.pays()
             if vary and copies_first:
-                self._vary_copies(self.options.tuning.copies_search.round_share)
+                self.varied.turn(self.options.tuning.copies_search.round_share)
             if outcome.values is not None and not self.standing.finished():
                 bound_rounds.prepare()
                 guide = suggested(model, outcome.values, chain=chain)
@@ -200,7 +199,7 @@ class _Search:
                         self.runs.solve_exactly(merged(guide, self.runs.own_reruns()))
                 self.offered = merged(self.offered, guide, fullest(self.instance))
             if vary and not copies_first:
-                self._vary_copies(self.options.tuning.copies_search.round_share)
+                self.varied.turn(self.options.tuning.copies_search.round_share)
             if number == 0:
                 tuning = self.options.tuning.states
                 seconds = tuning.round_share * min(self.standing.seconds_left(), 1e9)
@@ -261,35 +260,6 @@ class _Search:
             self.standing.report()
             return math.isinf(found.overhead_joules)
 
-    def _copies_decide(self) -> bool:
-        """The best plan takes many times what running every op once does: so much only transfers take."""
-        steps, trace = self.options.tuning.copies_search.large_steps, self.best.trace
-        return trace is not None and trace.joules - self.baseline_joules >= steps * self.baseline_joules
-
-    def _vary_copies(self, share: float) -> None:
-        """Plans by local search over what is written to storage, for a share of the time left."""
-        schedule, trace, tuning = self.best.schedule, self.best.trace, self.options.tuning.copies_search
-        if schedule is None or trace is None or share == 0.0 or self.standing.finished():
-            return
-        open_joules = trace.joules - self.standing.bound.joules
-        if open_joules <= tuning.open_share * (trace.joules - self.baseline_joules):
-            return
-        with self.phase("local search over copies"):
-            end = self.clock.now() + min(share * self.standing.seconds_left(), tuning.most_seconds)
-            for better in better_copies(
-                self.problem,
-                self.limits,
-                schedule,
-                tuning,
-                seed=self.standing.seed,
-                clock=self.clock,
-                finished=lambda: self.standing.finished() or self.clock.now() >= end,
-                anew=not self.varied,
-            ):
-                self.standing.consider(better, SETS)
-                self.standing.report()
-        self.varied, self.varying_leads = True, self.best.schedule is not schedule
-
     def _ways(self, bound_rounds: BoundRounds) -> Ways:
         """What can be tried after the rounds."""
 
@@ -307,7 +277,7 @@ class _Search:
             conduct=self._conduct(),
             restart=restart,
             standing=self._amounts,
-            vary_copies=self._vary_copies,
+            vary_copies=self.varied.turn,
             few_copies=partial(self.few_copies.turn, self.options.tuning.few_copies.restart_share),
             follow_copies=self.copies.turn,
             follow_states=self._follow_states,

@@ -1,0 +1,57 @@
+"""When the local search over copies varies the best plan, and for how long."""
+
+from __future__ import annotations
+
+from poet.solvers.heuristics.copies_search import better_copies
+from poet.solvers.search.finders import SETS
+from poet.solvers.search.standing import Standing
+
+
+class VariedCopies:
+    """The local search over copies (`poet.solvers.heuristics.copies_search`) in turns.
+
+    Args:
+        standing: of the search.
+    """
+
+    def __init__(self, standing: Standing) -> None:
+        self.standing, self.tuning = standing, standing.options.tuning.copies_search
+        self._begun = False
+        self._leads = False
+
+    @property
+    def leads(self) -> bool:
+        """Whether the last turn found a better plan."""
+        return self._leads
+
+    def decide(self) -> bool:
+        """The best plan takes many times what running every op once does: so much only transfers take."""
+        trace, baseline_joules = self.standing.best.trace, self.standing.baseline_joules
+        return (
+            trace is not None and trace.joules - baseline_joules >= self.tuning.large_steps * baseline_joules
+        )
+
+    def turn(self, share: float) -> None:
+        """Plans near the best one, for a share of the time left, where what is open is worth it."""
+        standing, clock = self.standing, self.standing.clock
+        schedule, trace = standing.best.schedule, standing.best.trace
+        if schedule is None or trace is None or share == 0.0 or standing.finished():
+            return
+        open_joules = trace.joules - standing.bound.joules
+        if open_joules <= self.tuning.open_share * (trace.joules - standing.baseline_joules):
+            return
+        with standing.recorder.phase("local search over copies"):
+            end = clock.now() + min(share * standing.seconds_left(), self.tuning.most_seconds)
+            for better in better_copies(
+                standing.problem,
+                standing.limits,
+                schedule,
+                self.tuning,
+                seed=standing.seed,
+                clock=clock,
+                finished=lambda: standing.finished() or clock.now() >= end,
+                anew=not self._begun,
+            ):
+                standing.consider(better, SETS)
+                standing.report()
+        self._begun, self._leads = True, standing.best.schedule is not schedule
