@@ -24,12 +24,10 @@ class VariedCopies:
         """Whether the last turn found a better plan."""
         return self._leads
 
-    def decide(self) -> bool:
+    def transfers_decide(self) -> bool:
         """The best plan takes many times what running every op once does: so much only transfers take."""
-        trace, baseline_joules = self.standing.best.trace, self.standing.baseline_joules
-        return (
-            trace is not None and trace.joules - baseline_joules >= self.tuning.large_steps * baseline_joules
-        )
+        trace, once_joules = self.standing.best.trace, self.standing.baseline_joules
+        return trace is not None and trace.joules - once_joules >= self.tuning.large_steps * once_joules
 
     def turn(self, share: float) -> None:
         """Plans near the best one, for a share of the time left, where what is open is worth it."""
