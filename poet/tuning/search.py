@@ -110,6 +110,7 @@ class FewCopiesTuning(Checked):
     Attributes:
         round_share: of the time left, before each round's exact model of all copies: the first sets take
             seconds, and the bounds, which a better plan makes shorter, need the rest. Off: not tried there.
+        sizeable_share: the same on a sizeable step (`SearchTuning`), of which one model takes ten seconds.
         restart_share: of the time left, in each restart. Off: not tried there.
         most_seconds: of either, where there is much time or no limit.
         overhead_share: of what running every op once takes, which a plan's overhead must be: below it,
@@ -138,6 +139,7 @@ class FewCopiesTuning(Checked):
     """
 
     round_share: float = tuned(0.15, off=0.0)
+    sizeable_share: float = tuned(0.25, off=0.0)
     restart_share: float = tuned(0.15, off=0.0)
     most_seconds: float = 60.0
     overhead_share: float = 0.25
