@@ -113,6 +113,7 @@ class FewCopiesTuning(Checked):
         sizeable_share: the same on a sizeable step (`SearchTuning`), of which one model takes ten seconds.
         restart_share: of the time left, in each restart. Off: not tried there.
         most_seconds: of either, where there is much time or no limit.
+        fewest_ops: of a step: of fewer, the model of all copies is solved to its end about as soon.
         overhead_share: of what running every op once takes, which a plan's overhead must be: below it,
             engines find out by themselves what to write.
         written_share: of a plan's overhead, which its page-outs must take: where reruns or page-ins take
@@ -142,6 +143,7 @@ class FewCopiesTuning(Checked):
     sizeable_share: float = tuned(0.25, off=0.0)
     restart_share: float = tuned(0.15, off=0.0)
     most_seconds: float = 60.0
+    fewest_ops: int = 64
     overhead_share: float = 0.25
     written_share: float = 0.25
     open_share: float = 0.02

@@ -74,9 +74,10 @@ class FewCopies:
             self._leads = standing.best.trace is not begun_with
 
     def pays(self) -> bool:
-        """Whether the best plan takes much more than running every op once, much of it for page-outs."""
+        """Whether the best plan of a step that is not tiny takes much for page-outs."""
         schedule, trace = self.standing.best.schedule, self.standing.best.trace
-        if schedule is None or trace is None or not self.standing.limits.paging:
+        is_tiny = len(self.standing.problem.ops) < self.tuning.fewest_ops
+        if schedule is None or trace is None or is_tiny or not self.standing.limits.paging:
             return False
         outs = {t.name: t.page_out.joules for t in self.standing.problem.tensors if t.page_out is not None}
         written = math.fsum(outs[step.tensor] for step in schedule if isinstance(step, PageOut))
