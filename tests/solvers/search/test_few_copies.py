@@ -31,7 +31,7 @@ from poet.tuning import DEFAULT
 
 PHASE = "exact event models, few copies"
 TUNING = DEFAULT.having("few_copies.fewest_ops", 1)
-IMPATIENT = TUNING.having("few_copies.patience_sets", 3).having("few_copies.most_slots", 60)
+SHORT = TUNING.having("few_copies.most_slots", 60)
 
 
 def flash_net(seed: int, *, layers: int = 4) -> Problem:
@@ -78,7 +78,7 @@ def test_what_may_not_be_written_is_not_and_the_plan_is_one_of_the_whole_problem
 
 
 def searching(problem: Problem, limits: Limits, start: Schedule) -> tuple[FewCopies, Standing]:
-    options = SolveOptions(time_limit_seconds=60.0, clock=WorkClock(), tuning=IMPATIENT)
+    options = SolveOptions(time_limit_seconds=60.0, clock=WorkClock(), tuning=SHORT)
     standing = Standing(problem, limits, options, "highs", None)
     standing.consider(start, "a test")
     return FewCopies(ModelRuns(standing, "highs")), standing
