@@ -66,7 +66,7 @@ class Diving:
 
     def __init__(self, matrix: Matrix, *, clock: Clock = WALL) -> None:
         self.clock, small = clock, scaled(matrix)
-        self.unit, self.offset = small.unit, matrix.offset
+        self.unit = small.unit
         self._highs = loaded(small.matrix, integer=False)
         self._highs.setOptionValue("solver", "simplex")
 
