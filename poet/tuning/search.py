@@ -110,8 +110,8 @@ class FewCopiesTuning(Checked):
     Attributes:
         round_share: of the time left, before each round's exact model of all copies: the first sets take
             seconds, and the bounds, which a better plan makes shorter, need the rest. Off: not tried there.
-        sizeable_share: the same on a sizeable step (`SearchTuning`), of which one model takes ten seconds. Off:
-            not tried there.
+        sizeable_share: the same on a sizeable step (`SearchTuning`), of which one model takes ten seconds.
+            Off: not tried there.
         restart_share: of the time left, in each restart. Off: not tried there.
         most_seconds: of either, where there is much time or no limit.
         fewest_ops: of a step: of fewer, the model of all copies is solved to its end about as soon.
