@@ -30,6 +30,10 @@ from poet.solvers.search.bound_rounds import BoundRounds
 from poet.tuning import DEFAULT, Tuning
 
 
+AT_ONCE = DEFAULT.without("copies.most_arcs").without("few_copies.round_share")
+"""What comes before the rounds takes little of a search of 0.8 s."""
+
+
 @pytest.fixture(scope="module")
 def deep() -> tuple[Problem, Limits]:
     """BERT with Cortex-M4 costs at half the RAM, which no search of seconds closes."""
@@ -57,7 +61,7 @@ def test_a_bound_that_a_plan_refutes_is_not_believed(
         yield replace(first, overhead_joules=2.0 * instance.problem.compute_joules)
 
     monkeypatch.setattr("poet.solvers.search.bound_rounds.refined_bounds", erring)
-    found = solve(*lean, counted(0.8, confirm=False, tuning=DEFAULT.without("copies.most_arcs")))
+    found = solve(*lean, counted(0.8, confirm=False, tuning=AT_ONCE))
     assert asked
     assert found.status is Status.FEASIBLE
     assert found.joules is not None
@@ -81,7 +85,7 @@ def test_the_engine_ends_with_the_search(
             super().begin(matrix, seconds, relative_gap=relative_gap)
 
     monkeypatch.setattr("poet.solvers.search.bound_rounds.HighsProcess", Watched)
-    solve(*lean, counted(0.8, confirm=False, tuning=DEFAULT.without("copies.most_arcs")))
+    solve(*lean, counted(0.8, confirm=False, tuning=AT_ONCE))
     assert begun
     assert len(children) == 1
     assert not children[0].is_running
