@@ -317,6 +317,17 @@ def training_like(
     return Problem(f"training{layers}", tuple(net.tensors), ops, source="tests/helpers/random_problems.py")
 
 
+def dear_storage(seed: int, *, layers: int = 3) -> Problem:
+    """A net whose page-outs cost as much as many ops, as on flash."""
+    problem = training_like(layers, seed=seed)
+    dear = (
+        tensor if (out := tensor.page_out) is None
+        else dataclasses.replace(tensor, page_out=dataclasses.replace(out, joules=20.0 * out.joules + 1.0))
+        for tensor in problem.tensors
+    )  # fmt: skip
+    return dataclasses.replace(problem, tensors=tuple(dear))
+
+
 def training_chain(seed: int) -> tuple[Problem, Limits]:
     """A chain with skips, forward and backward, whose tensors and costs are of a few sizes."""
     rng = random.Random(seed)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 import pytest
-from helpers.random_problems import training_like, with_homes
+from helpers.random_problems import dear_storage, training_like, with_homes
 
 from poet.clock import WorkClock
 from poet.homes import decide, stored_between_steps, undecided
@@ -22,17 +22,6 @@ from poet.solvers.literature.page_everything import page_everything
 from poet.tuning import DEFAULT, Tuning
 
 TUNING = dataclasses.replace(DEFAULT.copies_search, patience_tries=60, return_tries=20)
-
-
-def dear_storage(seed: int) -> Problem:
-    """A net whose page-outs cost as much as many ops."""
-    problem = training_like(3, seed=seed)
-    dear = (
-        tensor if (out := tensor.page_out) is None
-        else dataclasses.replace(tensor, page_out=dataclasses.replace(out, joules=20.0 * out.joules + 1.0))
-        for tensor in problem.tensors
-    )  # fmt: skip
-    return dataclasses.replace(problem, tensors=tuple(dear))
 
 
 def tight(problem: Problem) -> Limits:

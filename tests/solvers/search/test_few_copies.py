@@ -6,7 +6,7 @@ import dataclasses
 import math
 
 import pytest
-from helpers.random_problems import training_like, with_homes
+from helpers.random_problems import dear_storage, training_like, with_homes
 
 from poet.clock import WorkClock
 from poet.homes import stored_between_steps, undecided
@@ -19,7 +19,7 @@ from poet.solvers import minimum_ram_bytes, solve
 from poet.solvers.bounds.relaxation import bound_overhead, laid_out
 from poet.solvers.engines.linear import Diving, minimise
 from poet.solvers.heuristics.judged import walked
-from poet.solvers.heuristics.list_scheduler import Policy, Way
+from poet.solvers.heuristics.list_scheduler import Way
 from poet.solvers.heuristics.policies import ByStaleness
 from poet.solvers.heuristics.rounded_copies import rounded_copies
 from poet.solvers.instance.indexed import Facts
@@ -32,17 +32,6 @@ from poet.tuning import DEFAULT
 PHASE = "exact event models, few copies"
 TUNING = DEFAULT.having("few_copies.fewest_ops", 1)
 SHORT = TUNING.having("few_copies.most_slots", 60)
-
-
-def flash_net(seed: int, *, layers: int = 4) -> Problem:
-    """A net whose page-outs cost as much as many ops."""
-    problem = training_like(layers, seed=seed)
-    dear = (
-        tensor if (out := tensor.page_out) is None
-        else dataclasses.replace(tensor, page_out=dataclasses.replace(out, joules=20.0 * out.joules + 1.0))
-        for tensor in problem.tensors
-    )  # fmt: skip
-    return dataclasses.replace(problem, tensors=tuple(dear))
 
 
 def tight(problem: Problem, share: float = 0.2) -> Limits:
@@ -60,7 +49,7 @@ def written(schedule: Schedule) -> set[str]:
 
 @pytest.mark.parametrize("seed", range(2))
 def test_what_may_not_be_written_is_not_and_the_plan_is_one_of_the_whole_problem(seed: int) -> None:
-    problem = with_homes(flash_net(seed, layers=2), seed)
+    problem = with_homes(dear_storage(seed, layers=2), seed)
     limits = tight(problem, 0.5)
     best = planned(problem, limits)
     assert best.schedule is not None
@@ -92,7 +81,7 @@ def walk(problem: Problem, limits: Limits) -> Schedule:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_a_turn_finds_better_plans_and_the_same_ones_again(seed: int) -> None:
-    problem = flash_net(seed)
+    problem = dear_storage(seed, layers=4)
     limits = tight(problem)
     start = walk(problem, limits)
     found = []
@@ -109,7 +98,7 @@ def test_a_turn_finds_better_plans_and_the_same_ones_again(seed: int) -> None:
 
 
 def test_where_page_outs_take_little_or_may_not_be_there_is_no_turn() -> None:
-    cheap, dear = training_like(4, seed=0), flash_net(0)
+    cheap, dear = training_like(4, seed=0), dear_storage(0, layers=4)
     free = dataclasses.replace(
         cheap,
         tensors=tuple(
@@ -129,7 +118,7 @@ def test_where_page_outs_take_little_or_may_not_be_there_is_no_turn() -> None:
 
 
 def test_it_is_off_where_the_tuning_says_so() -> None:
-    problem = flash_net(1, layers=5)
+    problem = dear_storage(1, layers=5)
     limits = tight(problem)
     off = TUNING.without("few_copies.round_share").without("few_copies.restart_share")
     names = []
@@ -145,7 +134,7 @@ def test_it_is_off_where_the_tuning_says_so() -> None:
 @pytest.mark.parametrize("seed", range(4))
 def test_what_the_relaxation_writes_is_enough_for_it(seed: int, share: float, less: float) -> None:
     """With these tensors alone the program has a solution at that budget; with none of them a dearer one."""
-    problem = flash_net(seed)
+    problem = dear_storage(seed, layers=4)
     limits, clock = tight(problem, share), WorkClock()
     names = rounded_copies(
         instance_of(problem, limits), less, clock=clock, end=math.inf, finished=lambda: False
@@ -162,7 +151,7 @@ def test_what_the_relaxation_writes_is_enough_for_it(seed: int, share: float, le
 
 
 def test_without_a_budget_or_time_nothing_is_written() -> None:
-    problem = flash_net(0)
+    problem = dear_storage(0, layers=4)
     for limits, end in ((Limits(), math.inf), (tight(problem), 0.0)):
         instance, clock = instance_of(problem, limits), WorkClock()
         clock.spend(programs=100)
@@ -171,7 +160,7 @@ def test_without_a_budget_or_time_nothing_is_written() -> None:
 
 def test_columns_that_are_fixed_are_what_was_said() -> None:
     """As the same program with rows that say so; and back."""
-    problem = flash_net(2)
+    problem = dear_storage(2, layers=4)
     layout = laid_out(instance_of(problem, tight(problem)))
     diving = Diving(layout.program.matrix())
     copies = [column for column in layout.stored if column >= 0]
@@ -191,7 +180,7 @@ def test_columns_that_are_fixed_are_what_was_said() -> None:
 
 
 def test_a_walk_is_given_up_when_its_joules_are_used_up() -> None:
-    problem = flash_net(3)
+    problem = dear_storage(3, layers=4)
     limits = tight(problem)
     facts, policy = Facts(problem), ByStaleness(Way.PAGE)
     schedule = walked(facts, limits, policy)
@@ -200,4 +189,3 @@ def test_a_walk_is_given_up_when_its_joules_are_used_up() -> None:
     joules = simulate(problem, schedule, limits).joules
     assert walked(facts, limits, policy, most_joules=joules * (1.0 + 1e-9)) == schedule
     assert walked(facts, limits, policy, most_joules=joules * (1.0 - 1e-6)) is None
-    assert isinstance(policy, Policy)
