@@ -79,7 +79,8 @@ class FewCopies:
         is_tiny = len(self.standing.problem.ops) < self.tuning.fewest_ops
         if schedule is None or trace is None or is_tiny or not self.standing.limits.paging:
             return False
-        outs = {t.name: t.page_out.joules for t in self.standing.problem.tensors if t.page_out is not None}
+        contents = self.standing.instance.contents  # whose joules have the power of waiting in them
+        outs = {c.tensor: c.page_out.joules for c in contents if c.page_out is not None}
         written = math.fsum(outs[step.tensor] for step in schedule if isinstance(step, PageOut))
         overhead = trace.joules - self.standing.baseline_joules
         is_open = trace.joules - self.standing.bound.joules > self.tuning.open_share * overhead
