@@ -225,6 +225,10 @@ class CopiesTuning(Checked):
             more, those of one column are computed again.
         alike_factor: contents whose sizes differ by less are followed together or not at all: a search for
             each size would tell nearly the same again.
+        patience_seconds: after which a level whose bound hardly rises gives way to one that follows more. It
+            must see the start of a master program's bound, which begins below what a list has shown, and
+            mostly reaches that within seconds. Off: a level goes on until it is over.
+        rise_share: of the joules open, by which a bound must be about to lead within that time.
         lasting_share: of what a copy was known to matter, beside what is learnt anew: both count.
         round_share: of the time left, after the first round of the event model: where it closes the gap, it
             mostly does so soon. Off: it is not tried there.
@@ -262,6 +266,8 @@ class CopiesTuning(Checked):
     most_values: int = 4_000_000
     most_tables: int = 10_000_000
     alike_factor: float = 1.5
+    patience_seconds: float = tuned(3.0, off=1e9)
+    rise_share: float = 0.01
     lasting_share: float = 0.7
     round_share: float = tuned(0.15, off=0.0)
     restart_share: float = tuned(0.25, off=0.0)

@@ -31,12 +31,14 @@ from poet.clock import Clock
 from poet.solvers.bounds.copies_levels import Levels
 from poet.solvers.bounds.copies_master import MasterSearch
 from poet.solvers.bounds.followed import Followed, bits
+from poet.solvers.bounds.pace import Pace
 from poet.solvers.bounds.ram_paths import Paid, cheapest
 from poet.solvers.bounds.ram_program import ROUNDING, RamProgram, Stopped
 from poet.solvers.bounds.ram_stages import are_compiled
 from poet.solvers.engines.small_programs import SmallPrograms
 from poet.solvers.instance.candidates import last_use_stages, worth_rerunning
 from poet.solvers.instance.instance import Instance
+from poet.tuning.bounds import CopiesTuning
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,25 +92,117 @@ def copies_bounds(
     if Followed(instance, 0, budget).fixed_joules >= below_joules:
         yield CopiesBound(below_joules, 0, True, {})
         return
-    search: _Search | MasterSearch | None = None
     joules, proven = 0.0, True
     with contextlib.suppress(Stopped), SmallPrograms(clock, instance.tuning.engines) as programs:
         levels = Levels(instance, budget, below_joules, finished, seconds_left)
-        for program in levels.programs():
-            of, told, below = program.of, 0, program.most_joules
-            for searching in _searches(instance, program, below, search, levels.anew, programs, seconds_left):
-                search, more = searching, True
-                while more:
-                    more = search.round()
-                    clock.spend(engine_seconds=tuning.arc_seconds * (program.worked - told))
-                    told = program.worked
-                    found = min(search.bound_joules + of.fixed_joules, below_joules)
-                    if found > joules:
-                        joules, proven = found, search.proven
-                    reruns = {} if more else search.reruns()
-                    yield CopiesBound(joules, of.followed_bytes, not more, reruns, proven)
-            if joules >= below_joules:
-                return
+
+        def opened() -> Iterator[_Level]:
+            search: _Search | MasterSearch | None = None
+            for program in levels.programs():
+                below = program.most_joules
+                level = _Level(
+                    program,
+                    _searches(instance, program, below, search, levels.anew, programs, seconds_left),
+                )
+                yield level
+                search = level.search
+
+        turns = _Turns(opened(), tuning, clock)
+        while joules < below_joules and (level := turns.next()) is not None:
+            program, search = level.program, level.search
+            told = program.worked
+            more = search.round()
+            clock.spend(engine_seconds=tuning.arc_seconds * (program.worked - told))
+            found = min(search.bound_joules + program.of.fixed_joules, below_joules)
+            if found > joules:
+                joules, proven = found, search.proven
+            reruns = {} if more else search.reruns()
+            yield CopiesBound(joules, program.of.followed_bytes, not more, reruns, proven)
+            turns.tell(found, more=more, leading_joules=joules, below_joules=below_joules)
+
+
+class _Level:
+    """The searches of one program, one after the other.
+
+    Attributes:
+        program: see above.
+        search: the one that goes on, or the last one.
+        pace: of its bound.
+        is_over: all are.
+        has_stalled: its bound hardly rose when it was looked at last.
+    """
+
+    def __init__(self, program: RamProgram, searches: Iterator[_Search | MasterSearch]) -> None:
+        self.program, self._searches = program, searches
+        self.search, self.pace = next(searches), Pace()
+        self.is_over = self.has_stalled = False
+
+    def go_on(self) -> None:
+        """With the next search, as this one is over."""
+        following = next(self._searches, None)
+        self.is_over = following is None
+        self.search, self.pace = following or self.search, Pace()
+
+
+class _Turns:
+    """Which level's search goes on: one whose bound hardly rises gives way to the next level.
+
+    A level that follows more tells more, but its rounds take longer, and its bound begins anew: where both
+    stand still and no other is left, the one before is gone back to, for longer.
+
+    Args:
+        unopened: levels, each of which tells more than the one before.
+        tuning: when to give way.
+        clock: of the search.
+    """
+
+    def __init__(self, unopened: Iterator[_Level], tuning: CopiesTuning, clock: Clock) -> None:
+        self._unopened, self.tuning, self.clock = unopened, tuning, clock
+        self._open = list[_Level]()  # the last two at most: each takes memory
+        self._now: _Level | None = None
+        self._begun, self._patience_seconds = 0.0, tuning.patience_seconds
+
+    def next(self) -> _Level | None:
+        """The one whose turn it is; ``None``: all are over."""
+        if self._now is not None and not self._now.has_stalled and not self._now.is_over:
+            return self._now
+        if self._now is not None and self._now.is_over:  # it tells more than any before it
+            del self._open[: self._open.index(self._now) + 1]
+        following = next((level for level in self._open if not level.has_stalled), None)
+        if following is None:
+            following = next(self._unopened, None)
+            if following is not None:
+                self._open = [*self._open[-1:], following]
+        if following is None and self._open:
+            self._patience_seconds *= 2.0
+            for level in self._open:
+                level.has_stalled = False
+            following = self._open[0]
+        self._now, self._begun = following, self.clock.now()
+        return following
+
+    def tell(self, joules: float, *, more: bool, leading_joules: float, below_joules: float) -> None:
+        """What the last round brought.
+
+        Args:
+            joules: bound of the level.
+            more: the search has another round.
+            leading_joules: the best bound so far.
+            below_joules: to which it is to rise.
+        """
+        level, patience = self._now, self._patience_seconds
+        if level is None:
+            return
+        spent = self.clock.now() - self._begun
+        level.pace.add(spent, joules)
+        if not more:
+            level.go_on()
+            self._begun = self.clock.now()
+        elif spent > patience:
+            worth_joules = self.tuning.rise_share * (below_joules - leading_joules)
+            level.has_stalled = level.pace.after(patience) < leading_joules + worth_joules
+            if level.has_stalled:
+                level.pace.pause()
 
 
 def _searches(

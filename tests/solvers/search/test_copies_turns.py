@@ -14,9 +14,10 @@ from poet.ram_survey import budget_between, keep_everything_bytes
 from poet.solution import SolveOptions
 from poet.solvers import minimum_ram_bytes
 from poet.solvers.bounds.copies import CopiesBound
+from poet.solvers.bounds.pace import Pace
 from poet.solvers.heuristics.greedy import greedy
 from poet.solvers.search import copies_turns
-from poet.solvers.search.copies_turns import CopiesTurns, Pace
+from poet.solvers.search.copies_turns import CopiesTurns
 from poet.solvers.search.finders import GREEDY
 from poet.solvers.search.model_runs import ModelRuns
 from poet.solvers.search.standing import Standing
