@@ -249,7 +249,10 @@ class LargeTuning(Checked):
         bound_share: of the time left, for each relaxation: there are several, and plans need the rest.
         class_share: of the time left, for a class's program as a whole: half, as larger classes follow.
         patience_share: of the time left, without a better bound or plan, after which a bound in whole numbers
-            is given up, which leaves its time to plans. Off: it has all of its share.
+            is given up, and so is a class's program without progress (``closing_share``): both leave their
+            time to plans. Off: each has all of its share.
+        closing_share: of the joules open in a class before, to which they must have come down to count as
+            progress: bounds creep for minutes.
         alike_least_seconds: with less, repeated blocks are not decided alike: building the program takes most
             of it.
         beside_seconds: of one round beside a whole program, after which the program is listened to: its
@@ -260,6 +263,7 @@ class LargeTuning(Checked):
             because no other was built before it. Off: none.
         build_factor: times the seconds that the last model took, which must be left for another: it is
             larger, and is to be solved as well. Off: it is begun in any case.
+        most_reruns: slots for reruns in one model: each takes some 40 kB, beside 1 GB for 10,000 ops.
         remade_share: of a tensor version, above which the solution counts as remaking it: what an engine's
             tolerance leaves of 0 does not count.
     """
@@ -274,11 +278,13 @@ class LargeTuning(Checked):
     bound_share: float = 0.25
     class_share: float = 0.5
     patience_share: float = tuned(0.1, off=1.0)
+    closing_share: float = 0.9
     alike_least_seconds: float = 1.0
     beside_seconds: float = 1.0
     relaxing_tensor_seconds: float = tuned(2e-4, off=0.0)
     building_tensor_seconds: float = tuned(5e-4, off=0.0)
     build_factor: float = tuned(2.0, off=0.0)
+    most_reruns: int = 12_000
     remade_share: float = 1e-6
 
 

@@ -32,13 +32,14 @@ from poet.schedule import Schedule
 from poet.solvers.bounds.refinement import priced_bound, tightest_bound
 from poet.solvers.bounds.relaxation import Bound, taken_up
 from poet.solvers.engines.highs_process import HighsProcess
+from poet.solvers.engines.matrix import Matrix, Numbers
 from poet.solvers.heuristics.lp_guided import walks_along
 from poet.solvers.instance.context import Conduct
 from poet.solvers.instance.incumbent import Incumbent
 from poet.solvers.instance.instance import Instance
 from poet.solvers.search.finders import CLASS, TIED, WALKS
 from poet.solvers.search.neighbourhood import Rounds, offering
-from poet.solvers.search.slots_of_plans import merged, reruns_of
+from poet.solvers.search.slots_of_plans import Reruns, merged, reruns_of
 from poet.solvers.search.slots_of_relaxation import Offer, offered_by
 from poet.solvers.search.symmetry import repeats, tied
 
@@ -86,6 +87,7 @@ class _LargeSearch:
         self.tied_first = False  # the best plan came from the tied program, before any whole-number solution
         tensors = len(planned.problem.tensors)
         self.building_seconds = self.tuning.large.building_tensor_seconds * tensors  # of the last model
+        self.built_slots = len(planned.tasks)  # of the last model
         self.relaxing_seconds = self.tuning.large.relaxing_tensor_seconds * tensors
 
     def run(self, *, goes_on: bool) -> bool:
@@ -246,20 +248,46 @@ class _LargeSearch:
 
         ``None`` without a plan to begin with, or without time to build it.
         """
-        if self.conduct.seconds_left() < self.tuning.large.build_factor * self.building_seconds:
+        reruns = self._affordable(guide, offer)
+        if reruns is None:
             return None
         began = self.conduct.clock.now()
-        own = [self.best.schedule, self.walked.schedule if self.tied_first else None]
-        reruns = [reruns_of(self.planned, schedule) for schedule in own if schedule is not None]
-        arrays = offering(self.planned, merged(offered_by(self.planned, guide, offer), *reruns))
+        arrays = offering(self.planned, reruns)
         rounds = Rounds(arrays, guide, self.best, seed=self.conduct.seed)
         self.building_seconds = self.conduct.clock.now() - began
+        self.built_slots = self._slots(reruns)
         had_plan = self.best.schedule is not None
         if not rounds.begin(self.conduct.clock.now() + self._share(self.tuning.large.class_share)):
             return None
         if not had_plan:
             self._tell()
         return rounds
+
+    def _affordable(self, guide: Bound, offer: Offer) -> Reruns | None:
+        """What ``offer`` and the best plan rerun, along shorter chains where that is too much for memory or
+        for the time left; ``None`` where even the plan's own are.
+        """
+        own = [self.best.schedule, self.walked.schedule if self.tied_first else None]
+        plans = [reruns_of(self.planned, schedule) for schedule in own if schedule is not None]
+        tuning = self.tuning.large
+        if self.conduct.seconds_left() < tuning.build_factor * self.building_seconds:
+            return None
+        slot_seconds = self.building_seconds / self.built_slots
+        while True:
+            reruns = merged(offered_by(self.planned, guide, offer), *plans)
+            slots = self._slots(reruns)
+            seconds = tuning.build_factor * slot_seconds * slots
+            fits = slots - len(self.planned.tasks) <= tuning.most_reruns
+            if fits and seconds <= self.conduct.seconds_left():
+                return reruns
+            if offer == Offer(0, 0):
+                _log.info("no class of plans is looked at: %d slots are too many", slots)
+                return None
+            offer = Offer(offer.chain // 2, offer.depth // 2)
+
+    def _slots(self, reruns: Reruns) -> int:
+        """Of a model that is offered these."""
+        return len(self.planned.tasks) + sum(len(tuple(tasks)) for tasks in reruns.values())
 
     def _improve(self, rounds: Rounds, seconds: float, **patience: int) -> None:
         def stop(better: Schedule) -> bool:
@@ -276,11 +304,11 @@ class _LargeSearch:
 
     def _bound_in_whole_numbers(self, guide: Bound, rounds: Rounds | None) -> Bound:
         """Solve the relaxation in whole numbers, for bounds and plans; ``guide`` with its solution."""
-        fixed = guide.relaxation.fixed_joules
+        fixed, matrix = guide.relaxation.fixed_joules, guide.relaxation.program.matrix()
         tuning = self.tuning.large
         patience, heard = self._share(tuning.patience_share), (self.conduct.clock.now(), -math.inf)
         with HighsProcess(self.tuning, self.conduct.clock) as child:
-            child.begin(guide.relaxation.program.matrix(), self._share(tuning.bound_share))
+            child.begin(matrix, self._share(tuning.bound_share))
             while not child.news.ended and not self.conduct.finished():
                 better = self._wait_for(child, rounds)
                 if better or child.news.bound_joules > heard[1]:
@@ -289,24 +317,41 @@ class _LargeSearch:
                     break
                 if child.news.bound_joules > 0.0:
                     self.conduct.bounded(fixed + child.news.bound_joules, False)
-                if better:
+                if better and self._is_cheap(guide, matrix, child.news.values):
                     guide = replace(guide, answer=replace(guide.answer, values=child.news.values))
                     self._walk_along(guide)
         return guide
+
+    def _is_cheap(self, guide: Bound, matrix: Matrix, values: Numbers | None) -> bool:
+        """Whether a solution of the relaxation takes fewer joules than the best plan: else it, an engine's
+        first try, tells nothing of better plans, and remakes so much that no model of it can be built.
+        """
+        trace = self.best.trace
+        if values is None or trace is None:
+            return values is not None
+        joules = guide.relaxation.fixed_joules + matrix.joules(values)
+        return joules < trace.joules - self.planned.problem.compute_joules
 
     def _solve_as_a_whole(self, rounds: Rounds) -> bool:
         """Solve the class's model with nothing fixed; whether it was solved to optimality."""
         arrays = rounds.arrays
         reruns = sum(not slot.mandatory for slot in arrays.model.timeline.slots)
         matrix = replace(arrays.matrix, start=rounds.values)
+        patience = self._share(self.tuning.large.patience_share)
         with HighsProcess(self.tuning, self.conduct.clock) as child:
             child.begin(matrix, self._share(self.tuning.large.class_share))
+            began, open_joules = self.conduct.clock.now(), math.inf
             while not child.news.ended and not self.conduct.finished():
                 found = child.news.values if self._wait_for(child, rounds) else None
                 if found is not None and rounds.take(found, CLASS):
                     self._tell()
                 if math.isfinite(child.news.bound_joules) and self.planned.serial == self.bounded.serial:
                     self.conduct.classed(child.news.bound_joules, reruns)
+                left = matrix.joules(rounds.values) - child.news.bound_joules
+                if left < self.tuning.large.closing_share * open_joules:
+                    began, open_joules = self.conduct.clock.now(), left
+                elif math.isfinite(left) and self.conduct.clock.now() - began > patience:
+                    break
             return child.news.exhausted
 
     def _wait_for(self, child: HighsProcess, rounds: Rounds | None) -> bool:

@@ -1,0 +1,159 @@
+"""Models of the search on large problems: no larger than memory and time allow, given up where they stall."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, Self
+
+import numpy as np
+import pytest
+from helpers.random_problems import training_like
+
+from poet.clock import WorkClock
+from poet.problem import Limits
+from poet.ram_survey import budget_between, keep_everything_bytes
+from poet.solvers import minimum_ram_bytes
+from poet.solvers.bounds.refinement import priced_bound
+from poet.solvers.bounds.relaxation import Bound
+from poet.solvers.engines.highs_process import News
+from poet.solvers.engines.matrix import Matrix
+from poet.solvers.heuristics.greedy import greedy
+from poet.solvers.instance.context import Conduct
+from poet.solvers.instance.incumbent import Incumbent
+from poet.solvers.instance.instance import Instance, instance_of
+from poet.solvers.search import large
+from poet.solvers.search.large import _LargeSearch
+from poet.solvers.search.neighbourhood import Rounds
+from poet.solvers.search.slots_of_plans import merged, reruns_of
+from poet.solvers.search.slots_of_relaxation import Offer
+from poet.tuning import DEFAULT, Tuning
+
+STEP = training_like(30, seed=3, momentum=True)
+LIMITS = Limits(
+    ram_budget_bytes=budget_between(minimum_ram_bytes(STEP, Limits()).bytes, keep_everything_bytes(STEP), 0.1)
+)
+LONG = Offer(4, 12)
+
+
+def searching(tuning: Tuning = DEFAULT, seconds: float = 1000.0) -> tuple[_LargeSearch, Bound]:
+    """A search that has a greedy plan, with so many seconds of work left, and a bound to be guided by."""
+    clock = WorkClock()
+    instance = instance_of(STEP, LIMITS, tuning=tuning)
+    best = Incumbent(STEP, LIMITS, None, clock=clock)
+    best.consider(greedy(STEP, LIMITS))
+    assert best.schedule is not None
+    conduct = Conduct(
+        seconds_left=lambda: seconds - clock.now(),
+        finished=lambda: clock.now() >= seconds,
+        found=lambda schedule, found_by: None,
+        bounded=lambda joules, proven: True,
+        classed=lambda joules, reruns: None,
+        threads=1,
+        seed=0,
+        clock=clock,
+    )
+    return _LargeSearch(instance, instance, best, conduct), guiding(instance)
+
+
+def guiding(instance: Instance) -> Bound:
+    bound = priced_bound(instance, seconds=100.0, watcher=lambda bound: None, clock=WorkClock())
+    assert bound.answer.done
+    return bound
+
+
+def slots(rounds: Rounds | None) -> int:
+    """For reruns, in the model."""
+    assert rounds is not None
+    return sum(not slot.mandatory for slot in rounds.arrays.model.timeline.slots)
+
+
+def own_slots(search: _LargeSearch) -> int:
+    """That the best plan needs."""
+    assert search.best.schedule is not None
+    return sum(map(len, merged(reruns_of(search.planned, search.best.schedule)).values()))
+
+
+def test_a_model_that_memory_has_no_room_for_is_offered_shorter_chains() -> None:
+    search, guide = searching()
+    most, own = slots(search._rounds(guide, LONG)), own_slots(search)
+    assert 0 < own < most - 1
+    for few in (most - 1, (own + most) // 2, own):
+        search, guide = searching(DEFAULT.having("large.most_reruns", few))
+        assert own <= slots(search._rounds(guide, LONG)) <= few
+
+
+def test_none_is_built_where_the_plans_own_reruns_are_too_many() -> None:
+    own = own_slots(searching()[0])
+    search, guide = searching(DEFAULT.having("large.most_reruns", own - 1))
+    assert search._rounds(guide, LONG) is None
+
+
+def test_what_the_last_model_took_tells_how_large_the_next_may_be() -> None:
+    search, guide = searching()
+    most, ops = slots(search._rounds(guide, LONG)), len(STEP.ops)
+    search, guide = searching(seconds=100.0)
+    enough = own_slots(search) + 5
+    search.building_seconds, search.built_slots = 10.0, int(10.0 * (ops + enough) / 50.0)
+    assert slots(search._rounds(guide, LONG)) <= enough < most
+    search.building_seconds = 51.0  # twice that is more than is left
+    assert search._rounds(guide, LONG) is None
+
+
+def test_a_solution_of_the_relaxation_that_is_dearer_than_the_plan_is_no_guide() -> None:
+    search, guide = searching()
+    matrix = guide.relaxation.program.matrix()
+    assert guide.answer.values is not None
+    assert search._is_cheap(guide, matrix, guide.answer.values)
+    assert not search._is_cheap(guide, matrix, np.ones(len(matrix.costs)))
+    assert not search._is_cheap(guide, matrix, None)
+
+
+class Stalling:
+    """A child whose bound rises with its seconds as it is told to, and that never ends by itself."""
+
+    shares: Sequence[float] = ()
+    listened = 0
+    plan_joules = 0.0
+
+    def __init__(self, tuning: Tuning, clock: WorkClock) -> None:
+        self.clock, self.news = clock, News()
+        type(self).listened = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def begin(self, matrix: Matrix, seconds: float, **_: Any) -> None:
+        assert matrix.start is not None
+        type(self).plan_joules = matrix.joules(matrix.start)
+
+    def listen(self, seconds: float) -> bool:
+        number = min(self.listened, len(self.shares) - 1)
+        type(self).listened += 1
+        self.clock.spend(engine_seconds=1.0)
+        self.news.bound_joules = self.shares[number] * self.plan_joules
+        return False
+
+
+@pytest.mark.parametrize(
+    ("shares", "least", "most"),
+    [
+        ((0.5,), 101, 103),  # a tenth of the 1,000 s
+        ([0.0005 * number for number in range(1000)], 101, 103),  # a twentieth of the gap in a tenth
+        ([1.0 - 0.998**number for number in range(1000)], 900, 1001),  # it closes
+        ((-math.inf,), 900, 1001),  # its root takes long, which is no stalling
+    ],
+)
+def test_a_class_whose_gap_does_not_close_leaves_its_time_to_others(
+    shares: Sequence[float], least: int, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    search, guide = searching()
+    rounds = search._rounds(guide, LONG)
+    assert rounds is not None
+    monkeypatch.setattr(large, "HighsProcess", Stalling)
+    monkeypatch.setattr(Stalling, "shares", shares)
+    assert not search._solve_as_a_whole(rounds)
+    assert least <= Stalling.listened <= most
