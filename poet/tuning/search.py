@@ -249,10 +249,12 @@ class LargeTuning(Checked):
         bound_share: of the time left, for each relaxation: there are several, and plans need the rest.
         class_share: of the time left, for a class's program as a whole: half, as larger classes follow.
         patience_share: of the time left, without a better bound or plan, after which a bound in whole numbers
-            is given up, and so is a class's program without progress (``closing_share``): both leave their
-            time to plans. Off: each has all of its share.
-        closing_share: of the joules open in a class before, to which they must have come down to count as
-            progress: bounds creep for minutes.
+            is given up, which leaves its time to plans. Off: it has all of its share.
+        class_patience_share: of the time left, without a better plan or a smaller gap (``closing_share``),
+            after which a class's program is given up: its first better plan may take half of that, and may
+            be better than all that parts find. Off: it has all of its share.
+        closing_share: of the joules open in a class before, to which they must have come down to count as a
+            smaller gap: bounds creep for minutes.
         alike_least_seconds: with less, repeated blocks are not decided alike: building the program takes most
             of it.
         beside_seconds: of one round beside a whole program, after which the program is listened to: its
@@ -278,6 +280,7 @@ class LargeTuning(Checked):
     bound_share: float = 0.25
     class_share: float = 0.5
     patience_share: float = tuned(0.1, off=1.0)
+    class_patience_share: float = tuned(0.3, off=1.0)
     closing_share: float = 0.9
     alike_least_seconds: float = 1.0
     beside_seconds: float = 1.0

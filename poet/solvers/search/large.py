@@ -337,7 +337,7 @@ class _LargeSearch:
         arrays = rounds.arrays
         reruns = sum(not slot.mandatory for slot in arrays.model.timeline.slots)
         matrix = replace(arrays.matrix, start=rounds.values)
-        patience = self._share(self.tuning.large.patience_share)
+        patience = self._share(self.tuning.large.class_patience_share)
         with HighsProcess(self.tuning, self.conduct.clock) as child:
             child.begin(matrix, self._share(self.tuning.large.class_share))
             began, open_joules = self.conduct.clock.now(), math.inf
@@ -345,6 +345,7 @@ class _LargeSearch:
                 found = child.news.values if self._wait_for(child, rounds) else None
                 if found is not None and rounds.take(found, CLASS):
                     self._tell()
+                    began = self.conduct.clock.now()
                 if math.isfinite(child.news.bound_joules) and self.planned.serial == self.bounded.serial:
                     self.conduct.classed(child.news.bound_joules, reruns)
                 left = matrix.joules(rounds.values) - child.news.bound_joules

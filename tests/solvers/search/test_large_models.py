@@ -141,8 +141,8 @@ class Stalling:
 @pytest.mark.parametrize(
     ("shares", "least", "most"),
     [
-        ((0.5,), 101, 103),  # a tenth of the 1,000 s
-        ([0.0005 * number for number in range(1000)], 101, 103),  # a twentieth of the gap in a tenth
+        ((0.5,), 301, 303),  # three tenths of the 1,000 s
+        ([0.0003 * number for number in range(1000)], 301, 303),  # less than a tenth of the gap in that
         ([1.0 - 0.998**number for number in range(1000)], 900, 1001),  # it closes
         ((-math.inf,), 900, 1001),  # its root takes long, which is no stalling
     ],
