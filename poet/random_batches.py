@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from poet.errors import ModelError, PlanError
-from poet.graph import Graph, TensorType, classes_in_strips, stored_row_of
+from poet.graph import Graph, TensorType
+from poet.graph_parts import stored_row_of
 from poet.loss import LossSpec
 from poet.plans.training_plan import Plan
 from poet.runtime.data.samples import batch_of, load_samples
@@ -46,7 +47,7 @@ def random_batch(plan: Plan, seed: int) -> Batch:
     if not graph.targets:
         return tuple(drawn), None
     inputs, targets = drawn[: -graph.targets], drawn[-graph.targets :]
-    classes = classes_in_strips(graph)
+    classes = graph.classes_in_strips()
     if classes is not None:
         return tuple(inputs), _random_tensor(types[graph.inputs[-1]], classes, generator)
     loss, output = LossSpec.parse(plan.request.loss), types[graph.predictions[0]].shape

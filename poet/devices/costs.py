@@ -21,7 +21,8 @@ from poet.devices.measurements import op_time
 from poet.devices.op_rows import plain_form, row_key
 from poet.devices.profile import Direction, OpClass, OpTimes, Profile, Storage
 from poet.errors import ProfileError
-from poet.graph import Graph, Op, Ref, Strip, TensorType, stored_row_of
+from poet.graph import Graph, Op, Ref, Strip, TensorType
+from poet.graph_parts import stored_row_of
 from poet.kernel_facts import PYTORCH
 from poet.operators import WRITES
 from poet.problem import Transfer

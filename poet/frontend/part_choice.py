@@ -11,11 +11,8 @@ from collections.abc import Iterable
 
 from poet.frontend.part_uses import IsExact, PartIndex, uses_of
 from poet.frontend.parts import divided
-from poet.graph import (
-    Graph,
-    Parameter,
-    lasting_of,
-)
+from poet.graph import Graph, Parameter
+from poet.graph_parts import lasting_of
 from poet.named import Bounds
 from poet.runtime.trials import trial_record
 from poet.runtime.trials.part_trial import is_exact_in_parts

@@ -10,17 +10,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from poet.calls import contiguous
-from poet.graph import (
-    Argument,
-    Blank,
-    Call,
-    Graph,
-    Op,
-    Parameter,
-    Ref,
-    TensorType,
-    lasting_of,
-)
+from poet.graph import Argument, Blank, Call, Graph, Op, Parameter, Ref, TensorType
+from poet.graph_parts import lasting_of
 from poet.named import Bounds
 from poet.optimizer_kinds import STATES
 from poet.wholes import Axis, PartedCall

@@ -17,18 +17,8 @@ from dataclasses import dataclass, replace
 
 from poet.calls import Argument, contiguous
 from poet.frontend.packed_saves import Change
-from poet.graph import (
-    LARGEST_WRITTEN_ROW_BYTES,
-    STORED_ROWS,
-    STORED_ROWS_SGD,
-    Call,
-    Graph,
-    Op,
-    Parameter,
-    Ref,
-    Symbol,
-    stored_row_of,
-)
+from poet.graph import Call, Graph, Op, Parameter, Ref, Symbol
+from poet.graph_parts import LARGEST_WRITTEN_ROW_BYTES, STORED_ROWS, STORED_ROWS_SGD, stored_row_of
 from poet.kernel_allocations import KernelAllocation, peak_bytes
 from poet.kernel_facts import KernelFacts, OpFacts
 from poet.runtime.trials.row_trial import is_exact_by_row

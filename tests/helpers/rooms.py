@@ -20,7 +20,8 @@ FLOORS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
             "codec", "children",
         )),
     ("Training graph", "ops, values and buffers of one step", (
-            "operators", "kernel_allocations", "kernel_facts", "calls", "strips", "wholes", "graph", "named",
+            "operators", "kernel_allocations", "kernel_facts", "calls", "strips", "wholes", "graph_parts",
+            "graph_checks", "graph", "named",
             "formulas", "reshaping", "named_options", "optimizer_kinds", "optimizer_steps",
             "optimizer_text", "optimizer", "loss", "micro", "untrained",
             "files.cache_folder", "files.kinds", "files.apart", "files.tensorfile", "files.columns",
@@ -96,7 +97,8 @@ ROOMS = tuple(room for _, _, rooms in FLOORS for room in rooms)
 RUNTIME_MAY_READ = frozenset(
     {
         "version", "errors", "closing", "units", "brief", "codec", "children", "operators",
-        "kernel_allocations", "kernel_facts", "calls", "strips", "wholes", "graph", "named",
+        "kernel_allocations", "kernel_facts", "calls", "strips", "wholes", "graph_parts",
+            "graph_checks", "graph", "named",
         "schedule", "problem_parts", "problem_choices", "problem", "alternatives", "homes",
         "pins", "simulator", "optimizer_kinds", "optimizer_steps", "optimizer_text", "optimizer", "loss",
         "micro", "memory", "plans", "devices.host",

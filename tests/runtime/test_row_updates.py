@@ -24,7 +24,8 @@ from poet.devices.load import load_profile
 from poet.errors import GraphError, PoetError, ReplayError
 from poet.frontend.evaluation import trace_evaluation
 from poet.frontend.trace import TrainingStep
-from poet.graph import STORED_ROWS_SGD, Call, Graph, Op, Ref, Symbol
+from poet.graph import Call, Graph, Op, Ref, Symbol
+from poet.graph_parts import STORED_ROWS_SGD
 from poet.optimizer import OptimizerSpec, ParameterGroup
 from poet.planning.prepared import Prepared, prepare
 from poet.planning.saves_choice import offered, solve_choosing, with_choice

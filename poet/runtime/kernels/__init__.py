@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from poet.errors import PlanError, nearest
-from poet.graph import STORED_ROWS, STORED_ROWS_SGD, Call
+from poet.graph import Call
+from poet.graph_parts import STORED_ROWS, STORED_ROWS_SGD
 from poet.kernel_facts import PYTORCH
 from poet.operators import ATEN, OWN, RANDOM
 from poet.runtime.kernels import ctc, logits, norms, packed, padded, recurrent, tables, updates

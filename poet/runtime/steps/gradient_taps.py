@@ -9,7 +9,8 @@ from typing import Any, Protocol
 
 import torch
 
-from poet.graph import Graph, Op, Parameter, Symbol, stored_row_of
+from poet.graph import Graph, Op, Parameter, Symbol
+from poet.graph_parts import stored_row_of
 from poet.plans.training_plan import Plan
 from poet.runtime.kernels.cells import Cells, new_buffer, view_of
 from poet.runtime.kernels.tables import look_up_backward

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from poet.errors import ReplayError
-from poet.graph import STORED_ROWS_SGD, Graph
+from poet.graph import Graph
+from poet.graph_parts import STORED_ROWS_SGD
 from poet.runtime.kernels import tables
 from poet.runtime.system.process import likely_thread_counts, torch_threads
 from poet.runtime.trials.trial_bench import same_bits
