@@ -13,26 +13,25 @@ import itertools
 import logging
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from poet.alternatives import relaxed, taken_by, with_names, without_names
+from poet.alternatives import relaxed, taken_by, without_names
 from poet.errors import InputError, InvalidSchedule
 from poet.problem import Limits, Objective, Pins, Problem
 from poet.schedule import Schedule
-from poet.simulator import Trace, simulate
-from poet.solution import PROVEN, Progress, Solution, SolveOptions, Status, amount_of, is_confirmed
+from poet.simulator import simulate
+from poet.solution import Progress, Solution, SolveOptions, Status, amount_of
 from poet.solvers.heuristics.keep_everything import keep_everything
 from poet.solvers.instance.ram_bound import minimum_ram_bytes
 from poet.solvers.search import objectives
+from poet.solvers.search.all_choices import AllChoices, Found, Start
 from poet.solvers.search.choices import Choice, Choices, least_with_transfers
 from poet.solvers.search.finders import GREEDY
 from poet.solvers.search.form_guide import FormGuide, form_guide
-from poet.solvers.search.messages import STOPPED, impossible_in_all_forms, untried_forms_sentence
+from poet.solvers.search.messages import STOPPED, impossible_in_all_forms
 from poet.solvers.search.own_form import in_own_form
 
 _log = logging.getLogger(__name__)
-
-_TOLERANCE = 1e-9
 
 
 def solve(problem: Problem, limits: Limits | None = None, options: SolveOptions | None = None) -> Solution:
@@ -53,20 +52,6 @@ def solve(problem: Problem, limits: Limits | None = None, options: SolveOptions 
         return search.stopped()
 
 
-@dataclass(frozen=True, slots=True)
-class _Found:
-    """The answer for one choice; ``bound`` is of the objective, in its unit, for that choice alone."""
-
-    choice: Choice
-    solution: Solution
-    bound: float
-
-    @property
-    def amount(self) -> float:
-        amount = self.solution.amount
-        return math.inf if amount is None else amount
-
-
 class _Search:
     """One search over choices."""
 
@@ -78,10 +63,10 @@ class _Search:
         self.choices = Choices(problem, limits, options, self.started)
         self.names = self.choices.names
         self.reads_rows = any(op.stored for each in problem.alternatives for op in each.ops)
-        self.least = self.least_of_all()
-        self.found: list[_Found] = []
         self.kept: Choice | None = None  # with which keeping everything is within the limits
-        self.start_choice, self.own_start, self.incumbent_trace = self.judged_start()
+        self.known = AllChoices(
+            problem, options, self.judged_start(), least=self.least_of_all(), started=self.started
+        )
 
     def run(self) -> Solution:
         is_pinned = self.limits.pins != Pins()  # what they name has to be there
@@ -90,7 +75,7 @@ class _Search:
             found = self.search(frozenset(self.names) if is_pinned else self.choices.lean, 1.0)
             if found.solution.status is Status.INFEASIBLE:
                 found = replace(found, solution=replace(found.solution, message=impossible))
-                return self.answer(found, math.inf)
+                return self.known.answer(found, math.inf)
         if is_pinned:
             return self.few_choices([frozenset(self.names)])
         sums = self.options.objective in (Objective.ENERGY, Objective.TIME)
@@ -105,19 +90,19 @@ class _Search:
                 found = self.search(choice, 1.0)  # ends at once: it keeps everything
                 is_cheapest = choice == self.choices.cheapest
                 if found.solution.was_interrupted or is_cheapest or len(self.names) > self.tuning.all_choices:
-                    return self.answer(found, self.least)
-        goes_on = sums and self.incumbent_trace is not None
+                    return self.known.answer(found, self.known.least)
+        goes_on = sums and self.known.start.trace is not None
         guide = guide or self.guided()
         rivals = [] if guide is None else [self.choices.following(guide)]
-        if goes_on and self.start_choice is not None:
-            rivals.insert(0, self.start_choice)
+        if goes_on and self.known.start.choice is not None:
+            rivals.insert(0, self.known.start.choice)
         rivals.append(self.choices.first())
         if self.may_try_all():
             return self.all_choices(rivals[0])
         if self.reads_rows:
             tuning, is_short = self.tuning, self.seconds_left() < self.tuning.relaxed_short_seconds
             _, bound = self.relaxed_bound(tuning.relaxed_short_share if is_short else tuning.relaxed_share)
-            self.least = max(self.least, bound)
+            self.known.raise_least(bound)
         return self.few_choices(rivals)
 
     def may_try_all(self) -> bool:
@@ -129,12 +114,12 @@ class _Search:
 
     def stopped(self) -> Solution:
         """The best of what was found until Ctrl-C, or what keeps everything where that is known to fit."""
-        self.found.append(self.kept_everything())
-        best = min(self.found, key=lambda found: found.amount)
+        self.known.found.append(self.kept_everything())
+        best = min(self.known.found, key=lambda found: found.amount)
         solution = replace(best.solution, message=STOPPED, was_interrupted=True)
-        return self.answer(replace(best, solution=solution), self.least)
+        return self.known.answer(replace(best, solution=solution), self.known.least)
 
-    def kept_everything(self) -> _Found:
+    def kept_everything(self) -> Found:
         """Plain training in the choice with which it is known to fit; without one, no plan."""
         choice = self.choices.lean if self.kept is None else self.kept
         problem, schedule, trace = self.problem.resolved(choice), None, None
@@ -146,7 +131,7 @@ class _Search:
             objective=self.options.objective,
             objective_bound=None if self.options.objective is Objective.ENERGY else 0.0,
         )  # fmt: skip
-        return _Found(choice, solution, -math.inf)
+        return Found(choice, solution, -math.inf)
 
     def guided(self) -> FormGuide | None:
         """The guide of the open forms, whose bound is that of all choices from now on.
@@ -165,7 +150,7 @@ class _Search:
             return None
         guide = form_guide(self.problem, self.free, self.options, seconds=seconds)
         if guide is not None and math.isfinite(guide.bound):
-            self.least = max(self.least, guide.bound)
+            self.known.raise_least(guide.bound)
         return guide
 
     def seconds_left(self) -> float:
@@ -174,21 +159,21 @@ class _Search:
             return math.inf
         return max(0.0, allowed - (self.options.clock.now() - self.started))
 
-    def judged_start(self) -> tuple[Choice | None, Schedule | None, Trace | None]:
-        """The choice of the plan to start from, it as a plan for that, its trace if it keeps the limits."""
+    def judged_start(self) -> Start:
+        """The plan to start from, as one of a choice, and judged."""
         start = self.options.start
         if start is None:
-            return None, None, None
+            return Start()
         try:
             choice = taken_by(self.problem, start)
         except InvalidSchedule:
             _log.info("the plan to start from is of another problem")
-            return None, None, None
+            return Start()
         own = without_names(start)
         try:
-            return choice, own, simulate(self.problem.resolved(choice), own, self.limits)
+            return Start(choice, own, simulate(self.problem.resolved(choice), own, self.limits))
         except (InvalidSchedule, InputError):
-            return choice, own, None
+            return Start(choice, own)
 
     def all_choices(self, first: Choice) -> Solution:
         """Search each choice; what costs more than the best plan when every op runs once is left out."""
@@ -196,7 +181,7 @@ class _Search:
         choices = [frozenset(itertools.compress(self.names, way)) for way in ways]
         choices.sort(key=lambda choice: (choice != first, choice != self.choices.lean))
         bound = math.inf
-        best = min(self.found, key=lambda found: found.amount, default=None)
+        best = self.known.best()
         for number, choice in enumerate(choices):
             once = self.once(self.problem.resolved(choice))
             if best is not None and once >= best.amount:
@@ -209,30 +194,30 @@ class _Search:
                 number + 1 < len(choices) and best.solution.schedule is not None and not self.seconds_left()
             )
             if found.solution.was_interrupted or is_over:
-                bound = self.least
+                bound = self.known.least
                 break
         assert best is not None
-        return self.answer(best, max(bound, self.least))
+        return self.known.answer(best, max(bound, self.known.least))
 
     def few_choices(self, rivals: Sequence[Choice]) -> Solution:
         """Search ``rivals``, then others where none has a plan, and the relaxed problem for a bound."""
         best = self.leading(rivals)
         for other in self.choices.others() if self.limits.pins == Pins() else ():
-            tried = {each.choice for each in self.found}
+            tried = {each.choice for each in self.known.found}
             if best.solution.schedule is None and other not in tried and not best.solution.was_interrupted:
                 best = min(best, self.search(other, 0.5), key=lambda found: found.amount)
         best = self.put_back(best)
-        bound = self.least
+        bound = self.known.least
         is_over = best.solution.schedule is not None and not self.seconds_left()
         if not (best.solution.was_interrupted or is_over) and self.limits.pins == Pins():
             least, found = self.relaxed_bound(1.0)
             if least.status is Status.INFEASIBLE and best.solution.schedule is None:
                 no_plan = replace(best.solution, message=least.message, proof=least.proof)
-                return self.answer(replace(best, solution=no_plan), math.inf)
+                return self.known.answer(replace(best, solution=no_plan), math.inf)
             bound = max(bound, found)
             _log.info("bound over all choices: %g", bound)
             best = replace(best, solution=replace(best.solution, was_interrupted=least.was_interrupted))
-        return self.answer(best, bound)
+        return self.known.answer(best, bound)
 
     def relaxed_bound(self, share: float) -> tuple[Solution, float]:
         """The answer for the relaxed problem in a share of the time left, and its bound on all choices."""
@@ -243,7 +228,7 @@ class _Search:
         above = {Objective.ENERGY: below.joules, Objective.TIME: below.seconds}
         return least, least.bound + above.get(self.options.objective, 0.0)
 
-    def leading(self, rivals: Sequence[Choice]) -> _Found:
+    def leading(self, rivals: Sequence[Choice]) -> Found:
         """The best plan of ``rivals``: each is searched for some of the time, the best of them for the rest.
 
         What the open forms suggest is by a linear program at some moments, and plans may want less RAM. So
@@ -253,7 +238,7 @@ class _Search:
         if len(rivals) == 1 or self.tuning.rivals_share == 0.0:
             return self.search(rivals[-1], self.tuning.main_share)
         part = self.tuning.rivals_share / len(rivals)
-        tried: list[_Found] = []
+        tried: list[Found] = []
         for number, choice in enumerate(rivals):
             tried.append(self.search(choice, part / (1.0 - number * part)))
             if tried[-1].solution.was_interrupted:
@@ -272,7 +257,7 @@ class _Search:
             return again
         return _stopped(best) if again.solution.was_interrupted else best
 
-    def put_back(self, best: _Found) -> _Found:
+    def put_back(self, best: Found) -> Found:
         """``best`` with ops in their own forms wherever its plan has room for that and takes less then."""
         solution = best.solution
         if solution.schedule is None or self.limits.pins != Pins():
@@ -294,19 +279,19 @@ class _Search:
                 continue
             if trace is not None and amount_of(self.options.objective, trace) < best.amount:
                 solution = replace(solution, schedule=schedule, trace=trace)
-                best = _Found(choice, solution, best.bound)
+                best = Found(choice, solution, best.bound)
         return best
 
     # --- what they share ---
 
-    def search(self, choice: Choice, share: float, *, start: Schedule | None = None) -> _Found:
+    def search(self, choice: Choice, share: float, *, start: Schedule | None = None) -> Found:
         """Search the problem of ``choice`` for a share of the time that is left."""
-        if start is None and choice == self.start_choice:
-            start = self.own_start
+        if start is None and choice == self.known.start.choice:
+            start = self.known.start.schedule
         solution = self.searched(self.problem.resolved(choice), share, start=start, progress=self.progress())
         bound = math.inf if solution.status is Status.INFEASIBLE else solution.bound
-        found = _Found(choice, solution, -math.inf if bound is None else bound)
-        self.found.append(found)
+        found = Found(choice, solution, -math.inf if bound is None else bound)
+        self.known.found.append(found)
         _log.info("%d of %d alternatives taken: %s", len(choice), len(self.names), solution.status.word)
         return found
 
@@ -331,8 +316,8 @@ class _Search:
             return None
 
         def show(amount: float | None, _bound: float, _gap: float | None, _seconds: float) -> None:
-            gap = None if amount is None else max(0.0, amount - self.least) / max(amount, 1e-300)
-            shown(amount, self.least, gap, self.options.clock.now() - self.started)
+            gap = None if amount is None else max(0.0, amount - self.known.least) / max(amount, 1e-300)
+            shown(amount, self.known.least, gap, self.options.clock.now() - self.started)
 
         return show
 
@@ -355,95 +340,7 @@ class _Search:
             case Objective.WRITES:
                 return 0.0
 
-    def answer(self, best: _Found, bound: float) -> Solution:
-        """``best``, or the plan to start from, for all choices, of which none takes less than ``bound``."""
-        best = self.not_above_the_start(best)
-        solution, problem, objective = best.solution, self.problem, self.options.objective
-        of_energy = objective is Objective.ENERGY
-        trace, amount = solution.trace, best.amount
-        if trace is not None and math.isinf(bound):
-            bound = self.least  # an engine erred
-        bound = min(bound, amount)
-        bounds = tuple(item for item in solution.record.bounds if item.amount <= bound)
-        bound_joules = bound if of_energy else problem.compute_joules
-        solution = replace(
-            solution,
-            schedule=None
-            if solution.schedule is None
-            else with_names(problem, best.choice, solution.schedule),
-            bound_joules=bound_joules if trace is None else min(bound_joules, trace.joules),
-            objective_bound=None if of_energy else bound,
-            baseline_joules=problem.compute_joules,
-            solve_seconds=self.options.clock.now() - self.started,
-            class_bound=None,
-            record=replace(solution.record, bounds=bounds),
-        )
-        if trace is None:
-            return self.without_plan(solution, is_infeasible=math.isinf(bound) and bound > 0)
-        gap = (
-            self.options.allowed_gap_joules(amount, problem.compute_joules)
-            if of_energy
-            else _TOLERANCE * amount
-        )
-        status = Status.OPTIMAL if amount - bound <= gap else Status.FEASIBLE
-        message = solution.message
-        if status is Status.FEASIBLE and solution.status is Status.OPTIMAL:
-            message = _OTHER_CHOICES
-        return replace(
-            solution,
-            status=status,
-            proof=self.weakest_proof(solution, bound) if status is Status.OPTIMAL else "",
-            message="" if status is Status.OPTIMAL else message,
-        )
 
-    def weakest_proof(self, solution: Solution, bound: float) -> str:
-        """Of all choices that were searched, or that of ``solution``, or of running every op once."""
-        proofs = [each.solution.proof for each in self.found if each.solution.proof]
-        own = solution.proof or (PROVEN if bound <= self.least else "")
-        return next((proof for proof in proofs if not is_confirmed(proof)), own)
-
-    def not_above_the_start(self, best: _Found) -> _Found:
-        """``best``, or the plan to start from where that takes less, or as much and less energy."""
-        trace = self.incumbent_trace
-        if trace is None or self.start_choice is None:
-            return best
-        amount = amount_of(self.options.objective, trace)
-        own = best.solution.trace
-        if own is not None and (best.amount, own.joules) <= (amount, trace.joules):
-            return best
-        solution = replace(
-            best.solution,
-            status=Status.FEASIBLE,
-            schedule=self.own_start,
-            trace=trace,
-            solver=self.options.start_by,
-            message=best.solution.message if own is not None or best.solution.was_interrupted else "",
-        )
-        return _Found(self.start_choice, solution, best.bound)
-
-    def without_plan(self, solution: Solution, *, is_infeasible: bool) -> Solution:
-        """``solution`` of one choice, which has no plan, in words that are true of all."""
-        tried = {each.choice for each in self.found}
-        if not is_infeasible:
-            stopped = solution.was_interrupted or any(each.solution.was_interrupted for each in self.found)
-            message = untried_forms_sentence(len(tried), len(self.names))
-            message = STOPPED if stopped else message
-            return replace(
-                solution, status=Status.TIMEOUT, message=message, proof="", was_interrupted=stopped
-            )
-        message, proof = solution.message, solution.proof
-        if len(tried) == 2 ** len(self.names):  # each has none
-            proof = self.weakest_proof(solution, math.inf)
-            if len({each.solution.message for each in self.found}) > 1:
-                message = "No choice of forms of its ops has a plan inside the limits."
-        return replace(solution, status=Status.INFEASIBLE, message=message, proof=proof)
-
-
-_OTHER_CHOICES = (
-    "No plan that saves the same tensors in the same forms costs less; with another choice of them one may."
-)
-
-
-def _stopped(found: _Found) -> _Found:
+def _stopped(found: Found) -> Found:
     """``found`` as what Ctrl-C left."""
     return replace(found, solution=replace(found.solution, message=STOPPED, was_interrupted=True))

@@ -54,7 +54,7 @@ NO_TUNING = {
     "search/best_bound.py:_REFUTED",
     "search/bound_rounds.py:_ROUNDING",
     "search/objectives.py:_TOLERANCE",
-    "search/over_alternatives.py:_TOLERANCE",
+    "search/all_choices.py:_TOLERANCE",
     "search/choices.py:SECONDS",  # positions in a pair
     "search/choices.py:JOULES",
     "instance/ram_bound.py:_MOST_TRIED",  # a bound has no options
