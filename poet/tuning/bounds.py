@@ -229,6 +229,8 @@ class CopiesTuning(Checked):
             must see the start of a master program's bound, which begins below what a list has shown, and
             mostly reaches that within seconds. Off: a level goes on until it is over.
         rise_share: of the joules open, by which a bound must be about to lead within that time.
+        hopeful_share: of the highest bound of a level, below which one that has stood still is given up: it
+            would need all that is left of the time to reach it. Off: none is.
         lasting_share: of what a copy was known to matter, beside what is learnt anew: both count.
         round_share: of the time left, after the first round of the event model: where it closes the gap, it
             mostly does so soon. Off: it is not tried there.
@@ -268,6 +270,7 @@ class CopiesTuning(Checked):
     alike_factor: float = 1.5
     patience_seconds: float = tuned(3.0, off=1e9)
     rise_share: float = 0.01
+    hopeful_share: float = tuned(0.75, off=0.0)
     lasting_share: float = 0.7
     round_share: float = tuned(0.15, off=0.0)
     restart_share: float = tuned(0.25, off=0.0)

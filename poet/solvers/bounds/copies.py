@@ -120,6 +120,7 @@ class _Level:
         program: see above.
         search: the one that goes on, or the last one.
         pace: of its bound.
+        joules: that bound, as it was told last.
         is_over: all are.
         has_stalled: its bound hardly rose when it was looked at last.
     """
@@ -127,6 +128,7 @@ class _Level:
     def __init__(self, program: RamProgram, searches: Iterator[ListSearch | MasterSearch]) -> None:
         self.program, self._searches = program, searches
         self.search, self.pace = next(searches), Pace()
+        self.joules = 0.0
         self.is_over = self.has_stalled = False
 
     def go_on(self) -> None:
@@ -139,8 +141,8 @@ class _Level:
 class _Turns:
     """Which level's search goes on: one whose bound hardly rises gives way to the next level.
 
-    A level that follows more tells more, but its rounds take longer, and its bound begins anew: where both
-    stand still and no other is left, the one before is gone back to, for longer.
+    A level that follows more tells more, but its rounds take longer, and its bound begins anew. Where all
+    stand still and no other is left, those that are not far behind go on for longer, the highest first.
 
     Args:
         unopened: levels, each of which tells more than the one before.
@@ -150,7 +152,7 @@ class _Turns:
 
     def __init__(self, unopened: Iterator[_Level], tuning: CopiesTuning, clock: Clock) -> None:
         self._unopened, self.tuning, self.clock = unopened, tuning, clock
-        self._open = list[_Level]()  # the last two at most: each takes memory
+        self._open = list[_Level]()
         self._now: _Level | None = None
         self._begun, self._patience_seconds = 0.0, tuning.patience_seconds
 
@@ -160,18 +162,31 @@ class _Turns:
             return self._now
         if self._now is not None and self._now.is_over:  # it tells more than any before it
             del self._open[: self._open.index(self._now) + 1]
-        following = next((level for level in self._open if not level.has_stalled), None)
-        if following is None:
-            following = next(self._unopened, None)
-            if following is not None:
-                self._open = [*self._open[-1:], following]
-        if following is None and self._open:
+        if all(level.has_stalled for level in self._open):
+            self._open_next()
+        if all(level.has_stalled for level in self._open):
             self._patience_seconds *= 2.0
+            least = self.tuning.hopeful_share * max((level.joules for level in self._open), default=0.0)
+            self._open = [level for level in self._open if level.joules >= least]
             for level in self._open:
                 level.has_stalled = False
-            following = self._open[0]
-        self._now, self._begun = following, self.clock.now()
-        return following
+        waiting = [level for level in self._open if not level.has_stalled]
+        self._now = max(waiting, key=lambda level: level.joules, default=None)
+        self._begun = self.clock.now()
+        return self._now
+
+    def _open_next(self) -> None:
+        """One more level, if there is one; the lowest of the others leave where all take too much memory."""
+        following = next(self._unopened, None)
+        if following is None:
+            return
+        lowest_first = sorted(self._open, key=lambda level: level.joules)
+        while lowest_first and self._arcs() + following.program.arcs > 2 * self.tuning.most_arcs:
+            self._open.remove(lowest_first.pop(0))
+        self._open.append(following)
+
+    def _arcs(self) -> int:
+        return sum(level.program.arcs for level in self._open)
 
     def tell(self, joules: float, *, more: bool, leading_joules: float, below_joules: float) -> None:
         """What the last round brought.
@@ -187,6 +202,7 @@ class _Turns:
             return
         spent = self.clock.now() - self._begun
         level.pace.add(spent, joules)
+        level.joules = joules
         if not more:
             level.go_on()
             self._begun = self.clock.now()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 from poet.clock import WorkClock
@@ -19,7 +20,8 @@ class Turns:
     A level is over after its last bound.
     """
 
-    def __init__(self, *levels: list[float]) -> None:
+    def __init__(self, *levels: list[float], arcs: int = 1) -> None:
+        self.arcs = arcs
         self.clock, self.bounds = WorkClock(), dict[str, Iterator[float]]()
         self.left = {chr(97 + number): len(level) for number, level in enumerate(levels)}
         self.opened = dict[int, str]()
@@ -28,8 +30,9 @@ class Turns:
 
     def unopened(self, levels: tuple[list[float], ...]) -> Iterator[_Level]:
         for number, joules in enumerate(levels):
-            nothing: Any = object()
-            level = _Level(nothing, iter([nothing]))
+            program: Any = SimpleNamespace(arcs=self.arcs)
+            search: Any = object()
+            level = _Level(program, iter([search]))
             name = self.opened[id(level)] = chr(97 + number)
             self.bounds[name] = iter(joules)
             yield level
@@ -60,9 +63,14 @@ def test_one_that_stands_still_gives_way_and_never_comes_back_where_the_next_end
     assert turns.rounds() == "aaaabbb"
 
 
-def test_where_both_stand_still_the_first_is_gone_back_to_for_longer() -> None:
-    turns = Turns([10.0] * 50, [10.0] * 50)
-    assert turns.rounds(26) == "aaaa" + "bbbb" + "aaaaaaa" + "bbbbbbb" + "aaaa"
+def test_where_both_stand_still_they_go_on_for_longer_the_higher_one_first() -> None:
+    turns = Turns([10.0] * 90, [12.0] * 90)
+    assert turns.rounds(40) == "aaaa" + "bbbb" + "bbbbbbb" + "aaaaaaa" + "b" * 13 + "aaaaa"
+
+
+def test_one_that_is_far_behind_is_given_up() -> None:
+    turns = Turns([20.0] * 90, [10.0] * 90)
+    assert turns.rounds(30) == "aaaa" + "bbbb" + "a" * 22
 
 
 def test_a_bound_that_will_soon_lead_is_waited_for() -> None:
@@ -71,6 +79,6 @@ def test_a_bound_that_will_soon_lead_is_waited_for() -> None:
     assert turns.rounds(14) == "aaaa" + "bbbbbb" + "cccc"
 
 
-def test_three_levels_stand_still_and_the_last_two_stay_open() -> None:
-    turns = Turns([10.0] * 50, [10.0] * 50, [10.0] * 50)
-    assert turns.rounds(30)[:20] == "aaaabbbbcccc" + "bbbbbbb" + "c"
+def test_where_memory_is_short_the_lowest_leaves() -> None:
+    turns = Turns([30.0] * 90, [25.0] * 90, [28.0] * 90, arcs=TUNING.most_arcs)
+    assert turns.rounds(26) == "aaaabbbbcccc" + "aaaaaaa" + "ccccccc"
