@@ -229,8 +229,8 @@ class CopiesTuning(Checked):
             must see the start of a master program's bound, which begins below what a list has shown, and
             mostly reaches that within seconds. Off: a level goes on until it is over.
         rise_share: of the joules open, by which a bound must be about to lead within that time.
-        hopeful_share: of the highest bound of a level, below which one that has stood still is given up: it
-            would need all that is left of the time to reach it. Off: none is.
+        hopeful_share: of the highest bound of a level, below which one that has stood still waits until the
+            others are over: it would need most of the time to reach them. Off: none waits.
         lasting_share: of what a copy was known to matter, beside what is learnt anew: both count.
         round_share: of the time left, after the first round of the event model: where it closes the gap, it
             mostly does so soon. Off: it is not tried there.

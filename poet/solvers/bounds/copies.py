@@ -167,9 +167,8 @@ class _Turns:
         if all(level.has_stalled for level in self._open):
             self._patience_seconds *= 2.0
             least = self.tuning.hopeful_share * max((level.joules for level in self._open), default=0.0)
-            self._open = [level for level in self._open if level.joules >= least]
             for level in self._open:
-                level.has_stalled = False
+                level.has_stalled = level.joules < least
         waiting = [level for level in self._open if not level.has_stalled]
         self._now = max(waiting, key=lambda level: level.joules, default=None)
         self._begun = self.clock.now()
@@ -228,7 +227,8 @@ def _searches(
     cheap steps built upon (``anew``): what was known before tells little of it then.
     """
     listing = ListSearch(instance, program, below_joules, before)
-    if anew or listing.lists_all or not isinstance(before, MasterSearch):
+    is_open = listing.bound_joules < below_joules
+    if anew or listing.lists_all or not is_open or not isinstance(before, MasterSearch):
         yield listing
     if not listing.lists_all and listing.bound_joules < below_joules:
         yield MasterSearch(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import math
 import random
 from itertools import pairwise
@@ -109,6 +110,27 @@ def test_nor_where_homes_are_followed_in_part(seeds: range) -> None:
     for most_arcs in (24, 60, 150):
         few = EACH_SIZE.having("copies.most_arcs", most_arcs).having("copies.alike_factor", 1e9)
         check(seeds, few.having("copies.most_short_arcs", most_arcs), homes=True)
+
+
+@few_or_many("seeds", range(12), range(4000, 4150))
+@pytest.mark.parametrize("homes", [False, True])
+def test_levels_that_give_way_before_they_are_over_end_where_they_would_have(
+    seeds: range, *, homes: bool
+) -> None:
+    """After each round: to the next level, then to whichever is highest."""
+    compared = 0
+    for seed, tuning in itertools.product(seeds, (EACH_SIZE, MASTER)):
+        instance, overhead = case(seed, tuning, homes=homes)
+        if overhead is None:
+            continue
+        below = 1.01 * overhead + 1e-3 * instance.problem.compute_joules
+        hasty = case(seed, tuning.having("copies.patience_seconds", 0.0), homes=homes)[0]
+        joules = [bound.overhead_joules for bound in bounds(hasty, below)]
+        last = max((bound.overhead_joules for bound in bounds(instance, below)), default=0.0)
+        assert max(joules, default=0.0) <= overhead + TOLERANCE * below, seed
+        assert max(joules, default=0.0) >= last - TOLERANCE * below, seed
+        compared += 0.0 < last < below
+    assert compared > len(seeds) / 12
 
 
 @pytest.mark.slow

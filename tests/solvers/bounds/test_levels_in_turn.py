@@ -68,9 +68,9 @@ def test_where_both_stand_still_they_go_on_for_longer_the_higher_one_first() -> 
     assert turns.rounds(40) == "aaaa" + "bbbb" + "bbbbbbb" + "aaaaaaa" + "b" * 13 + "aaaaa"
 
 
-def test_one_that_is_far_behind_is_given_up() -> None:
-    turns = Turns([20.0] * 90, [10.0] * 90)
-    assert turns.rounds(30) == "aaaa" + "bbbb" + "a" * 22
+def test_one_that_is_far_behind_waits_until_the_others_are_over() -> None:
+    turns = Turns([20.0] * 20, [10.0] * 10)
+    assert turns.rounds() == "aaaa" + "bbbb" + "a" * 16 + "b" * 6
 
 
 def test_a_bound_that_will_soon_lead_is_waited_for() -> None:
