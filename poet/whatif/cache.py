@@ -49,8 +49,8 @@ MAX_FILE_BYTES = 1 << 27
 
 SOLVING = (
     "solvers", "files", "problem.py", "schedule.py", "simulator.py", "solution.py", "homes.py", "pins.py",
-    "codec.py", "units.py", "errors.py", "extras.py", "children.py", "brief.py", "graph.py", "graph_parts.py", "graph_checks.py", "calls.py",
-    "strips.py", "wholes.py", "operators.py", "search_record.py", "tuning", "clock.py", "closing.py",
+    "codec.py", "units.py", "errors.py", "extras.py", "children.py", "brief.py", "graph.py",
+    "graph_parts.py", "graph_checks.py", "calls.py", "strips.py", "wholes.py", "operators.py", "search_record.py", "tuning", "clock.py", "closing.py",
     "alternatives.py", "problem_parts.py", "problem_choices.py",
 )  # fmt: skip
 """What an answer depends on: the searches and all that they import."""
@@ -58,7 +58,8 @@ SOLVING = (
 IMPORTING = (
     "planning/traced.py", "frontend", "c99/rows.py", "c99/run_calls.py", "c99/rules",
     "c99/statements.py", "c99/calls.py",
-    "runtime", "files", "calls.py", "strips.py", "graph.py", "graph_parts.py", "graph_checks.py", "operators.py",
+    "runtime", "files", "calls.py", "strips.py", "graph.py", "graph_parts.py", "graph_checks.py",
+    "operators.py",
     "kernel_facts.py", "kernel_allocations.py", "named_options.py", "optimizer.py",
     "optimizer_kinds.py", "optimizer_steps.py", "optimizer_text.py", "loss.py", "micro.py",
     "untrained.py", "codec.py", "errors.py", "units.py", "version.py", "brief.py", "children.py", "extras.py",
