@@ -10,7 +10,7 @@ from time_rows import ROUNDS, SHARES, measured, planned
 
 @pytest.mark.slow
 def test_plans_of_least_time_train_alike(tmp_path: Path) -> None:
-    rows = planned("squeezenet", 1.0, tmp_path)
+    rows = planned("squeezenet", 3.0, tmp_path)  # one of 1 s had no bound, beside other tests
     assert [row.share for row in rows] == list(SHARES)
     for row in rows:
         assert row.always_bytes < row.least_bytes < row.budget_bytes < row.kept_bytes

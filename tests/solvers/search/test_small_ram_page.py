@@ -64,6 +64,10 @@ def test_the_page_says_which_rows_it_has() -> None:
         for share in bench.SHARES
     ]
     assert "All nets, devices, homes and budgets." in bench.page(every)
+    assert (
+        f"Of all {len(every)} nets, devices, homes and budgets these {len(every) - 1} have been"
+        in bench.page([*every[:5], *every[6:]])
+    )
 
 
 def test_a_search_that_ended_early_with_a_gap_is_counted() -> None:
