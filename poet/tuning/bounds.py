@@ -227,7 +227,8 @@ class CopiesTuning(Checked):
             each size would tell nearly the same again.
         patience_seconds: after which a level whose bound hardly rises gives way to one that follows more. It
             must see the start of a master program's bound, which begins below what a list has shown, and
-            mostly reaches that within seconds. Off: a level goes on until it is over.
+            mostly reaches that within seconds: with three, DS-CNN left the level that has its bound.
+            Off: a level goes on until it is over.
         rise_share: of the joules open, by which a bound must be about to lead within that time.
         hopeful_share: of the highest bound of a level, below which one that has stood still waits until the
             others are over: it would need most of the time to reach them. Off: none waits.
@@ -268,7 +269,7 @@ class CopiesTuning(Checked):
     most_values: int = 4_000_000
     most_tables: int = 10_000_000
     alike_factor: float = 1.5
-    patience_seconds: float = tuned(3.0, off=1e9)
+    patience_seconds: float = tuned(10.0, off=1e9)
     rise_share: float = 0.01
     hopeful_share: float = tuned(0.75, off=0.0)
     lasting_share: float = 0.7
