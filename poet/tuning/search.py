@@ -135,6 +135,8 @@ class FewCopiesTuning(Checked):
             double their time with a few more.
         easy_share: of a model's time, below which the next neighbour is larger.
         growth_factor: by which it is; and by as much smaller where the time was used up.
+        ahead_stages: chains of reruns are also offered in the calmest of so many stages up to the one that
+            reads their result: backward ops come in threes or fours per layer. Off: in that stage alone.
         most_slots: for reruns, that models are offered beside what relaxed models ask for.
         patience_sets: in a row without a better plan, after which a turn ends: each is another part.
         model_seconds: for one model: most are over sooner.
@@ -157,6 +159,7 @@ class FewCopiesTuning(Checked):
     first_others: int = 3
     easy_share: float = 0.1
     growth_factor: float = 1.4
+    ahead_stages: int = tuned(8, off=1)
     most_slots: int = 600
     patience_sets: int = 10
     model_seconds: float = 10.0

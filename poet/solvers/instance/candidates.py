@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import accumulate
 
+from poet.solvers.instance.calm_stages import calm_stages, read_in
 from poet.solvers.instance.instance import Instance, Task
 
 
@@ -43,7 +44,9 @@ def worth_rerunning(instance: Instance) -> frozenset[int]:
     return frozenset(worth)
 
 
-def candidates(instance: Instance, depth: int | None, *, passes: int = 1) -> dict[int, tuple[int, ...]]:
+def candidates(
+    instance: Instance, depth: int | None, *, passes: int = 1, window: int = 1
+) -> dict[int, tuple[int, ...]]:
     """Per stage, the tasks that may run again before its op, in order.
 
     Args:
@@ -51,16 +54,18 @@ def candidates(instance: Instance, depth: int | None, *, passes: int = 1) -> dic
         depth: of the longest chain of reruns that ends at what the stage's op reads; ``None``:
             every rerun that may pay, also ahead of the stage that needs it.
         passes: how often a stage may go through its reruns in order.
+        window: chains are also offered in the calmest of so many stages up to the one that reads.
     """
     worth = worth_rerunning(instance)
     last_use = last_use_stages(instance, worth)
     presence = _Presence(instance, worth, last_use)
+    wanted = _wanted(instance, window)
     by_stage = {}
     for stage in range(len(instance.tasks) + 1):
         if depth is None:
             reachable: Iterable[int] = range(stage)
         else:
-            reachable = sorted(chains_to(instance, worth, stage, _needed(instance, stage), depth))
+            reachable = sorted(chains_to(instance, worth, stage, wanted[stage], depth))
         useful = [
             number
             for number in reachable
@@ -100,10 +105,16 @@ def _held(instance: Instance, last_use: list[int]) -> list[int]:
     return list(accumulate(change))
 
 
-def _needed(instance: Instance, stage: int) -> Iterable[int]:
-    if stage < len(instance.tasks):
-        return instance.tasks[stage].reads
-    return (content.number for content in instance.contents if content.ends_in_ram)
+def _wanted(instance: Instance, window: int) -> list[set[int]]:
+    """Per stage, what its op reads, and what those read whose calmest stage it is."""
+    calm = calm_stages(instance, window)
+    wanted = [set(read_in(instance, stage)) for stage in range(len(calm))]
+    for stage, earlier in enumerate(calm):
+        if earlier < stage:
+            wanted[earlier].update(
+                c for c in read_in(instance, stage) if instance.contents[c].birth < earlier
+            )
+    return wanted
 
 
 def chains_to(

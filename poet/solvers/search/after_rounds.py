@@ -165,7 +165,8 @@ class _Restarts:
         if outcome.done:
             self._ended.add(key)
         if outcome.values is not None:
-            guide = suggested(model, outcome.values, chain=chain)
+            window = ways.instance.tuning.few_copies.ahead_stages
+            guide = suggested(model, outcome.values, chain=chain, window=window)
             self.asked, self.known = merged(self.asked, guide), merged(self.known, guide)
         return False
 

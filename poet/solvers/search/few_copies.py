@@ -118,14 +118,21 @@ class FewCopies:
         """
         if share < self.tuning.easy_share:
             self._others *= self.tuning.growth_factor
-            self._depth += 1
+            self._depth *= 2
         elif share >= 1.0:
             self._others = max(1.0, self._others / self.tuning.growth_factor)
 
     def _chains(self) -> Reruns:
-        """All chains of `_depth` reruns that lead to what an op reads, where there are not too many."""
-        chains = candidates(self.standing.instance, self._depth) if self._depth > 1 else {}
-        return chains if sum(map(len, chains.values())) <= self.tuning.most_slots else {}
+        """All chains of `_depth` reruns that lead to what an op reads, in its stage and the calmest one not
+        long before; shorter ones where these are too many.
+        """
+        instance, window = self.standing.instance, self.tuning.ahead_stages
+        while self._depth > 1:
+            chains = candidates(instance, self._depth, window=window)
+            if sum(map(len, chains.values())) <= self.tuning.most_slots:
+                return chains
+            self._depth //= 2
+        return {}
 
     def _fillers(self, names: frozenset[str]) -> frozenset[str]:
         """One of each size below the largest of ``names`` of what is there when the step begins, none being

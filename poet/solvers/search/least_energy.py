@@ -191,7 +191,9 @@ class _Search:
                 bound_rounds.prepare()
                 guide = suggested(model, outcome.values, chain=chain)
                 few = self.options.tuning.few_copies
-                longer = suggested(model, outcome.values, chain=max(chain, few.chain))
+                longer = suggested(
+                    model, outcome.values, chain=max(chain, few.chain), window=few.ahead_stages
+                )
                 is_sizeable = len(self.instance.tasks) > self.tuning.sizeable_ops
                 self.few_copies.turn(few.sizeable_share if is_sizeable else few.round_share, longer)
                 if not self.few_copies.leads and not self.standing.finished():

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from poet.schedule import Compute, Schedule
 from poet.solvers.event_model.emit import is_chosen
 from poet.solvers.event_model.model import EventModel
+from poet.solvers.instance.calm_stages import calm_stages
 from poet.solvers.instance.candidates import chains_to, worth_rerunning
 from poet.solvers.instance.instance import Instance
 
@@ -48,8 +49,12 @@ def reruns_of(instance: Instance, schedule: Schedule) -> dict[int, set[int]]:
     return reruns
 
 
-def suggested(model: EventModel, values: Sequence[float], *, chain: int) -> dict[int, set[int]]:
-    """Per stage, chains of up to ``chain`` reruns that lead to what a relaxed solution remakes."""
+def suggested(
+    model: EventModel, values: Sequence[float], *, chain: int, window: int = 1
+) -> dict[int, set[int]]:
+    """Per stage, chains of up to ``chain`` reruns that lead to what a relaxed solution remakes in it, and to
+    what it remakes in another whose calmest stage it is, of the ``window`` stages up to that.
+    """
     timeline, instance = model.timeline, model.timeline.instance
     remade: dict[int, set[int]] = {}
     for (content, index), ahead in model.eager.items():
@@ -62,5 +67,10 @@ def suggested(model: EventModel, values: Sequence[float], *, chain: int) -> dict
         slot = timeline.slots[number]
         if slot.task is not None and not slot.mandatory and is_chosen(run, values):
             remade.setdefault(slot.stage, set()).update(instance.tasks[slot.task].outputs)
+    calm = calm_stages(instance, window)
+    for stage, contents in tuple(remade.items()):
+        earlier = {c for c in contents if instance.contents[c].birth < calm[stage] < stage}
+        if earlier:
+            remade.setdefault(calm[stage], set()).update(earlier)
     worth = worth_rerunning(instance)
     return {stage: chains_to(instance, worth, stage, contents, chain) for stage, contents in remade.items()}
