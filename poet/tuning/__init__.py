@@ -35,6 +35,11 @@ from poet.tuning.heuristics import (
     RivalsTuning,
     WalksTuning,
 )
+from poet.tuning.large import (
+    LargeTuning,
+    RoundsTuning,
+    SymmetryTuning,
+)
 from poet.tuning.models import (
     EnginesTuning,
     ModelTuning,
@@ -45,12 +50,9 @@ from poet.tuning.search import (
     BoundRoundsTuning,
     ExplanationTuning,
     FewCopiesTuning,
-    LargeTuning,
     ObjectivesTuning,
     RestartsTuning,
-    RoundsTuning,
     SearchTuning,
-    SymmetryTuning,
 )
 
 
