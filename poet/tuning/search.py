@@ -114,7 +114,7 @@ class FewCopiesTuning(Checked):
             Off: not tried there.
         restart_share: of the time left, in each restart. Off: not tried there.
         most_seconds: of either, where there is much time or no limit.
-        fewest_ops: of a step: of fewer, the model of all copies is solved to its end about as soon.
+        fewest_ops: of a step, for rounds: of fewer, the model of all copies is solved about as soon.
         overhead_share: of what running every op once takes, which a plan's overhead must be: below it,
             engines find out by themselves what to write.
         written_share: of a plan's overhead, which its page-outs must take: where reruns or page-ins take
@@ -146,7 +146,7 @@ class FewCopiesTuning(Checked):
     sizeable_share: float = tuned(0.25, off=0.0)
     restart_share: float = tuned(0.15, off=0.0)
     most_seconds: float = 60.0
-    fewest_ops: int = 64
+    fewest_ops: int = 50
     overhead_share: float = 0.25
     written_share: float = 0.25
     open_share: float = 0.02

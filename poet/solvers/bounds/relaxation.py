@@ -51,9 +51,8 @@ W[k,s]   k is rerun at least once in a *stretch* s of neighbouring windows of it
 - *deadline*, *capacity*, *wear*: seconds spent, bytes stored and bytes written are at least those of
   the runs, transfers and copies counted.
 
-**Which moments.** With fixed moments alone, a content may be remade while its inputs are still there
-from their own making, before RAM is short, and held where it is not. So some moments get on the grids
-of all that is remade or remade from, and the program is solved again: `poet.solvers.bounds.refinement`.
+**Which moments.** With fixed moments alone, a content may be remade before RAM is short, and held where it
+is not. So some moments get on the grids of all that is remade or remade from: see `refinement`.
 
 **What it costs.** At least c_k for each X[k,w] (windows of one op do not overlap, one rerun of an op
 with several outputs counts once), page_in for each Y[i,w], page_out for each O[i] that is written in
@@ -65,8 +64,7 @@ where they may run beside it, transfers are charged none and the first runs thei
 contents that together take a ten-thousandth of the budget are taken to be in RAM whenever an op reads
 them, for no more than the transfers that the problem itself demands of them. An op whose rerun costs at
 least as much as writing and reading all its outputs has no X: some cheapest schedule never reruns it
-(`worth_rerunning`). The bound itself is summed from the engine's duals by
-`poet.solvers.engines.linear`.
+(`worth_rerunning`). The bound itself is summed from the engine's duals: `poet.solvers.engines.linear`.
 """
 
 from __future__ import annotations
@@ -118,6 +116,7 @@ class Relaxation:
             wait for reruns that read them.
         moments: of the memory rows; they are the first rows, in this order.
         forms: columns of the instance's forms, in their order.
+        copies: columns that say that a content has a copy in storage, or is written there.
         at_home: of tensors whose home is chosen, by name, the column that has them at home in RAM.
     """
 
@@ -127,6 +126,7 @@ class Relaxation:
     tails: tuple[Segment, ...]
     moments: tuple[int, ...]
     forms: tuple[int, ...] = ()
+    copies: tuple[int, ...] = ()
     at_home: Mapping[str, int] = field(default_factory=dict)
 
 
@@ -198,6 +198,7 @@ def relaxation_of(layout: Windows) -> Relaxation:
         tails=tuple(_tails(layout)),
         moments=tuple(layout.moments),
         forms=tuple(layout.taken),
+        copies=tuple(column for column in (*layout.stored, *layout.written.values()) if column >= 0),
         at_home={c.tensor: layout.present[c.number][0] for c in layout.large() if c.home == c.number},
     )
 

@@ -24,6 +24,7 @@ ONE, NOUGHT = -1, -2
 """Constants in the place of a column."""
 
 _DEAREST = 1000.0  # what the dearest column costs in the scaled objective
+_INTEGER_TOLERANCE = 1e-6  # within which an engine takes a value for 0 or 1
 _WHOLE_SHARE = 1e-9  # of a right side that counts as rounding when it is rounded down
 
 
@@ -82,6 +83,17 @@ class Matrix:
             at_most=np.append(self.at_most, joules - self.offset),
             families=(*self.families, "joules") if self.families else (),
         )
+
+    def whole_in(self, columns: Sequence[int]) -> Matrix:
+        """The program in which an engine must choose 0 or 1 for these columns alone."""
+        chosen = np.zeros_like(self.integer)
+        chosen[list(columns)] = True
+        return replace(self, integer=self.integer & chosen)
+
+    def is_whole(self, values: Numbers | Sequence[float]) -> bool:
+        """Whether ``values`` are 0 or 1 where an engine must choose, within its tolerance."""
+        chosen = np.asarray(values)[self.integer]
+        return bool((np.abs(chosen - np.round(chosen)) <= _INTEGER_TOLERANCE).all())
 
     def is_kept_by(self, values: Numbers | Sequence[float], tolerance: float) -> bool:
         """Whether ``values``, rounded where columns are whole, keep every row.

@@ -73,11 +73,14 @@ class FewCopies:
                     break
             self._leads = standing.best.trace is not begun_with
 
+    def comes_first(self) -> bool:
+        """Whether it pays on a step that is not tiny: a tiny one's model of all copies is soon solved."""
+        return len(self.standing.problem.ops) >= self.tuning.fewest_ops and self.pays()
+
     def pays(self) -> bool:
-        """Whether the best plan of a step that is not tiny takes much for page-outs."""
+        """Whether the best plan takes much for page-outs, and much is open."""
         schedule, trace = self.standing.best.schedule, self.standing.best.trace
-        is_tiny = len(self.standing.problem.ops) < self.tuning.fewest_ops
-        if schedule is None or trace is None or is_tiny or not self.standing.limits.paging:
+        if schedule is None or trace is None or not self.standing.limits.paging:
             return False
         contents = self.standing.instance.contents  # whose joules have the power of waiting in them
         outs = {c.tensor: c.page_out.joules for c in contents if c.page_out is not None}

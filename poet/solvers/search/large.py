@@ -3,7 +3,8 @@
 1. The windows relaxation as a linear program bounds every plan within a second or a few.
 2. Where blocks of the network repeat, the plan is improved with all of them decided alike
    (`poet.solvers.search.symmetry`): a small program, and a good plan soon.
-3. In whole numbers the relaxation gives a stronger bound, and shows better what to rerun. LP-guided
+3. In whole numbers the relaxation gives a stronger bound, and shows better what to rerun: first those that
+   say what is written, of which there are few and which decide where page-outs are dear, then all. LP-guided
    list scheduling (`poet.solvers.heuristics.lp_guided`) rounds each of its solutions to a plan.
 4. The linear program with more moments on its grids (`poet.solvers.bounds.refinement`) gives a still
    stronger bound where recomputation is deep.
@@ -115,9 +116,12 @@ class _LargeSearch:
             if guide.overhead_joules == math.inf:
                 return False
             whole = guide
+            if guide.answer.done and tuning.copies_share > 0.0 and not conduct.finished():
+                with conduct.phase("windows relaxation: copies in whole numbers, walks along it"):
+                    self._bound_in_whole_numbers(guide, rounds, tuning.copies_share, guide.relaxation.copies)
             if guide.answer.done and not conduct.finished():
                 with conduct.phase("windows relaxation: whole numbers, walks along it"):
-                    whole = self._bound_in_whole_numbers(guide, rounds)
+                    whole = self._bound_in_whole_numbers(guide, rounds, tuning.bound_share)
             if not conduct.finished():
                 self._refine(guide)
             guide = whole
@@ -302,13 +306,22 @@ class _LargeSearch:
         if self.best.schedule is not None:
             self.conduct.found(self.best.schedule, self.best.found_by)
 
-    def _bound_in_whole_numbers(self, guide: Bound, rounds: Rounds | None) -> Bound:
-        """Solve the relaxation in whole numbers, for bounds and plans; ``guide`` with its solution."""
+    def _bound_in_whole_numbers(
+        self, guide: Bound, rounds: Rounds | None, share: float, columns: tuple[int, ...] | None = None
+    ) -> Bound:
+        """Solve the relaxation in whole numbers, for bounds and plans; ``guide`` with its solution.
+
+        ``columns``: which are whole, if not all; nothing is done where ``guide`` has them so already.
+        """
         fixed, matrix = guide.relaxation.fixed_joules, guide.relaxation.program.matrix()
+        if columns is not None:
+            matrix = matrix.whole_in(columns)
+            if guide.answer.values is None or matrix.is_whole(guide.answer.values):
+                return guide
         tuning = self.tuning.large
         patience, heard = self._share(tuning.patience_share), (self.conduct.clock.now(), -math.inf)
         with HighsProcess(self.tuning, self.conduct.clock) as child:
-            child.begin(matrix, self._share(tuning.bound_share))
+            child.begin(matrix, self._share(share))
             while not child.news.ended and not self.conduct.finished():
                 better = self._wait_for(child, rounds)
                 if better or child.news.bound_joules > heard[1]:

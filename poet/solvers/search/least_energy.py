@@ -9,6 +9,7 @@ the relaxed model has no solution and no plan was found.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import partial
 
 from poet.problem import Limits, Problem
@@ -18,7 +19,7 @@ from poet.solvers.bounds.state_search import state_bounds
 from poet.solvers.bounds.timed_search import timed_bound
 from poet.solvers.engines import choose_engine
 from poet.solvers.engines.confirm import Confidence, Confirmation
-from poet.solvers.event_model.model import build
+from poet.solvers.event_model.model import EventModel, build
 from poet.solvers.heuristics.greedy import greedy
 from poet.solvers.instance.candidates import candidates, fullest
 from poet.solvers.instance.context import Conduct
@@ -184,19 +185,14 @@ class _Search:
             if outcome.infeasible:
                 return True
             vary = number == 0 or self.varied.leads
-            copies_first = self.few_copies.pays()
+            copies_first = self.few_copies.comes_first()
             if vary and copies_first:
                 self.varied.turn(self.options.tuning.copies_search.round_share)
             if outcome.values is not None and not self.standing.finished():
                 bound_rounds.prepare()
                 guide = suggested(model, outcome.values, chain=chain)
-                few = self.options.tuning.few_copies
-                longer = suggested(
-                    model, outcome.values, chain=max(chain, few.chain), window=few.ahead_stages
-                )
-                is_sizeable = len(self.instance.tasks) > self.tuning.sizeable_ops
-                self.few_copies.turn(few.sizeable_share if is_sizeable else few.round_share, longer)
-                if not self.few_copies.leads and not self.standing.finished():
+                led = copies_first and self._write_few(model, outcome.values, chain)
+                if not led and not self.standing.finished():
                     with self.phase(f"round {number + 1}: exact event model"):
                         self.runs.solve_exactly(merged(guide, self.runs.own_reruns()))
                 self.offered = merged(self.offered, guide, fullest(self.instance))
@@ -220,6 +216,16 @@ class _Search:
                 return True
             self._refine_bound(bound_rounds, number, before)
         return False
+
+    def _write_few(self, model: EventModel, values: Sequence[float], chain: int) -> bool:
+        """Models in which few tensors may be written, with what a relaxed solution remakes; whether the last
+        of them found a better plan.
+        """
+        tuning = self.options.tuning.few_copies
+        longest, is_sizeable = max(chain, tuning.chain), len(self.instance.tasks) > self.tuning.sizeable_ops
+        offered = suggested(model, values, chain=longest, window=tuning.ahead_stages)
+        self.few_copies.turn(tuning.sizeable_share if is_sizeable else tuning.round_share, offered)
+        return self.few_copies.leads
 
     def _follow_states(self, most_states: int) -> None:
         """Bounds by label-setting, and plans with the reruns of their paths, where states are few."""

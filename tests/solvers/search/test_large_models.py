@@ -8,10 +8,10 @@ from typing import Any, Self
 
 import numpy as np
 import pytest
-from helpers.random_problems import training_like
+from helpers.random_problems import dear_storage, training_like
 
 from poet.clock import WorkClock
-from poet.problem import Limits
+from poet.problem import Limits, Problem
 from poet.ram_survey import budget_between, keep_everything_bytes
 from poet.solvers import minimum_ram_bytes
 from poet.solvers.bounds.refinement import priced_bound
@@ -36,18 +36,34 @@ LIMITS = Limits(
 LONG = Offer(4, 12)
 
 
-def searching(tuning: Tuning = DEFAULT, seconds: float = 1000.0) -> tuple[_LargeSearch, Bound]:
-    """A search that has a greedy plan, with so many seconds of work left, and a bound to be guided by."""
+def searching(
+    tuning: Tuning = DEFAULT,
+    seconds: float = 1000.0,
+    *,
+    step: Problem = STEP,
+    limits: Limits = LIMITS,
+    bounds: list[float] | None = None,
+) -> tuple[_LargeSearch, Bound]:
+    """A search that has a greedy plan, with so many seconds of work left, and a bound to be guided by.
+
+    ``bounds``: to which those that it finds are added.
+    """
     clock = WorkClock()
-    instance = instance_of(STEP, LIMITS, tuning=tuning)
-    best = Incumbent(STEP, LIMITS, None, clock=clock)
-    best.consider(greedy(STEP, LIMITS))
+    instance = instance_of(step, limits, tuning=tuning)
+    best = Incumbent(step, limits, None, clock=clock)
+    best.consider(greedy(step, limits))
+
+    def bounded(joules: float, proven: bool) -> bool:
+        if bounds is not None:
+            bounds.append(joules)
+        return True
+
     assert best.schedule is not None
     conduct = Conduct(
         seconds_left=lambda: seconds - clock.now(),
         finished=lambda: clock.now() >= seconds,
         found=lambda schedule, found_by: None,
-        bounded=lambda joules, proven: True,
+        bounded=bounded,
         classed=lambda joules, reruns: None,
         threads=1,
         seed=0,
@@ -157,3 +173,17 @@ def test_a_class_whose_gap_does_not_close_leaves_its_time_to_others(
     monkeypatch.setattr(Stalling, "shares", shares)
     assert not search._solve_as_a_whole(rounds)
     assert least <= Stalling.listened <= most
+
+
+def test_copies_in_whole_numbers_raise_the_bound_where_fractions_of_them_were_cheap() -> None:
+    step, bounds = dear_storage(1, layers=6), list[float]()
+    budget = budget_between(minimum_ram_bytes(step).bytes, keep_everything_bytes(step), 0.05)
+    search, guide = searching(step=step, limits=Limits(ram_budget_bytes=budget), bounds=bounds)
+    copies = guide.relaxation.copies
+    search._bound_in_whole_numbers(guide, None, 0.5, copies)
+    assert search.best.trace is not None
+    plan_joules = search.best.trace.joules - step.compute_joules
+    assert guide.overhead_joules * 1.01 < max(bounds) <= plan_joules * (1.0 + 1e-9)
+    bounds.clear()
+    assert search._bound_in_whole_numbers(guide, None, 0.5, ()) is guide, "nothing is asked to be whole"
+    assert not bounds
