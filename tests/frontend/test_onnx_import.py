@@ -30,7 +30,7 @@ from poet.errors import ModelError, UnsupportedOperator
 from poet.frontend.onnx.importer import ImportedModel, load_onnx, load_onnx_structure, strip_weights
 from poet.frontend.onnx.module import state_names
 
-QUICK_DYNAMO = {("resnet18", True), ("gpt", True)}
+QUICK_DYNAMO = {("gpt", True)}
 """The dynamo exporter takes seconds for a net: all others are left to the slow tests."""
 
 EXPORTS = [

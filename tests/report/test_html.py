@@ -163,6 +163,7 @@ def test_without_a_record_there_is_no_such_section() -> None:
     assert "How the search went" not in text
 
 
+@pytest.mark.slow
 def test_a_flat_search_is_drawn_on_plain_axes() -> None:
     """Where plan and bound are at running every op once there is nothing to be logarithmic about."""
     plan = mixed_plan()
@@ -417,6 +418,7 @@ def test_a_kind_of_op_keeps_the_digits_of_its_name(op: str, kind: str) -> None:
     assert kind_of(op) == kind
 
 
+@pytest.mark.slow
 def test_a_sweep_that_finds_nothing_has_a_page(swept: WhatIf) -> None:
     chosen = [index for index, point in enumerate(swept.points) if point.plan is None]
     nothing = dataclasses.replace(

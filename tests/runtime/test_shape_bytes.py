@@ -117,6 +117,7 @@ def test_what_other_shapes_take_is_foreseen() -> None:
         assert foreseen.fits_kept == (foreseen.kept_bytes <= foreseen.within_bytes)
 
 
+@pytest.mark.slow
 def test_the_largest_size_has_a_step_and_the_next_one_has_none() -> None:
     plan = planned().plan
     found = ShapePlanner().largest(plan, dim=1)

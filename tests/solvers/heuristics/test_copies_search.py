@@ -116,6 +116,7 @@ def test_sets_by_size_come_first_and_are_better_than_many_tries_from_a_bad_start
     assert any(isinstance(step, PageOut) and step.tensor not in made for step in by_size[-1])
 
 
+@pytest.mark.slow
 def test_a_large_step_begins_with_it_where_a_plan_takes_many_times_what_ops_alone_do() -> None:
     """Neither where it takes less, nor where the tuning has it off."""
     dear, as_large = dear_storage(1), DEFAULT.having("search.large_ops", 1)

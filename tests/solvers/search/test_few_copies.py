@@ -117,6 +117,7 @@ def test_where_page_outs_take_little_or_may_not_be_there_is_no_turn() -> None:
         assert not standing.recorder.record().phases
 
 
+@pytest.mark.slow
 def test_it_is_off_where_the_tuning_says_so() -> None:
     problem = dear_storage(1, layers=5)
     limits = tight(problem)

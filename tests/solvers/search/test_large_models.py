@@ -8,6 +8,7 @@ from typing import Any, Self
 
 import numpy as np
 import pytest
+from helpers.pace import with_slow
 from helpers.random_problems import dear_storage, training_like
 
 from poet.clock import WorkClock
@@ -90,21 +91,24 @@ def own_slots(search: _LargeSearch) -> int:
     return sum(map(len, merged(reruns_of(search.planned, search.best.schedule)).values()))
 
 
-def test_a_model_that_memory_has_no_room_for_is_offered_shorter_chains() -> None:
+@pytest.mark.parametrize("share", with_slow([0.0, 0.5, 1.0], {0.0, 1.0}))
+def test_a_model_that_memory_has_no_room_for_is_offered_shorter_chains(share: float) -> None:
     search, guide = searching()
     most, own = slots(search._rounds(guide, LONG)), own_slots(search)
     assert 0 < own < most - 1
-    for few in (most - 1, (own + most) // 2, own):
-        search, guide = searching(DEFAULT.having("large.most_reruns", few))
-        assert own <= slots(search._rounds(guide, LONG)) <= few
+    few = own + int(share * (most - 1 - own))
+    search, guide = searching(DEFAULT.having("large.most_reruns", few))
+    assert own <= slots(search._rounds(guide, LONG)) <= few
 
 
+@pytest.mark.slow
 def test_none_is_built_where_the_plans_own_reruns_are_too_many() -> None:
     own = own_slots(searching()[0])
     search, guide = searching(DEFAULT.having("large.most_reruns", own - 1))
     assert search._rounds(guide, LONG) is None
 
 
+@pytest.mark.slow
 def test_what_the_last_model_took_tells_how_large_the_next_may_be() -> None:
     search, guide = searching()
     most, ops = slots(search._rounds(guide, LONG)), len(STEP.ops)
