@@ -146,7 +146,7 @@ class FewCopiesTuning(Checked):
     sizeable_share: float = tuned(0.25, off=0.0)
     restart_share: float = tuned(0.15, off=0.0)
     most_seconds: float = 60.0
-    fewest_ops: int = 50
+    fewest_ops: int = 64
     overhead_share: float = 0.25
     written_share: float = 0.25
     open_share: float = 0.02
