@@ -30,6 +30,8 @@ class LargeTuning(Checked):
         bound_share: of the time left, for each relaxation: there are several, and plans need the rest.
         copies_share: of the time left, for a relaxation in which copies alone are whole: where it decides, it
             takes seconds. Off: there is none.
+        fractions_share: of a linear program's bound, that fractions of copies must take for that: where they
+            take less, whole ones would hardly raise it.
         class_share: of the time left, for a class's program as a whole: half, as larger classes follow.
         patience_share: of the time left, without a better bound or plan, after which a bound in whole numbers
             is given up, which leaves its time to plans. Off: it has all of its share.
@@ -62,6 +64,7 @@ class LargeTuning(Checked):
     quick_share: float = 0.15
     bound_share: float = 0.25
     copies_share: float = tuned(0.1, off=0.0)
+    fractions_share: float = 0.01
     class_share: float = 0.5
     patience_share: float = tuned(0.1, off=1.0)
     class_patience_share: float = tuned(0.3, off=1.0)

@@ -90,10 +90,11 @@ class Matrix:
         chosen[list(columns)] = True
         return replace(self, integer=self.integer & chosen)
 
-    def is_whole(self, values: Numbers | Sequence[float]) -> bool:
-        """Whether ``values`` are 0 or 1 where an engine must choose, within its tolerance."""
-        chosen = np.asarray(values)[self.integer]
-        return bool((np.abs(chosen - np.round(chosen)) <= _INTEGER_TOLERANCE).all())
+    def fractional_joules(self, values: Numbers | Sequence[float]) -> float:
+        """What ``values`` of columns cost that are not 0 or 1 though an engine must choose."""
+        some = np.where(self.integer, values, 0.0)
+        fractional = np.abs(some - np.round(some)) > _INTEGER_TOLERANCE
+        return float(self.costs[fractional] @ some[fractional])
 
     def is_kept_by(self, values: Numbers | Sequence[float], tolerance: float) -> bool:
         """Whether ``values``, rounded where columns are whole, keep every row.

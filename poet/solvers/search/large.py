@@ -311,14 +311,15 @@ class _LargeSearch:
     ) -> Bound:
         """Solve the relaxation in whole numbers, for bounds and plans; ``guide`` with its solution.
 
-        ``columns``: which are whole, if not all; nothing is done where ``guide`` has them so already.
+        ``columns``: which are whole, if not all; nothing is done where ``guide`` has them so, or nearly so.
         """
         fixed, matrix = guide.relaxation.fixed_joules, guide.relaxation.program.matrix()
+        tuning, values = self.tuning.large, guide.answer.values
         if columns is not None:
             matrix = matrix.whole_in(columns)
-            if guide.answer.values is None or matrix.is_whole(guide.answer.values):
+            least_joules = tuning.fractions_share * guide.overhead_joules
+            if values is None or matrix.fractional_joules(values) <= least_joules:
                 return guide
-        tuning = self.tuning.large
         patience, heard = self._share(tuning.patience_share), (self.conduct.clock.now(), -math.inf)
         with HighsProcess(self.tuning, self.conduct.clock) as child:
             child.begin(matrix, self._share(share))
