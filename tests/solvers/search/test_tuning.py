@@ -47,6 +47,7 @@ NO_TUNING = {
     "engines/highs.py:TOLERANCE",
     "engines/highs_process.py:_MARGIN",
     "engines/linear.py:_ROUNDING",
+    "engines/matrix.py:_INTEGER_TOLERANCE",
     "engines/matrix.py:_WHOLE_SHARE",
     "event_model/emit.py:_ENGINE_TOLERANCE",
     "event_model/knapsack_cuts.py:_EXACT",
