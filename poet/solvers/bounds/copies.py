@@ -109,7 +109,8 @@ def copies_bounds(
             if found > joules:
                 joules, proven = found, search.proven
             reruns = {} if more else search.reruns()
-            yield CopiesBound(joules, program.of.followed_bytes, not more, reruns, proven)
+            ended = not more or joules >= below_joules
+            yield CopiesBound(joules, program.of.followed_bytes, ended, reruns, proven)
             turns.tell(found, more=more, leading_joules=joules, below_joules=below_joules)
 
 

@@ -152,7 +152,7 @@ class ListSearch:
 
     def _list_sets(self) -> None:
         """All sets of copies that are below in page-outs; copies that would make it too many are free."""
-        paged = [one.page_out for one in self.of.residents.values() if one.page_out is not None]
+        paged = [one.away_joules for one in self.of.residents.values() if one.away_joules is not None]
         self.lists_all = not paged and len(self.dear) <= 62
         self.step_joules = 0.0
         able_joules = self.below - self.bound_joules

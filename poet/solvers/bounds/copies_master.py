@@ -97,7 +97,7 @@ class MasterSearch:
         self.listed = [
             c
             for c, one in of.residents.items()
-            if one.page_out is not None and one.bytes >= large and one.page_out < below_joules
+            if one.away_joules is not None and one.bytes >= large and one.away_joules < below_joules
         ]
         self._joules = self._columns_of_copies()
         sets = [program.sets_at(number) for number in range(of.end + 1) if number not in program.passed]
@@ -149,9 +149,11 @@ class MasterSearch:
             for place, content in enumerate(of.followed)
             if math.isfinite(of.page_in[place]) and of.page_out[place] > 0.0
         }
-        listed = {c: of.residents[c].page_out or 0.0 for c in self.listed}
+        listed = {c: of.residents[c].away_joules or 0.0 for c in self.listed}
         rest = [
-            one.page_out for c, one in of.residents.items() if one.page_out is not None and c not in listed
+            one.away_joules
+            for c, one in of.residents.items()
+            if one.away_joules is not None and c not in listed
         ]
         step, steps = 0.0, 0
         if rest:
@@ -222,7 +224,7 @@ class MasterSearch:
         """Of the column ``able``: it can be 1 where residents' page-outs take so many steps of the list."""
         unit = steps * self.step_joules * (1.0 - ROUNDING)
         own = sorted((c for c in self._joules if c < 0), reverse=True)
-        joules = {place[c]: self.of.residents[c].page_out or 0.0 for c in self.listed}
+        joules = {place[c]: self.of.residents[c].away_joules or 0.0 for c in self.listed}
         joules |= {place[c]: self._own_step_joules for c in own[:-1]}
         joules |= {place[c]: self.below + self._own_step_joules for c in own[-1:]}  # or more
         factors = (math.floor(-_STEP_UNITS * some / unit) for some in joules.values())

@@ -19,7 +19,7 @@ class Run:
     """A first run or a rerun, and which contents it needs, makes and updates, as bits.
 
     ``beside_bytes``: its outputs, its workspace, and what it reads that is not followed; the latter is
-    ``small``.
+    ``small``, with the residents in whose place it may be.
     """
 
     task: int
@@ -89,6 +89,7 @@ class Followed:
                 self.page_out[last] = home.stored_joules
         self.residents = residents(instance, self.number.keys())
         self.residents |= substitutes(instance, self.number.keys(), self.residents)
+        self._in_place_of = {c: number for number, one in self.residents.items() for c in one.stands_for}
         self.first = [self._run(instance, task.number, again=False) for task in instance.tasks]
         runs = (self._run(instance, number, again=True) for number in sorted(worth))
         self.again = [run for run in runs if run.makes]
@@ -195,13 +196,17 @@ class Followed:
             makes=self.bits_of(task.outputs),
             updates=0 if again else self.bits_of(task.updated),
             beside_bytes=task.workspace_bytes + sum(instance.contents[c].bytes for c in beside),
-            small=tuple(beside - set(task.outputs)),
+            small=tuple((beside - set(task.outputs)) | self._in_place(reads)),
             joules=task.cost.joules,
             last_stage=task.last_rerun_stage,
         )
 
+    def _in_place(self, reads: Iterable[int]) -> set[int]:
+        """Residents in whose place something of ``reads`` may be."""
+        return {self._in_place_of[c] for c in reads if c in self._in_place_of}
+
     def by_content(self, copies: Collection[int]) -> frozenset[int] | None:
-        """Copies among which a resident stands for all contents of a tensor, with each of those.
+        """Copies among which a resident stands for several contents, with each of those.
 
         ``None``: what no op updates is among the residents. It takes a page-in that it is not in RAM, which
         is no copy where it is followed.
@@ -209,12 +214,17 @@ class Followed:
         some = self._unfollowed
         if any(copy in some and len(some[copy].contents) == 1 for copy in copies):
             return None
-        return frozenset(one for copy in copies for one in (some[copy].contents if copy in some else (copy,)))
+        return frozenset(one for copy in copies for one in self._stands_for(copy))
 
     def by_resident(self, copies: Iterable[int]) -> frozenset[int]:
         """Copies by content, with the resident in place of those that it stands for."""
-        stands = {one: first for first, home in self._unfollowed.items() for one in home.contents}
+        stands = {one: number for number in self.residents for one in self._stands_for(number)}
         return frozenset(stands.get(copy, copy) for copy in copies)
+
+    def _stands_for(self, copy: int) -> tuple[int, ...]:
+        if copy in self._unfollowed:
+            return self._unfollowed[copy].contents
+        return (copy, *self.residents[copy].stands_for) if copy in self.residents else (copy,)
 
     def _key(self, instance: Instance, content: int) -> int:
         """What stands for a content that is not followed among the residents."""

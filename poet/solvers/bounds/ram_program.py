@@ -172,7 +172,7 @@ class RamProgram:
         """
         if (number, steps) not in self._unlisted:
             there = [one for c, one in self._there[number].items() if c not in self.listed]
-            pageable = tuple((one.bytes, one.page_out) for one in there if one.page_out is not None)
+            pageable = tuple((one.bytes, one.away_joules) for one in there if one.away_joules is not None)
             whole = steps is None
             key = pageable, whole
             if key not in self._freed:

@@ -59,14 +59,17 @@ class Resident:
     Attributes:
         bytes: that it takes.
         birth, last: it is in RAM in the stages after ``birth`` up to ``last``.
-        page_out: joules; ``None``: it can be paged in no plan. Where a tensor's home is chosen: the least
-            joules with which one of its contents may leave RAM.
+        away_joules: of a page-out and of the page-in that brings it back, as something needs it at last;
+            ``None``: it can be paged in no plan. Where a tensor's home is chosen: the least joules with which
+            one of its contents may leave RAM.
+        stands_for: other contents, one of which may be there in its place; what frees it is a copy of any.
     """
 
     bytes: int
     birth: int
     last: int
-    page_out: float | None
+    away_joules: float | None
+    stands_for: tuple[int, ...] = ()
 
 
 def residents(instance: Instance, followed: Collection[int] = ()) -> dict[int, Resident]:
@@ -77,7 +80,7 @@ def residents(instance: Instance, followed: Collection[int] = ()) -> dict[int, R
     """
     worth, last, found = worth_rerunning(instance), _last_needs(instance), dict[int, Resident]()
     for first, home in homes(instance).items():
-        left = [page_out_joules(instance.contents[content]) for content in home.contents[:-1]]
+        left = [_left_joules(instance, instance.contents[content]) for content in home.contents[:-1]]
         joules = min(home.stored_joules, *left, math.inf)
         if first not in followed and joules > 0.0:
             found[first] = Resident(instance.contents[first].bytes, -1, len(instance.tasks), joules)
@@ -89,19 +92,27 @@ def residents(instance: Instance, followed: Collection[int] = ()) -> dict[int, R
         since = content.birth
         if content.producer in worth:
             since = max(since, instance.tasks[content.producer or 0].last_rerun_stage)
-        page_out = _paged_joules(content)
-        if page_out != 0.0 and since < last[content.number]:
-            found[content.number] = Resident(content.bytes, since, last[content.number], page_out)
+        away_joules = _away_joules(content)
+        if away_joules != 0.0 and since < last[content.number]:
+            found[content.number] = Resident(content.bytes, since, last[content.number], away_joules)
     return found
+
+
+def _left_joules(instance: Instance, content: Content) -> float:
+    """Of a version that an update ends: of its page-out, and of its page-in where that update reads it."""
+    returns = content.death < len(instance.tasks) and content.number in instance.tasks[content.death].reads
+    page_in_joules = content.page_in.joules if returns and content.page_in is not None else 0.0
+    return page_out_joules(content) + page_in_joules
 
 
 def substitutes(
     instance: Instance, followed: Collection[int], there: Mapping[int, Resident]
 ) -> dict[int, Resident]:
-    """By content, residents besides ``there``: what a rerun makes of a resident that nothing else needs.
+    """By content, those of ``there`` that stay longer: what a rerun makes of them alone is needed at last.
 
     Where the loss is to be there at the end, either it stays or the targets do, of which it is made again: in
-    the stages in which the targets are not counted, the smaller of both takes its bytes, unless one is paged.
+    the stages in which the targets are not read any more one of both is in RAM, unless one is paged. They
+    are one resident, since a plan that pages the targets has both for one price.
     """
     last, found, used = _last_needs(instance), dict[int, Resident](), set[int]()
     worth, contents = worth_rerunning(instance), instance.contents
@@ -120,11 +131,11 @@ def substitutes(
             is_open = contents[source].producer in worth or contents[source].home is not None
             if own is None or source in used or is_open:
                 continue
-            since = max(content.birth, own.last)
-            prices = [price for price in (own.page_out, _paged_joules(content)) if price is not None]
-            if since < until and 0.0 not in prices:
-                least = min(content.bytes, own.bytes)
-                found[number] = Resident(least, since, until, min(prices, default=None))
+            prices = [price for price in (own.away_joules, _away_joules(content)) if price is not None]
+            in_time = content.birth <= own.last < until
+            if in_time and content.bytes >= own.bytes and 0.0 not in prices:
+                least_joules = min(prices, default=None)
+                found[source] = Resident(own.bytes, own.birth, until, least_joules, (number,))
                 used.add(source)
                 break
     return found
@@ -145,17 +156,19 @@ def _is_stored(content: Content) -> bool:
     return content.ends_stored or content.starts_stored or appears
 
 
-def _paged_joules(content: Content) -> float | None:
-    """Of its page-out; ``None``: it can be paged in no plan."""
-    is_pageable = content.page_in is not None and content.page_out is not None
-    return page_out_joules(content) if is_pageable else None
+def _away_joules(content: Content) -> float | None:
+    """Of its page-out and of a page-in; 0 where that writes nothing; ``None``: it can be paged in no plan."""
+    if content.page_in is None or content.page_out is None:
+        return None
+    page_out = page_out_joules(content)
+    return page_out + content.page_in.joules if page_out > 0.0 else 0.0
 
 
 def too_dear(instance: Instance, below_joules: float) -> frozenset[int]:
     """Contents that stay in RAM from birth to their last read, in every plan of less overhead than this.
 
-    Nothing makes them again, and a page-out alone takes ``below_joules`` or more. What a rerun may read
-    after the last first run that does is not among them.
+    Nothing makes them again, and a page-out and a page-in take ``below_joules`` or more. What a rerun may
+    read after the last first run that does is not among them.
     """
     last_use = last_use_stages(instance, worth_rerunning(instance))
     return with_homes(
@@ -163,7 +176,7 @@ def too_dear(instance: Instance, below_joules: float) -> frozenset[int]:
         (
             number
             for number, one in residents(instance).items()
-            if (one.page_out is None or one.page_out >= below_joules)
+            if (one.away_joules is None or one.away_joules >= below_joules)
             and one.birth == instance.contents[number].birth
             and one.last >= min(last_use[number], instance.contents[number].death)
         ),

@@ -34,10 +34,10 @@ class Case:
         self.program = RamProgram(
             of, most_joules=most_joules, most_arcs=10**6, parts=tuning.parts, finished=lambda: False
         )
-        listed = [c for c, one in of.residents.items() if one.page_out is not None and one.bytes >= 3]
+        listed = [c for c, one in of.residents.items() if one.away_joules is not None and one.bytes >= 3]
         self.program.count_in_steps(1.0, STEPS, listed)
         followed = {c.number: of.page_out[n] for n, c in enumerate(of.followed) if of.page_out[n] > 0.0}
-        leave = {c: of.residents[c].page_out or 0.0 for c in listed}
+        leave = {c: of.residents[c].away_joules or 0.0 for c in listed}
         self.joules = followed | leave | {-1 - n: 1.0 for n in range(STEPS)}
 
     def column(self, copies: set[int]) -> Paid:
