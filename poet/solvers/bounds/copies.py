@@ -1,8 +1,8 @@
 """Which contents get a copy in storage: a search over sets S of copies, each with an exact program over RAM.
 
 `poet.solvers.bounds.ram_program` gives D(F), the least joules of a step beside the page-outs of F. A schedule
-that pages in the contents of S takes at least out(S) + D(S), out(S) being their page-outs, and D(S) >= D(F)
-for each F that S lies in. So with every F whose D is known, each S has a lower bound; the least of them over
+that pages in the contents of S takes at least out(S) + D(S), out(S) being their page-outs and what else is
+certain of them (see there), and D(S) >= D(F) for each F that S lies in. So with every F whose D is known, each S has a lower bound; the least of them over
 all S bounds every schedule, and is exact once it belongs to an S whose own D is known (a cutting plane method
 like that of Benders 1962).
 

@@ -13,8 +13,9 @@ in a stage is a knapsack; the rest takes RAM all the time. A column says how man
 that is looked for spends the joules at which costs are capped, so sets that fit beside less are not listed.
 
 So out(S) + D(S) is at most the overhead of a schedule that pages in the contents of S and no others, out(S)
-being the joules of their page-outs, whatever else the schedule does; and D(S) >= D(F) for S within F, since
-F allows more. Costs are rounded down to whole units, which only lowers D.
+being the joules of their page-outs, and of a page-in of each resident among them, which D does not count:
+nothing else brings it back to the run that reads it. And D(S) >= D(F) for S within F, since F allows more.
+Costs are rounded down to whole units, which only lowers D.
 
 Of a tensor whose home is chosen, the last content in F says that it may be at home in storage (see
 `poet.solvers.bounds.residents.Home`): else it must be in RAM at both ends.
