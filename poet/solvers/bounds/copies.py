@@ -2,9 +2,9 @@
 
 `poet.solvers.bounds.ram_program` gives D(F), the least joules of a step beside the page-outs of F. A schedule
 that pages in the contents of S takes at least out(S) + D(S), out(S) being their page-outs and what else is
-certain of them (see there), and D(S) >= D(F) for each F that S lies in. So with every F whose D is known, each S has a lower bound; the least of them over
-all S bounds every schedule, and is exact once it belongs to an S whose own D is known (a cutting plane method
-like that of Benders 1962).
+certain of them (see there), and D(S) >= D(F) for each F that S lies in. So with every F whose D is known,
+each S has a lower bound; the least of them over all S bounds every schedule, and is exact once it belongs to
+an S whose own D is known (a cutting plane method like that of Benders 1962).
 
 - All S are listed where they are few enough (`poet.solvers.bounds.copies_list`); where the list cannot tell
   all copies apart, a master program goes on from what it knows (`poet.solvers.bounds.copies_master`).
