@@ -139,6 +139,7 @@ def test_running_trains_pages_and_saves(folder: Path, plan: Path) -> None:
     assert again.startswith("epoch 3: loss")  # it goes on
 
 
+@pytest.mark.slow
 def test_running_validates_keeps_the_best_and_ends_early(folder: Path, plan: Path) -> None:
     data, best = ("--data", folder / "data.npz", "--page-file", folder / "pages"), folder / "best.safetensors"
     asked = ("--validate", folder / "data.npz", "--metric", "accuracy", "--metric", "top-5", "--best", best)

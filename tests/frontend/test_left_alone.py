@@ -111,6 +111,7 @@ def test_weights_that_hooks_put_together_stay_real_and_are_verified(tmp_path: Pa
     assert verify(tmp_path / "plan.poet", module=module, steps=2).exact
 
 
+@pytest.mark.slow
 def test_distributions_are_planned_as_they_are_and_checked_in_plain_torch(tmp_path: Path) -> None:
     checks = torch.distributions.Distribution._validate_args
     module, inputs = _Gaussian(), (torch.randn(3, 4), torch.randn(3, 1))

@@ -119,6 +119,7 @@ def test_running_statistics_are_updated_as_by_torch(name: str, exporter: str) ->
         assert torch.equal(buffer, expected[key]), key
 
 
+@pytest.mark.slow
 def test_evaluation_mode_keeps_running_statistics() -> None:
     model = _load("resnet18", "dynamo", False)
     model.module.eval()

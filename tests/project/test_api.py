@@ -108,6 +108,7 @@ def _records(item: object, seen: set[int]) -> Iterator[object]:
             yield from _records(part, seen)
 
 
+@pytest.mark.slow
 def test_an_onnx_file_is_planned_with_its_dimensions_bound(tmp_path: Path) -> None:
     export(NET.build(), NET.inputs(4), tmp_path / "net.onnx", exporter="dynamo", training=True)
     planned = poet.plan(

@@ -149,6 +149,7 @@ def test_with_another_number_of_threads_kernels_keep_their_own_times() -> None:
     assert api.measured_on_host(before).step.kernels is before.step.kernels
 
 
+@pytest.mark.slow
 def test_unmeasured_ops_stay_so() -> None:
     before = prepared()
     bare = replace(before, step=replace(before.step, kernels=untimed(before.step)))

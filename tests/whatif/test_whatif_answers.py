@@ -112,6 +112,7 @@ def test_every_question_asked_is_answered_and_numbers_are_those_of_the_points() 
         assert all(0 <= index < len(result.points) for index in answer.points)
 
 
+@pytest.mark.slow
 def test_an_energy_budget_per_step_picks_the_best_plan_within_it() -> None:
     every = sorted(plan.joules for plan in _transformer().plans)
     duty = dataclasses.replace(DUTY, energy_budget=grid.energy_budget(f"{every[0] * 0.5}J/step"))

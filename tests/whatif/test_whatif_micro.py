@@ -144,6 +144,7 @@ def test_plans_whose_whole_step_is_in_time_are_used_however_they_share_it() -> N
     assert (late.joules, late.plans) == (None, ())
 
 
+@pytest.mark.slow
 def test_the_page_doubts_no_schedule_of_a_step_that_is_optimal() -> None:
     setting, point, plan = _in_pieces(_swept())
     trace = simulate(setting.problem, plan.schedule)

@@ -7,6 +7,7 @@ import functools
 import itertools
 import math
 import random
+from collections.abc import Sequence
 from itertools import pairwise
 
 import pytest
@@ -191,7 +192,7 @@ def test_with_fewer_sets_and_columns_no_bound_is_above_the_optimum(field: str, v
     check(range(200, 225), EACH_SIZE.having(f"copies.{field}", value))
 
 
-@few_or_many("seeds", range(400, 420), range(2400, 2600))
+@few_or_many("seeds", range(400, 410), range(2400, 2600))
 def test_where_all_of_a_size_are_too_many_those_that_live_shortly_are_followed(seeds: range) -> None:
     """No bound is above the optimum by it, and some are above what whole sizes alone tell."""
     higher = 0
@@ -281,39 +282,37 @@ def _with_any_loss(seed: int) -> tuple[Problem, Limits]:
     """The same step with other sizes, costs and RAM: targets may leave early or late, or the loss may."""
     draw, (problem, _) = random.Random(seed), _with_a_loss()
     page_in, page_out = Transfer(0.1, draw.choice([0.05, 1.0])), Transfer(3.0, draw.choice([3.0, 6.0, 20.0]))
+    targets = draw.randint(1, 3)
+    sizes = {"x": draw.randint(5, 8), "w": draw.randint(1, 4), "targets": targets}
+    sizes |= {name: draw.randint(6, 9) for name in ("a", "b")} | {"predictions": draw.randint(1, 3)}
+    sizes |= {"loss": draw.choice([targets, draw.randint(1, 3)]), "g": draw.randint(1, 3)}
+    sizes |= {name: draw.randint(6, 9) for name in ("c", "d")}
     tensors = tuple(
-        dataclasses.replace(
-            tensor,
-            bytes=draw.randint(5, 9) if tensor.bytes > 4 else draw.randint(1, 3),
-            page_in=page_in,
-            page_out=page_out,
-        )
+        dataclasses.replace(tensor, bytes=sizes[tensor.name], page_in=page_in, page_out=page_out)
         for tensor in problem.tensors
     )
-    problem = dataclasses.replace(problem, tensors=tensors)
+    joules = {"second": draw.choice([0.2, 1.0])}
+    ops = tuple(dataclasses.replace(op, joules=joules.get(op.name, op.joules)) for op in problem.ops)
+    problem = dataclasses.replace(problem, tensors=tensors, ops=ops)
     least, most = minimum_ram_bytes(problem).bytes, keep_everything_bytes(problem)
     return problem, Limits(ram_budget_bytes=draw.randint(least, max(least, most - 1)))
 
 
-@few_or_many("seeds", range(12), range(100, 300))
-def test_where_a_loss_is_needed_no_bound_is_above_the_optimum(seeds: range) -> None:
+@few_or_many("seeds", (34, 45), range(100, 180))
+def test_where_a_loss_is_needed_no_bound_is_above_the_optimum(seeds: Sequence[int]) -> None:
     """Whichever of the two is paged is paid for once, and what an op reads in its place counts once."""
     checked = 0
-    for seed, tuning in itertools.product(
-        seeds, (EACH_SIZE, MASTER, MASTER.having("copies.alike_factor", 2.0))
-    ):
+    for seed in seeds:
         problem, limits = _with_any_loss(seed)
         best = least_joules(problem, limits)
         assert best is not None
         overhead = simulate(problem, best, limits).joules - problem.compute_joules
-        if overhead <= TOLERANCE:
-            continue
-        for below in (3.0 * overhead, 1.05 * overhead):
-            found = bounds(instance_of(problem, limits, tuning=tuning), below)
-            assert max(b.overhead_joules for b in found) <= overhead + TOLERANCE * problem.compute_joules, (
-                seed
-            )
-            checked += 1
+        for tuning in (EACH_SIZE, MASTER, MASTER.having("copies.alike_factor", 2.0)):
+            instance = instance_of(problem, limits, tuning=tuning)
+            for below in (3.0 * overhead, 1.05 * overhead):
+                joules = [bound.overhead_joules for bound in bounds(instance, below)]
+                assert max(joules, default=0.0) <= overhead + TOLERANCE * problem.compute_joules, seed
+                checked += bool(joules)
     assert checked
 
 

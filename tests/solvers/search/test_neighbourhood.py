@@ -108,6 +108,7 @@ def test_a_training_step_gets_cheaper() -> None:
     assert after - problem.compute_joules < 0.98 * (before - problem.compute_joules)
 
 
+@pytest.mark.slow
 def test_a_plan_from_nothing() -> None:
     problem = training_like(8, seed=2, momentum=True)
     limits = tight(problem, 0.15)
