@@ -193,11 +193,12 @@ class CopiesTuning(Checked):
             than a whole size, in rounds that would take as long; where the size before took more, up to
             `short_factor` as many, and `part_factor` as many when such a search is over. Off: no size is
             followed in part.
+        most_quick_arcs: up to which all of a size is followed at once; above, first what the cheapest step so
+            far has no room for. Off: all of a size comes first, always.
+        room_factor: of the transitions before, up to which as much of that is followed as can be: what has no
+            room elsewhere may be another content by then. Off: nothing is followed for that reason.
         short_factor: see there: else a net of few large contents would stop at its second size.
         part_factor: see there: what is quick comes first. Off: nothing follows.
-        built_upon_share: of the dearest content that a cheapest step builds upon without following it, from
-            which on others are followed with it: all at once would be too many, and some would not matter
-            once the dear ones are followed. Off: none is.
         pass_share: of the time left, that one look at all transitions of a program in all columns may take: a
             round of a search has some twenty, and a program of one round tells little.
         most_sets: of copies that are listed: 24 bytes each, and each round looks at all.
@@ -243,16 +244,22 @@ class CopiesTuning(Checked):
         promise_share: of the joules open between plan and best bound, that the pace must promise to close
             by then: less, and other parts have the better chances.
         most_seconds: of either, where there is much time or no limit: other parts are to have a turn.
+        settled_seconds: after which the cheapest step that a search knows is worth a plan that writes what it
+            writes, if it is still that: dearer ones take their turn soon after one another.
+        planning_share: of a turn, that such plans may have taken before another one.
+        anew_share: of a plan's overhead, by which a better one must be below it for the search to begin anew:
+            it counts small page-outs in steps of what it is asked for. Off: it goes on.
         compile_seconds: with fewer left, nothing is looked at where the loops are yet to be compiled, once on
             each machine: that takes about as long, and is not interrupted.
         arc_seconds: that a transition counts in each column where work is counted, about what it takes.
     """
 
     most_arcs: int = tuned(12_000_000, off=0)
+    most_quick_arcs: int = tuned(400_000, off=1 << 40)
+    room_factor: float = tuned(2.0, off=0.0)
     most_short_arcs: int = tuned(4_000_000, off=0)
     short_factor: float = 2.0
     part_factor: float = tuned(3.0, off=1.0)
-    built_upon_share: float = tuned(0.3, off=0.0)
     pass_share: float = 0.02
     most_sets: int = 2_000_000
     most_residents: int = tuned(16, off=0)
@@ -278,5 +285,8 @@ class CopiesTuning(Checked):
     promising_share: float = tuned(0.7, off=0.0)
     promise_share: float = 0.1
     most_seconds: float = 60.0
+    settled_seconds: float = 1.0
+    planning_share: float = 0.3
+    anew_share: float = tuned(0.05, off=1.0)
     compile_seconds: float = 5.0
     arc_seconds: float = 1e-9

@@ -26,6 +26,7 @@ from poet.solvers.bounds.copies_list import ListSearch
 from poet.solvers.bounds.copies_master import MasterSearch
 from poet.solvers.bounds.followed import Followed
 from poet.solvers.bounds.pace import Pace
+from poet.solvers.bounds.ram_paths import CheapestStep
 from poet.solvers.bounds.ram_program import RamProgram, Stopped
 from poet.solvers.bounds.ram_stages import are_compiled
 from poet.solvers.engines.small_programs import SmallPrograms
@@ -41,15 +42,15 @@ class CopiesBound:
         overhead_joules: no schedule takes less, above running every op once; at most what was asked for.
         followed_bytes: of the smallest content that is followed.
         ended: the search that follows these is over, and its bound is the least of what it can tell.
-        reruns: of a search that is over: per stage, those of its cheapest step; empty where that is not below
-            what was asked for.
+        step: the cheapest that the search knows, where that is another than before or the search is over;
+            ``None`` where it is not below what was asked for.
         proven: by sums of our own; else an engine's word on a master program.
     """
 
     overhead_joules: float
     followed_bytes: int
     ended: bool
-    reruns: dict[int, tuple[int, ...]]
+    step: CheapestStep | None = None
     proven: bool = True
 
 
@@ -82,7 +83,7 @@ def copies_bounds(
     if seconds_left() < tuning.compile_seconds and not are_compiled():
         return
     if Followed(instance, 0, budget).fixed_joules >= below_joules:
-        yield CopiesBound(below_joules, 0, True, {})
+        yield CopiesBound(below_joules, 0, True)
         return
     joules, proven = 0.0, True
     with contextlib.suppress(Stopped), SmallPrograms(clock, instance.tuning.engines) as programs:
@@ -94,10 +95,11 @@ def copies_bounds(
                 below = program.most_joules
                 level = _Level(
                     program,
-                    _searches(instance, program, below, search, levels.anew, programs, seconds_left),
+                    _searches(instance, program, below, search, programs, seconds_left),
                 )
                 yield level
                 search = level.search
+                levels.step = search.cheapest()
 
         turns = _Turns(opened(), tuning, clock)
         while joules < below_joules and (level := turns.next()) is not None:
@@ -108,9 +110,9 @@ def copies_bounds(
             found = min(search.bound_joules + program.of.fixed_joules, below_joules)
             if found > joules:
                 joules, proven = found, search.proven
-            reruns = {} if more else search.reruns()
+            step = level.step(is_over=not more)
             ended = not more or joules >= below_joules
-            yield CopiesBound(joules, program.of.followed_bytes, ended, reruns, proven)
+            yield CopiesBound(joules, program.of.followed_bytes, ended, step, proven)
             turns.tell(found, more=more, leading_joules=joules, below_joules=below_joules)
 
 
@@ -122,6 +124,7 @@ class _Level:
         search: the one that goes on, or the last one.
         pace: of its bound.
         joules: that bound, as it was told last.
+        least_joules: of the cheapest step that was told.
         is_over: all are.
         has_stalled: its bound hardly rose when it was looked at last.
     """
@@ -129,14 +132,22 @@ class _Level:
     def __init__(self, program: RamProgram, searches: Iterator[ListSearch | MasterSearch]) -> None:
         self.program, self._searches = program, searches
         self.search, self.pace = next(searches), Pace()
-        self.joules = 0.0
+        self.joules, self.least_joules = 0.0, math.inf
         self.is_over = self.has_stalled = False
+
+    def step(self, *, is_over: bool) -> CheapestStep | None:
+        """The cheapest that is known, unless that was told and the search goes on."""
+        if not is_over and self.search.least_joules >= self.least_joules:
+            return None
+        self.least_joules = self.search.least_joules
+        return self.search.cheapest()
 
     def go_on(self) -> None:
         """With the next search, as this one is over."""
         following = next(self._searches, None)
         self.is_over = following is None
         self.search, self.pace = following or self.search, Pace()
+        self.least_joules = math.inf
 
 
 class _Turns:
@@ -218,7 +229,6 @@ def _searches(
     program: RamProgram,
     below_joules: float,
     before: ListSearch | MasterSearch | None,
-    anew: bool,
     programs: SmallPrograms,
     seconds_left: Callable[[], float],
 ) -> Iterator[ListSearch | MasterSearch]:
@@ -229,7 +239,7 @@ def _searches(
     """
     listing = ListSearch(instance, program, below_joules, before)
     is_open = listing.bound_joules < below_joules
-    if anew or listing.lists_all or not is_open or not isinstance(before, MasterSearch):
+    if listing.lists_all or not is_open or not isinstance(before, MasterSearch):
         yield listing
     if not listing.lists_all and listing.bound_joules < below_joules:
         yield MasterSearch(

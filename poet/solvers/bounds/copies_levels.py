@@ -10,13 +10,14 @@ again come first. At last, of one size, those that live shortly, more and more o
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 from poet.solvers.bounds.followed import Followed
-from poet.solvers.bounds.ram_paths import Paid, cheapest
+from poet.solvers.bounds.overfull import overfull, to_follow
+from poet.solvers.bounds.ram_paths import CheapestStep
 from poet.solvers.bounds.ram_program import RamProgram, TooLarge
-from poet.solvers.bounds.residents import residents, too_dear, with_homes
-from poet.solvers.instance.instance import Content, Instance
+from poet.solvers.bounds.residents import too_dear, with_homes
+from poet.solvers.instance.instance import Instance
 
 
 class Levels:
@@ -31,7 +32,7 @@ class Levels:
         seconds_left: for the search; a program must take little of it.
 
     Attributes:
-        anew: the last program follows what cheap steps built upon.
+        step: the cheapest that the last program's search knows; to be set before it is asked for more.
     """
 
     def __init__(
@@ -45,7 +46,7 @@ class Levels:
         self.instance, self.budget_bytes, self.below_joules = instance, budget_bytes, below_joules
         self.finished, self.seconds_left = finished, seconds_left
         self.tuning = instance.tuning.copies
-        self.anew = False
+        self.step: CheapestStep | None = None
         self._program_now: RamProgram | None = None
         self._known = too_dear(instance, below_joules)
         self._followed = frozenset[int]()
@@ -57,24 +58,47 @@ class Levels:
             new = self._of_size(size)
             if not new:
                 continue
-            whole = self._program(self._followed | new, self.tuning.most_arcs)
+            quick_arcs = min(self.tuning.most_quick_arcs, self.tuning.most_arcs)
+            whole = self._program(self._followed | new, quick_arcs)
+            if whole is None:
+                yield from self._with_room()
+                new -= self._followed
+                whole = self._program(self._followed | new, self.tuning.most_arcs)
             if whole is None:
                 yield from self._in_part(new)
                 return
             self._take(whole)
             yield whole
-        yield from self._built_upon()  # zero bytes alone are left
+        yield from self._with_room()  # zero bytes alone are left
+
+    def _with_room(self) -> Iterator[RamProgram]:
+        """Following what the cheapest step has no room for, as long as there is something."""
+        while self.tuning.room_factor and self._program_now is not None and self.step is not None:
+            found = overfull(self.instance, self._program_now, self.step.path)
+            able = {content.number for content in self.instance.contents} - self._known - self._followed
+            found = [one._replace(contents=tuple(c for c in one.contents if c in able)) for one in found]
+            sizes = [content.bytes for content in self.instance.contents]
+            groups = to_follow(found, sizes, self._lives(able))
+            arcs = max(self.tuning.most_quick_arcs, int(self.tuning.room_factor * self._program_now.arcs))
+            program = self._with_most(groups, min(arcs, self.tuning.most_arcs))
+            if program is None and groups:
+                program = self._program(self._followed.union(groups[0]), self.tuning.most_arcs)
+            if program is None:
+                return
+            self._take(program)
+            self.step = None
+            yield program
 
     def _in_part(self, new: frozenset[int]) -> Iterator[RamProgram]:
         if not self._followed:
-            largest = self._with_most(self._by_size(new))
+            largest = self._with_most(self._by_size(new), self._most_arcs)
             if largest is not None:
                 self._take(largest)
                 yield largest
-        yield from self._built_upon()
+            yield from self._with_room()
         followed = 0
         while True:
-            shortly = self._with_most(self._by_life(new - self._followed))
+            shortly = self._with_most(self._by_life(new - self._followed), self._most_arcs)
             if shortly is not None and len(shortly.of.followed) > followed:
                 yield shortly
                 followed = len(shortly.of.followed)
@@ -82,49 +106,6 @@ class Levels:
             if more <= self._most_arcs:
                 return
             self._most_arcs = more
-
-    def _built_upon(self) -> Iterator[RamProgram]:
-        """Following what the cheapest step takes to be there, while that makes no more sets than allowed."""
-        last = None
-        while self._program_now is not None and self.tuning.built_upon_share > 0.0:
-            wanted = self._reliances(self._program_now)
-            dearest = max(wanted.values(), default=0.0)
-            first = [c for c, joules in wanted.items() if joules >= self.tuning.built_upon_share * dearest]
-            program = self._with_most([[c] for c in sorted(first, key=lambda c: (-wanted[c], c))])
-            if program is None:
-                break
-            self._take(program)
-            last = program
-        if last is not None:
-            self.anew = True
-            yield last
-            self.anew = False
-
-    def _reliances(self, program: RamProgram) -> dict[int, float]:
-        """By content that is not followed, joules of having it again for the reruns that read it."""
-        everything = Paid((1 << len(program.of.followed)) - 1, None, frozenset())
-        path = cheapest(program, everything, page_outs_too=True)
-        reruns = {} if path is None else path.reruns
-        there = dict[int, int]()  # by content, the last stage in which it is known to be in RAM
-        tasks, contents, found = self.instance.tasks, self.instance.contents, dict[int, float]()
-        able = {content.number for content in contents if content.bytes} - self._followed
-        able -= with_homes(self.instance, residents(self.instance))  # their bytes count already
-        for stage, task in enumerate([*tasks, None]):
-            for again in reruns.get(stage, ()):
-                for content in tasks[again].rerun_reads:
-                    if content in able and there.get(content, contents[content].birth) < stage:
-                        found[content] = found.get(content, 0.0) + self._joules(contents[content])
-                    there[content] = stage
-            if task is not None:
-                there.update(dict.fromkeys((*task.reads, *task.outputs), stage))
-        return {content: joules for content, joules in found.items() if joules > 0.0}
-
-    def _joules(self, content: Content) -> float:
-        """Of having it again once: it is paged in, or its producer runs."""
-        ways = [] if content.page_in is None else [content.page_in.joules]
-        if content.producer is not None:
-            ways.append(self.instance.tasks[content.producer].cost.joules)
-        return min(ways, default=0.0)
 
     def _take(self, program: RamProgram) -> None:
         """``program`` is the last one, and parts of a size may take so many times its transitions."""
@@ -148,19 +129,23 @@ class Levels:
 
     def _by_life(self, new: frozenset[int]) -> list[list[int]]:
         """By the number of stages in which they exist."""
-        of = self._following(new)
-        lives = {
+        lives = self._lives(new)
+        return [[c for c in new if lives[c] == life] for life in sorted({lives[c] for c in new})]
+
+    def _lives(self, contents: Collection[int]) -> dict[int, int]:
+        """Of each, the stages in which it exists."""
+        of = self._following(frozenset(contents))
+        return {
             content: sum(alive >> place & 1 for alive in of.alive) for content, place in of.number.items()
         }
-        return [[c for c in new if lives[c] == life] for life in sorted(set(lives.values()))]
 
-    def _with_most(self, groups: Sequence[Sequence[int]]) -> RamProgram | None:
+    def _with_most(self, groups: Sequence[Sequence[int]], most_arcs: int) -> RamProgram | None:
         """The program that follows the most of ``groups`` from the first on, by bisection; ``None``: none."""
         able, unable, best = 0, len(groups) + 1, None
         while able + 1 < unable:
             middle = (able + unable) // 2
             more = frozenset(content for group in groups[:middle] for content in group)
-            found = self._program(self._followed | more, self._most_arcs)
+            found = self._program(self._followed | more, most_arcs)
             able, unable = (able, middle) if found is None else (middle, unable)
             best = found or best
         return best

@@ -13,11 +13,13 @@ NOR flash, a plan below the best one has few copies, and all sets that small can
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from poet.solvers.bounds.copies_master import MasterSearch
 from poet.solvers.bounds.followed import bits
-from poet.solvers.bounds.ram_paths import Paid, cheapest
+from poet.solvers.bounds.ram_paths import CheapestStep, Paid, cheapest
 from poet.solvers.bounds.ram_program import ROUNDING, RamProgram
 from poet.solvers.instance.candidates import last_use_stages, worth_rerunning
 from poet.solvers.instance.instance import Instance
@@ -96,16 +98,21 @@ class ListSearch:
         self._prune()
         return True
 
-    def reruns(self) -> dict[int, tuple[int, ...]]:
-        """Per stage, those of the cheapest step that is known, if there is one."""
-        if not self._own:
-            return {}
+    @property
+    def least_joules(self) -> float:
+        """Of the sets whose own D is known, with their copies."""
+        return min(self._own.values(), default=math.inf)
+
+    def cheapest(self) -> CheapestStep | None:
+        """The cheapest step that is known, if there is one below what is looked for."""
+        if self.least_joules >= self.below:
+            return None
         mask = min(self._own, key=lambda mask: self._own[mask])
-        if self._own[mask] >= self.below:
-            return {}
         paid = Paid(self._free(mask), self._steps(mask), frozenset(self.program.listed))
         path = cheapest(self.program, paid)
-        return {} if path is None else path.reruns
+        copies = [self._number(bit) for bit in bits(mask)]
+        are_known = all(copy >= 0 for copy in copies)
+        return None if path is None else CheapestStep(path, frozenset(copies) if are_known else None)
 
     def _row(self, mask: int, rest: list[int], target: float) -> int:
         """Learn D of ``mask`` and of larger and larger sets, with more and more of ``rest``.

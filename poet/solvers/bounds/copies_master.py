@@ -32,7 +32,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from poet.solvers.bounds.ram_paths import KnownPaths, Paid, cheapest, walked
+from poet.solvers.bounds.ram_paths import CheapestStep, KnownPaths, Paid, cheapest, walked
 from poet.solvers.bounds.ram_program import ROUNDING, RamProgram
 from poet.solvers.bounds.ram_stages import Values
 from poet.solvers.engines.integers import IntegerProgram
@@ -133,13 +133,19 @@ class MasterSearch:
         self._cut_off(copies, joules)
         return True
 
-    def reruns(self) -> dict[int, tuple[int, ...]]:
-        """Per stage, those of the cheapest step that is known, if there is one."""
-        if not self._own:
-            return {}
+    @property
+    def least_joules(self) -> float:
+        """Of the sets whose own D is known, with their copies."""
+        return min(self._own.values(), default=math.inf)
+
+    def cheapest(self) -> CheapestStep | None:
+        """The cheapest step that is known, if there is one below what is looked for."""
+        if self.least_joules >= self.below:
+            return None
         copies = min(self._own, key=lambda copies: self._own[copies])
-        path = cheapest(self.program, self._column(copies)) if self._own[copies] < self.below else None
-        return {} if path is None else path.reruns
+        path = cheapest(self.program, self._column(copies))
+        contents = frozenset(c for copy in copies if copy >= 0 for c in self.of.stands_for(copy))
+        return None if path is None else CheapestStep(path, contents)
 
     def _columns_of_copies(self) -> dict[int, float]:
         """Joules of each copy by content, and of steps, below 0; sets how the program counts residents."""

@@ -54,6 +54,7 @@ class Followed:
         most_alive: at once.
         wanted: per stage, those alive that first runs from it on read, or that must end in RAM.
         residents: by content, of those that are not followed.
+        size_of: bytes of all contents, followed or not.
         homes: first and last of the followed contents of each tensor whose home is chosen, and the stage up
             to which page-ins of the first take nothing where the last has a copy.
     """
@@ -72,6 +73,7 @@ class Followed:
         ]
         self.number = {content.number: number for number, content in enumerate(self.followed)}
         self.bytes = [content.bytes for content in self.followed]
+        self.size_of = [content.bytes for content in instance.contents]
         self.page_in = [_page_in_joules(content) for content in self.followed]
         self.page_out = [page_out_joules(content) for content in self.followed]
         stored = [number for number, content in enumerate(self.followed) if content.ends_stored]
@@ -214,14 +216,15 @@ class Followed:
         some = self._unfollowed
         if any(copy in some and len(some[copy].contents) == 1 for copy in copies):
             return None
-        return frozenset(one for copy in copies for one in self._stands_for(copy))
+        return frozenset(one for copy in copies for one in self.stands_for(copy))
 
     def by_resident(self, copies: Iterable[int]) -> frozenset[int]:
         """Copies by content, with the resident in place of those that it stands for."""
-        stands = {one: number for number in self.residents for one in self._stands_for(number)}
+        stands = {one: number for number in self.residents for one in self.stands_for(number)}
         return frozenset(stands.get(copy, copy) for copy in copies)
 
-    def _stands_for(self, copy: int) -> tuple[int, ...]:
+    def stands_for(self, copy: int) -> tuple[int, ...]:
+        """The contents that a copy is of, one or the other of which may be there where it is a resident."""
         if copy in self._unfollowed:
             return self._unfollowed[copy].contents
         return (copy, *self.residents[copy].stands_for) if copy in self.residents else (copy,)

@@ -24,7 +24,7 @@ Of a tensor whose home is chosen, the last content in F says that it may be at h
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence, Set
 from itertools import pairwise
 
 import numpy as np
@@ -143,17 +143,48 @@ class RamProgram:
         """How many sets fit when a stage begins."""
         return len(self.stages[number].masks)
 
+    def contents_of(self, number: int, place: int) -> frozenset[int]:
+        """Of a set of a stage."""
+        local, mask = self._local[number], int(self.stages[number].masks[place])
+        return frozenset(self.of.followed[local[bit]].number for bit in bits(mask))
+
+    def bytes_of(self, contents: Iterable[int]) -> int:
+        """Of RAM, that they take."""
+        return sum(self.of.size_of[content] for content in contents)
+
+    def first_room(self, number: int) -> tuple[tuple[int, ...], int]:
+        """Residents that a stage's first run reads; bytes beside it for residents and what is followed."""
+        own = self._own(number, self.of.first[number])
+        return own, self._room(self.of.first[number], own)
+
     def residents_at(self, number: int) -> Collection[int]:
         """Contents that are residents in a stage."""
         return self._there[number]
 
+    def counted_of(
+        self, number: int, contents: Set[int], reads: frozenset[int] | set[int]
+    ) -> tuple[set[int], int]:
+        """Those of ``contents`` in whose place a resident of a stage takes as much RAM; and bytes that
+        residents take for all of them. One in whose place a run ``reads`` something takes them for that.
+        """
+        counted, taken = set[int](), 0
+        for resident, one in self._there[number].items():
+            stands_for = self.of.stands_for(resident)
+            own = {c for c in stands_for if c in contents}
+            if not own or not reads.isdisjoint(stands_for):
+                continue
+            own_bytes = sum(self.of.size_of[c] for c in own)
+            taken += min(one.bytes, own_bytes)
+            if own_bytes <= one.bytes:
+                counted |= own
+        return counted, taken
+
     def beside_first_run(self, number: int) -> tuple[frozenset[int], int]:
         """Listed residents that a stage's first run reads, and bytes that it leaves for all the others."""
-        run = self.of.first[number]
-        own = self._own(number, run)
+        own, room_bytes = self.first_room(number)
         read = frozenset(c for c in own if c in self.listed)
-        read_bytes = sum(self.of.residents[c].bytes for c in read)
-        return read, self._room(run, own) - self.of.held_bytes(run.needs) - read_bytes
+        taken_bytes = self.of.held_bytes(self.of.first[number].needs) + self.bytes_of(read)
+        return read, room_bytes - taken_bytes
 
     def count_in_steps(self, joules: float, most: int, listed: Iterable[int] = ()) -> None:
         """Count joules of residents' page-outs in steps of so many, up to ``most`` of them.
@@ -356,8 +387,8 @@ class RamProgram:
         end = np.searchsorted(following.masks, after)
         there = end < len(following.masks)
         there[there] = following.masks[end[there]] == after[there]
-        own = self._own(number, run)
-        slack = self._room(run, own) - sets.bytes[begin]
+        own, room_bytes = self.first_room(number)
+        slack = room_bytes - sets.bytes[begin]
         return Arcs(begin[there].astype(np.int32), end[there].astype(np.int32), slack[there]), own
 
     def _own(self, number: int, run: Run) -> tuple[int, ...]:

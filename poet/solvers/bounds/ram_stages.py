@@ -21,6 +21,7 @@ from poet.solvers.bounds.suffix_program import FittingSets
 Values = npt.NDArray[np.int32]
 Masks = npt.NDArray[np.int64]
 Places = npt.NDArray[np.int32]
+Flags = npt.NDArray[np.bool_]
 
 CAP = 1 << 28  # of values; twice that does not overflow
 _MOST_BYTES = 1 << 60  # more than there are
@@ -143,13 +144,26 @@ class Stage:
         _before_first_run(values, following, self.first, needed)
         return values
 
-    def step(self, values: Values, column: int, asked: Asked, place: int) -> Step | None:
-        """A move that comes next on a way of least values from a set; ``None``: there is none."""
-        move, pair = _next_move(values, column, place, asked, self._sets, self._pairs, self._rules)
-        if pair < 0:
-            return None
-        end = (self._pairs.low if self.moves[move].frees else self._pairs.high)[pair]
-        return Step(int(end), move, self.moves[move].room_bytes - int(self._sets.bytes[place]))
+    def way(self, values: Values, column: int, asked: Asked, place: int, is_over: Flags) -> list[Step]:
+        """The fewest moves along least values from a set to one that ``is_over``, or to a lower value.
+
+        Moves that take nothing, such as frees, may lead in a circle, which is no way; none: there is no way.
+        """
+        moves, pairs = _way(values, column, place, is_over, asked, self._sets, self._pairs, self._rules)
+        steps = list[Step]()
+        for number, pair in zip(moves.tolist(), pairs.tolist(), strict=True):
+            move = self.moves[number]
+            slack = move.room_bytes - int(self._sets.bytes[place])
+            place = int((self._pairs.low if move.frees else self._pairs.high)[pair])
+            steps.append(Step(place, number, slack))
+        return steps
+
+    def first_runs(self, values: Values, following: Values, column: int, needed: int) -> Flags:
+        """Sets in which the first run comes next along least values, with ``needed`` bytes beside it."""
+        begin, end, slack = self.first
+        flags = np.zeros(len(self.masks), dtype=np.bool_)
+        flags[begin] = (values[begin, column] == following[end, column]) & (slack >= needed)
+        return flags
 
     def first_run(self, place: int) -> Step | None:
         """The first run from a set; ``None`` where it cannot begin there."""
@@ -161,7 +175,7 @@ class Stage:
 
 def are_compiled() -> bool:
     """Whether what works on values is there as machine code: else it takes seconds, once."""
-    return all(loop.is_ready() for loop in (_relax, _before_first_run, _next_move))
+    return all(loop.is_ready() for loop in (_relax, _before_first_run, _way))
 
 
 @Compiled
@@ -225,20 +239,54 @@ def _before_first_run(values: Values, following: Values, first: Arcs, needed: Ma
 
 
 @Compiled
-def _next_move(
-    values: Values, column: int, place: int, asked: Asked, sets: _Sets, pairs: Pairs, rules: _Rules
-) -> tuple[int, int]:
-    """See `Stage.step`: a move, and the pair that it goes along, or -1."""
-    mask, taken = sets.masks[place], sets.bytes[place]
-    for move in range(len(rules.first)):
-        units, needs = asked.units[move, column], rules.needs[move]
-        if units >= CAP or mask & needs != needs or taken > rules.most_bytes[move]:
-            continue
-        if rules.room_bytes[move] - taken < asked.needed[move, column]:
-            continue
-        first, last = rules.first[move], rules.last[move]
-        begins, ends = (pairs.high, pairs.low) if rules.down[move] else (pairs.low, pairs.high)
-        at = first + np.searchsorted(begins[first:last], place)
-        if at < last and begins[at] == place and values[ends[at], column] + units == values[place, column]:
-            return move, int(at)
-    return -1, -1
+def _way(
+    values: Values,
+    column: int,
+    place: int,
+    is_over: Flags,
+    asked: Asked,
+    sets: _Sets,
+    pairs: Pairs,
+    rules: _Rules,
+) -> tuple[Places, Places]:
+    """See `Stage.way`: its moves, and the pairs that they go along; breadth first."""
+    came_by = np.full(len(values), -1, dtype=np.int32)  # per set, the move that led there first
+    came_along = np.full(len(values), -1, dtype=np.int32)
+    came_from = np.full(len(values), -1, dtype=np.int32)
+    reached = np.zeros(len(values), dtype=np.int32)
+    reached[0], count, look, last = place, 1, 0, -1
+    came_from[place] = place
+    while look < count and last < 0:
+        here = reached[look]
+        look += 1
+        mask, taken, value = sets.masks[here], sets.bytes[here], values[here, column]
+        for move in range(len(rules.first)):
+            units, needs = asked.units[move, column], rules.needs[move]
+            if units >= CAP or mask & needs != needs or taken > rules.most_bytes[move]:
+                continue
+            if rules.room_bytes[move] - taken < asked.needed[move, column]:
+                continue
+            first, end = rules.first[move], rules.last[move]
+            begins, ends = (pairs.high, pairs.low) if rules.down[move] else (pairs.low, pairs.high)
+            at = first + np.searchsorted(begins[first:end], here)
+            if at >= end or begins[at] != here:
+                continue
+            there = ends[at]
+            if values[there, column] + units != value or came_from[there] >= 0:
+                continue
+            came_by[there], came_along[there], came_from[there] = move, at, here
+            if units > 0 or is_over[there]:
+                last = there
+                break
+            reached[count] = there
+            count += 1
+    length, here = 0, last
+    while last >= 0 and here != place:
+        length += 1
+        here = came_from[here]
+    moves, along = np.zeros(length, dtype=np.int32), np.zeros(length, dtype=np.int32)
+    here = last
+    for number in range(length - 1, -1, -1):
+        moves[number], along[number] = came_by[here], came_along[here]
+        here = came_from[here]
+    return moves, along

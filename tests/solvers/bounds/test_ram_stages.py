@@ -78,7 +78,7 @@ def arcs(stage: Stage, sets: FittingSets, asked: Asked, column: int) -> list[tup
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_values_are_least_paths_and_steps_lie_on_them(seed: int) -> None:
+def test_values_are_least_paths_and_ways_lie_on_them(seed: int) -> None:
     rng = random.Random(seed)
     stage, sets, asked = stage_of(rng)
     start = [[rng.choice((0, 9, CAP, CAP)) for _ in range(COLUMNS)] for _ in sets.masks]
@@ -92,11 +92,30 @@ def test_values_are_least_paths_and_steps_lie_on_them(seed: int) -> None:
                 least[begin] = min(least[begin], least[end] + units, CAP)
         assert values[:, column].tolist() == least
         for place, value in enumerate(least):
-            step = stage.step(values, column, asked, place)
-            if step is None:
-                assert value == start[place][column]
-            else:
-                assert (place, step.end, value - least[step.end], step.move) in able
+            goals = np.array([rng.random() < 0.3 for _ in least])
+            steps = stage.way(values, column, asked, place, goals)
+            lengths = fewest_moves(place, least, goals, able)
+            assert len(steps) == lengths, (place, steps)
+            for step in steps:
+                assert (place, step.end, least[place] - least[step.end], step.move) in able
+                place = step.end
+            assert not steps or goals[place] or least[place] < value
+
+
+def fewest_moves(
+    place: int, least: list[int], goals: np.ndarray, able: list[tuple[int, int, int, int]]
+) -> int:
+    """To a goal of the same value, or to a lower one; 0: there is no way."""
+    reached, moves = {place}, 0
+    while True:
+        moves += 1
+        along = [(b, e) for b, e, units, _ in able if b in reached and least[b] == least[e] + units]
+        if any(least[e] < least[b] or goals[e] for b, e in along if e not in reached):
+            return moves
+        further = reached | {e for _, e in along}
+        if further == reached:
+            return 0
+        reached = further
 
 
 def test_as_python_the_loops_say_the_same() -> None:

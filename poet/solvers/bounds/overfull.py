@@ -1,0 +1,101 @@
+"""What a walked step has no room for: contents that its program does not follow, and that it needs in RAM.
+
+A `poet.solvers.bounds.ram_program` counts a content that it does not follow beside the runs that read or make
+it, and nowhere else. A step that it takes to be the cheapest may need more RAM than there is: from the run
+that makes such a content to the last one that reads it, before it is made again, it is there as well. Where
+that is too much, a program that follows some of these contents tells such steps from those that fit
+(refinement by counterexamples: Clarke, Grumberg, Jha, Lu and Veith, CAV 2000).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence, Set
+from typing import NamedTuple
+
+from poet.solvers.bounds.ram_paths import Moved, RamPath
+from poet.solvers.bounds.ram_program import RamProgram
+from poet.solvers.instance.instance import Instance
+
+
+class Overfull(NamedTuple):
+    """A run or a page-in of a step for which RAM lacks ``lacking_bytes``.
+
+    ``contents``: that are there beside it and are not counted, the largest first.
+    """
+
+    move: Moved
+    lacking_bytes: int
+    contents: tuple[int, ...]
+
+
+def overfull(instance: Instance, program: RamProgram, path: RamPath) -> list[Overfull]:
+    """All such moves of a step, from its start on.
+
+    Args:
+        instance: of the program.
+        program: whose step it is.
+        path: the step.
+    """
+    contents, followed = instance.contents, program.of.number
+    after = {c.number for c in contents if c.ends_in_ram}
+    found = list[Overfull]()
+    for move in reversed(path.moves):
+        reads, makes = _touched(instance, move)
+        beside = after - reads - makes
+        there = beside - followed.keys()
+        counted, counted_bytes = program.counted_of(move.stage, there, reads)
+        in_vain = move.held - beside - reads - makes
+        lacking_bytes = sum(contents[c].bytes for c in there) - counted_bytes - move.room_bytes
+        lacking_bytes -= sum(contents[c].bytes for c in in_vain)
+        if lacking_bytes > 0:
+            largest_first = sorted(there - counted, key=lambda c: (-contents[c].bytes, c))
+            found.append(Overfull(move, lacking_bytes, tuple(c for c in largest_first if contents[c].bytes)))
+        after = (after - makes) | reads
+    return found[::-1]
+
+
+def _touched(instance: Instance, move: Moved) -> tuple[set[int], set[int]]:
+    """What it reads, and what is there after it whether it was there before or not."""
+    if move.task is None:
+        return set(), set() if move.content is None else {move.content}
+    task = instance.tasks[move.task]
+    if move.task == move.stage:
+        return set(task.reads), {*task.outputs, *task.updated}
+    return set(task.rerun_reads), set(task.outputs)
+
+
+def to_follow(found: Sequence[Overfull], sizes: Sequence[int], lives: Mapping[int, int]) -> list[list[int]]:
+    """Contents in groups: with the first, some move of a step has no room, with each that follows more have.
+
+    Args:
+        found: the moves.
+        sizes: bytes of all contents.
+        lives: per content, the stages in which it exists: the fewer, the fewer sets it makes to follow it.
+    """
+    groups, chosen, pending = list[list[int]](), set[int](), list(found)
+    while pending:
+        covers = [_cover(one, chosen, sizes, lives) for one in pending]
+        lasting = [sum(lives[c] for c in cover) for cover in covers]
+        first = min(range(len(pending)), key=lambda place: (lasting[place], place))
+        if covers[first]:
+            groups.append(covers[first])
+            chosen.update(covers[first])
+        del pending[first]
+    return groups
+
+
+def _cover(one: Overfull, chosen: Set[int], sizes: Sequence[int], lives: Mapping[int, int]) -> list[int]:
+    """What to follow beside ``chosen`` so that a move has no room, of short lives; all of it may not do."""
+    lacking_bytes = one.lacking_bytes - sum(sizes[c] for c in one.contents if c in chosen)
+    rest = [c for c in one.contents if c not in chosen]
+    cover = list[int]()
+    for c in sorted(rest, key=lambda c: (lives[c] / min(sizes[c], max(lacking_bytes, 1)), c)):
+        if lacking_bytes <= 0:
+            break
+        cover.append(c)
+        lacking_bytes -= sizes[c]
+    for c in sorted(cover, key=lambda c: (-lives[c], c)):
+        if lacking_bytes + sizes[c] <= 0:
+            cover.remove(c)
+            lacking_bytes += sizes[c]
+    return cover
