@@ -7,10 +7,13 @@ as the bound, at the pace of late, would close some of the gap within what a lon
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from poet.solvers.bounds.copies import CopiesBound, copies_bounds
 from poet.solvers.bounds.pace import Pace
+from poet.solvers.bounds.ram_paths import CheapestStep
+from poet.solvers.search.few_copies import FewCopies
 from poet.solvers.search.finders import COPIES
 from poet.solvers.search.model_runs import ModelRuns
 from poet.solvers.search.slots_of_plans import followed_by
@@ -21,12 +24,14 @@ class CopiesTurns:
 
     Args:
         runs: solves the exact event model with the reruns of what was found.
+        few_copies: solves it where what was found writes few tensors.
     """
 
-    def __init__(self, runs: ModelRuns) -> None:
-        self.runs, self.standing = runs, runs.standing
+    def __init__(self, runs: ModelRuns, few_copies: FewCopies) -> None:
+        self.runs, self.standing, self.few_copies = runs, runs.standing, few_copies
         self.tuning = self.standing.options.tuning.copies
         self._going: Iterator[CopiesBound] | None = None
+        self._below_joules = math.inf  # of the overhead, that the search is below
         self._pace = Pace()
         self._leads = self._promised = False
 
@@ -38,24 +43,28 @@ class CopiesTurns:
     def turn(self, share: float) -> None:
         """Go on for a share of the time left, or longer where that promises something."""
         standing, tuning, clock = self.standing, self.tuning, self.standing.clock
-        trace = standing.best.trace
-        if trace is None or share == 0.0 or standing.finished():
+        if standing.best.trace is None or share == 0.0 or standing.finished():
             return
-        overhead_joules = trace.joules - standing.baseline_joules
         with standing.recorder.phase("search over copies"):
             begun, left_seconds = clock.now(), standing.seconds_left()
             end = begun + min(share * left_seconds, tuning.most_seconds)
             latest = begun + min(tuning.promising_share * left_seconds, tuning.most_seconds)
-            paths, before_joules = dict[int, tuple[int, ...]](), standing.bound.joules
+            before_joules, step, told, planning_seconds = standing.bound.joules, None, begun, 0.0
             self._promised = False
-            for bound in self._bounds(overhead_joules):
+            while (bound := next(self._bounds(), None)) is not None:
                 standing.take_bound(bound.overhead_joules, COPIES, proven=bound.proven)
                 standing.report()
-                paths = bound.reruns or paths
                 now = clock.now()
-                self._pace.add(now - begun, bound.overhead_joules)
+                step, told = (step, told) if bound.step is None else (bound.step, now)
+                self._pace.add(now - begun - planning_seconds, bound.overhead_joules)
                 if standing.finished():
                     break
+                settled = bound.ended or now - told >= tuning.settled_seconds
+                timely = planning_seconds <= tuning.planning_share * (now - begun)
+                if step is not None and step.copies is not None and settled and timely:
+                    self._plan(step)
+                    step = None
+                    planning_seconds += clock.now() - now
                 self._promised = self._promises(latest - now)
                 if now >= end and not (self._promised and now + self._pace.longest_round() <= latest):
                     break
@@ -63,8 +72,21 @@ class CopiesTurns:
                 self._promised = False
             self._pace.pause()
             self._leads = standing.bound.joules > before_joules
-            if paths and not standing.finished():
-                self.runs.solve_exactly(followed_by(paths, self.runs.own_reruns()))
+            if step is not None and not standing.finished():
+                self._plan(step)
+
+    def _plan(self, step: CheapestStep) -> None:
+        """A plan that writes what a cheapest step writes, and reruns what that does, or more."""
+        contents, trace = self.standing.instance.contents, self.standing.best.trace
+        names = frozenset(contents[copy].tensor for copy in step.copies or ())
+        if names and self.few_copies.pays():
+            self.few_copies.follow(names, step.path.reruns)
+        else:
+            self.runs.solve_exactly(followed_by(step.path.reruns, self.runs.own_reruns()))
+        if trace is not self.standing.best.trace and self._overhead_joules() < (
+            (1.0 - self.tuning.anew_share) * self._below_joules
+        ):
+            self._going = None  # what it counts residents by, and rules out, is too coarse
 
     def _promises(self, seconds: float) -> bool:
         """Whether its bound, at its pace, would close a part of the gap within so many seconds."""
@@ -75,15 +97,21 @@ class CopiesTurns:
         reached_joules = standing.baseline_joules + self._pace.after(max(seconds, 0.0))
         return reached_joules >= bound_joules + self.tuning.promise_share * (trace.joules - bound_joules)
 
-    def _bounds(self, overhead_joules: float) -> Iterator[CopiesBound]:
-        """Those that follow, from the first turn on below the plan that was the best then."""
+    def _bounds(self) -> Iterator[CopiesBound]:
+        """Those that follow, below the plan that was the best when they began."""
         standing = self.standing
         if self._going is None:
+            self._below_joules = self._overhead_joules()
             self._going = copies_bounds(
                 standing.instance,
-                below_joules=overhead_joules,
+                below_joules=self._below_joules,
                 clock=standing.clock,
                 finished=standing.finished,
                 seconds_left=standing.seconds_left,
             )
         return self._going
+
+    def _overhead_joules(self) -> float:
+        """Of the best plan."""
+        trace = self.standing.best.trace
+        return math.inf if trace is None else trace.joules - self.standing.baseline_joules

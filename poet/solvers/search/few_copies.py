@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 import math
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from poet.homes import decide_some, stored_between_steps, undecided
@@ -24,7 +24,7 @@ from poet.solvers.heuristics.rounded_copies import rounded_copies
 from poet.solvers.instance.candidates import candidates
 from poet.solvers.instance.instance import instance_of
 from poet.solvers.search.model_runs import ModelRuns
-from poet.solvers.search.slots_of_plans import Reruns, merged
+from poet.solvers.search.slots_of_plans import Reruns, followed_by, merged
 
 _log = logging.getLogger(__name__)
 
@@ -72,6 +72,13 @@ class FewCopies:
                 if standing.finished() or clock.now() >= self._end or vain >= self.tuning.patience_sets:
                     break
             self._leads = standing.best.trace is not begun_with
+
+    def follow(self, names: frozenset[str], reruns: Mapping[int, tuple[int, ...]]) -> None:
+        """The best plan that writes ``names``, or smaller ones beside, of a step's ``reruns`` and others."""
+        names |= self._fillers(names)
+        own = self.runs.own_reruns() if self._own() <= names else {}
+        self._end = self.standing.clock.now() + self.tuning.model_seconds
+        self._solve(names, followed_by(reruns, own))
 
     def comes_first(self) -> bool:
         """Whether it pays on a step that is not tiny: a tiny one's model of all copies is soon solved."""

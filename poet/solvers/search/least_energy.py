@@ -78,8 +78,8 @@ class _Search:
         self.baseline_joules, self.phase = problem.compute_joules, self.standing.recorder.phase
         self.runs = ModelRuns(self.standing, self.engine)
         self.opinion = SecondOpinion(self.runs)
-        self.copies = CopiesTurns(self.runs)
         self.few_copies = FewCopies(self.runs)
+        self.copies = CopiesTurns(self.runs, self.few_copies)
         self.varied = VariedCopies(self.standing)
         self.offered: dict[int, tuple[int, ...]] = {}  # reruns that the next relaxed model knows, by stage
 
@@ -192,6 +192,8 @@ class _Search:
                 bound_rounds.prepare()
                 guide = suggested(model, outcome.values, chain=chain)
                 led = copies_first and self._write_few(model, outcome.values, chain)
+                if copies_first and number == 0:
+                    self.copies.turn(self.options.tuning.copies.round_share)
                 if not led and not self.standing.finished():
                     with self.phase(f"round {number + 1}: exact event model"):
                         self.runs.solve_exactly(merged(guide, self.runs.own_reruns()))
@@ -201,7 +203,8 @@ class _Search:
             if number == 0:
                 tuning = self.options.tuning.states
                 seconds = tuning.round_share * min(self.standing.seconds_left(), 1e9)
-                self.copies.turn(self.options.tuning.copies.round_share)
+                if not copies_first:
+                    self.copies.turn(self.options.tuning.copies.round_share)
                 self._follow_states(min(tuning.round_states, int(seconds / tuning.state_seconds)))
                 timed = self.options.tuning.timed
                 seconds = timed.round_share * min(self.standing.seconds_left(), 1e9)

@@ -18,6 +18,7 @@ from poet.solvers.bounds.pace import Pace
 from poet.solvers.heuristics.greedy import greedy
 from poet.solvers.search import copies_turns
 from poet.solvers.search.copies_turns import CopiesTurns
+from poet.solvers.search.few_copies import FewCopies
 from poet.solvers.search.finders import GREEDY
 from poet.solvers.search.model_runs import ModelRuns
 from poet.solvers.search.standing import Standing
@@ -46,10 +47,11 @@ def turns(shares: Sequence[float], monkeypatch: pytest.MonkeyPatch, *, seconds: 
     def bounds(*_: object, **__: Any) -> Iterator[CopiesBound]:
         for share in shares:
             clock.spend(engine_seconds=seconds)
-            yield CopiesBound(share * overhead_joules, 1, False, {}, proven=False)
+            yield CopiesBound(share * overhead_joules, 1, False, proven=False)
 
     monkeypatch.setattr(copies_turns, "copies_bounds", bounds)
-    return CopiesTurns(ModelRuns(standing, "highs"))
+    runs = ModelRuns(standing, "highs")
+    return CopiesTurns(runs, FewCopies(runs))
 
 
 def spent(turns: CopiesTurns, share: float) -> float:
