@@ -10,43 +10,40 @@ from poet.solvers.bounds.followed import Followed
 from poet.solvers.bounds.ram_stages import CAP, Values
 
 
-class PageInUnits:
-    """Of followed contents, for several sets of copies.
+def page_in_units(of: Followed, free: Sequence[int], units: Callable[[float], int]) -> Values:
+    """Of followed contents, for several sets of copies, a column each; `CAP` where one has no copy.
+
+    Rows are as `page_in_row` says.
 
     Args:
         of: what is followed.
         free: the sets, as bits: contents whose page-outs are paid for.
         units: of joules, rounded down.
-        page_outs_too: each page-in is charged with a page-out as well.
     """
+    many = len(of.followed)
+    found = np.full((2 * many, len(free)), CAP, dtype=np.int32)
+    lasts = {first: last for first, last, _ in of.homes}
+    for content, joules in enumerate(of.page_in):
+        last = lasts.get(content)
+        copies = 1 << content | (0 if last is None else 1 << last)
+        # what no op updates has a copy wherever it is at home
+        paid = [last == content or bool(one & copies) for one in free]
+        if joules < np.inf:
+            found[content, paid] = units(joules)
+    for first, last, _ in of.homes:
+        in_storage = [bool(one >> last & 1) for one in free]
+        found[many + first] = found[first]
+        if of.page_in[first] < np.inf:
+            found[many + first, in_storage] = 0
+    return found
 
-    def __init__(
-        self, of: Followed, free: Sequence[int], units: Callable[[float], int], *, page_outs_too: bool
-    ) -> None:
-        self._first_use = {first: use for first, _, use in of.homes}
-        self._paid = dict[int, Values]()  # by content that has a copy in any
-        lasts = {first: last for first, last, _ in of.homes}
-        for content, joules in enumerate(of.page_in):
-            last = lasts.get(content)
-            if last == content:  # no op updates it: it has a copy wherever it is at home
-                paid = [True] * len(free)
-            else:
-                copies = 1 << content | (0 if last is None else 1 << last)
-                paid = [bool(one & copies) for one in free]
-            joules += of.page_out[content] if page_outs_too else 0.0
-            if joules < np.inf and any(paid):
-                self._paid[content] = np.where(paid, units(joules), CAP).astype(np.int32)
-        self._first = dict[int, Values]()  # where a home is chosen, up to the first use
-        for first, last, _ in of.homes:
-            if first in self._paid:
-                in_storage = [one >> last & 1 for one in free]
-                self._first[first] = np.where(in_storage, 0, self._paid[first]).astype(np.int32)
 
-    def at(self, number: int, content: int) -> Values | None:
-        """In a stage, or the first that it stands for, per column; ``None``: it has no copy in any."""
-        if content in self._first and number <= self._first_use[content]:
-            return self._first[content]
-        return self._paid.get(content)
+def page_in_row(of: Followed, number: int, content: int) -> int:
+    """Of a content's page-in, in a stage or the first that it stands for: another where its tensor's home is
+    chosen, up to the first use.
+    """
+    first_use = {first: use for first, _, use in of.homes}
+    return content + len(of.followed) if number <= first_use.get(content, -1) else content
 
 
 def copies_read(of: Followed, content: int, free: int) -> int:

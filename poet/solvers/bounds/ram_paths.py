@@ -180,13 +180,10 @@ def walked(program: RamProgram, tables: Sequence[Values], column: int, copies: P
     return RamPath(units * program.joules_per_unit, walk.reruns, walk.paged, walk.demands, tuple(walk.moves))
 
 
-def cheapest(program: RamProgram, copies: Paid, *, page_outs_too: bool = False) -> RamPath | None:
-    """A cheapest step of a set of copies, by a program of its own.
-
-    ``page_outs_too``: see `RamProgram.least`.
-    """
+def cheapest(program: RamProgram, copies: Paid) -> RamPath | None:
+    """A cheapest step of a set of copies, by a program of its own."""
     tables = list[Values]()
-    program.least([copies.free], [copies.steps], [copies.paid], tables, page_outs_too)
+    program.least([copies.free], [copies.steps], [copies.paid], tables)
     return walked(program, tables, 0, copies)
 
 

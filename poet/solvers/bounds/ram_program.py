@@ -26,17 +26,32 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence, Set
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from poet.solvers.bounds.followed import Followed, Run, bits
 from poet.solvers.bounds.joined_stages import joined_stages
-from poet.solvers.bounds.page_in_units import PageInUnits
+from poet.solvers.bounds.page_in_units import page_in_row, page_in_units
 from poet.solvers.bounds.ram_stages import CAP, Arcs, Asked, Masks, Move, Pairs, Places, Stage, Values
 from poet.solvers.bounds.suffix_program import FittingSets, fitting_sets
 
 ROUNDING = 1e-9  # of joules that are counted in units, by which they may be less
+
+
+_MOST_UNASKED = 4_000_000  # transitions, times columns, between two questions whether to stop
+
+
+class _Asking(NamedTuple):
+    """Of a stage's moves: units, but for page-ins; which these are, and their rows (`page_in_row`); and which
+    read listed residents.
+    """
+
+    units: Values
+    page_ins: npt.NDArray[np.intp]
+    rows: npt.NDArray[np.intp]
+    reading: tuple[int, ...]
 
 
 class TooLarge(Exception):
@@ -97,14 +112,16 @@ class RamProgram:
         self.arcs = self.worked = 0
         self._finished = finished
         self.most_joules, self._parts = most_joules, parts
-        self._steps: tuple[int | None, ...] = ()
         self.listed: tuple[int, ...] = ()
         self._listed_bytes = np.zeros((of.end + 1, 0), dtype=np.int64)
         self._away = np.zeros((0, 0), dtype=np.bool_)  # listed residents that are paid for, by column
         self._unlisted = dict[tuple[int, int | None], int]()
         self._mine = dict[tuple[int, ...], tuple[npt.NDArray[np.intp], Masks]]()
         self._asked = dict[int, Asked]()  # by stage, the last time
-        self._page_ins = PageInUnits(of, (), self._units, page_outs_too=False)
+        self._page_ins = np.zeros((0, 0), dtype=np.int32)
+        self._resident = np.zeros((0, 0), dtype=np.int64)  # bytes, by stage and column
+        self._by_steps = dict[int | None, Masks]()  # bytes of residents that are not listed, by stage
+        self._unasked = 0
         self._step_joules, self._most_steps = most_joules, 0
         self._freed = dict[tuple[tuple[tuple[int, float], ...], bool], Masks]()
         joined = joined_stages(of)
@@ -133,6 +150,7 @@ class RamProgram:
             stage = Stage(sets, *self._pairs_and_moves(number, sets), first, own)
             self._count(stage.arcs - sum(map(len, sets.without)) + len(first.begin), most_arcs)
             self.stages += [stage] * (number - begin + 1)
+        self._asking = {n: self._ask(n) for n in range(len(self.stages)) if n not in self.passed}
 
     def _count(self, arcs: int, most_arcs: int) -> None:
         self.arcs += arcs
@@ -192,11 +210,12 @@ class RamProgram:
         ``listed``: residents that are not counted so: each column says which of them are paid for.
         """
         self._step_joules, self._most_steps, self.listed = joules, most, tuple(listed)
-        self._freed, self._unlisted, self._mine = {}, {}, {}
+        self._freed, self._unlisted, self._mine, self._by_steps = {}, {}, {}, {}
         self._listed_bytes = np.array(
             [[there[c].bytes if c in there else 0 for c in self.listed] for there in self._there],
             dtype=np.int64,
         ).reshape(len(self._there), len(self.listed))
+        self._asking = {n: self._ask(n) for n in range(len(self.stages)) if n not in self.passed}
 
     def resident_bytes(self, number: int, steps: int | None) -> int:
         """That residents that are not listed take at least, in a stage, where their page-outs take less than
@@ -221,7 +240,6 @@ class RamProgram:
         steps: Sequence[int | None] | None = None,
         paid: Sequence[frozenset[int]] | None = None,
         tables: list[Values] | None = None,
-        page_outs_too: bool = False,
     ) -> list[float]:
         """Per set of copies (as bits), the least joules of a step; the cap where they are not less.
 
@@ -230,12 +248,12 @@ class RamProgram:
             steps: per set, residents' page-outs take less than a step more than that; ``None``: any joules.
             paid: per set, the listed residents whose page-outs are paid for; without it, all of them.
             tables: to which the values of each stage are added, the last stage's first.
-            page_outs_too: each page-in is charged with a page-out as well. That is no bound: it is what a
-                step takes that pages in nothing twice.
         """
-        self._steps = tuple(steps) if steps is not None else (None,) * len(free)
-        self._pay(paid if paid is not None else (frozenset(self.listed),) * len(free))
-        self._page_ins = PageInUnits(self.of, free, self._units, page_outs_too=page_outs_too)
+        self._pay(
+            steps if steps is not None else (None,) * len(free),
+            paid if paid is not None else (frozenset(self.listed),) * len(free),
+        )
+        self._page_ins = page_in_units(self.of, free, self._units)
         values = self._ended(free)
         for number in range(self.of.end, -1, -1):
             if number not in self.passed:
@@ -271,19 +289,17 @@ class RamProgram:
 
     def _before_first_run(self, number: int, following: Values) -> Values:
         stage = self.stages[number]
-        needed = self._beside(stage.own, self._residents(number))
-        return stage.before_first_run(following, needed)
+        return stage.before_first_run(following, self._beside(stage.own, self._resident[number]))
 
-    def _residents(self, number: int) -> Masks:
-        """Bytes of residents in a stage, per column."""
-        unlisted = np.array([self.resident_bytes(number, steps) for steps in self._steps], dtype=np.int64)
-        counted: Masks = unlisted + self._listed_bytes[number] @ ~self._away
-        return counted
-
-    def _pay(self, paid: Sequence[frozenset[int]]) -> None:
-        """For listed residents, per column."""
+    def _pay(self, steps: Sequence[int | None], paid: Sequence[frozenset[int]]) -> None:
+        """For residents, in steps and one by one, per column."""
         away = [[c in some for some in paid] for c in self.listed]
         self._away = np.array(away, dtype=np.bool_).reshape(len(self.listed), len(paid))
+        for some in set(steps) - self._by_steps.keys():
+            numbers = range(self.of.end + 1)
+            self._by_steps[some] = np.array([self.resident_bytes(n, some) for n in numbers], dtype=np.int64)
+        self._resident = np.stack([self._by_steps[some] for some in steps], axis=1)
+        self._resident += self._listed_bytes @ ~self._away
 
     def _beside(self, own: tuple[int, ...], resident: Masks) -> Masks:
         """Bytes of residents per column, with those that are paid for and that are read, ``own``."""
@@ -303,18 +319,37 @@ class RamProgram:
 
     def _relax(self, number: int, values: Values) -> None:
         """Lower ``values``, in place, to the least over any sequence of transitions within the stage."""
-        if self._finished():
-            raise Stopped
-        stage, resident, columns = self.stages[number], self._residents(number), values.shape[1]
-        since = self._since.get(number, number)
-        units = np.full((len(stage.moves), columns), CAP, dtype=np.int32)
-        needed = np.zeros((len(stage.moves), columns), dtype=np.int64)
-        for place, move in enumerate(stage.moves):
-            cost = move.units if move.content is None else self._page_ins.at(since, move.content)
-            if cost is not None:
-                units[place], needed[place] = cost, self._beside(move.own, resident)
+        stage, resident, columns = self.stages[number], self._resident[number], values.shape[1]
+        self._look_around(stage.arcs * columns)
+        asking = self._asking[number]
+        units = np.repeat(asking.units, columns, axis=1)
+        units[asking.page_ins] = self._page_ins[asking.rows]
+        needed = np.repeat(resident[None, :], len(units), axis=0)
+        for place in asking.reading:
+            needed[place] = self._beside(stage.moves[place].own, resident)
         self._asked[number] = asked = Asked(units, needed)
         self.worked += stage.relax(values, asked) * stage.arcs * columns
+
+    def _look_around(self, transitions: int) -> None:
+        """Whether to stop, once in so many transitions."""
+        self._unasked += transitions
+        if self._unasked >= _MOST_UNASKED:
+            self._unasked = 0
+            if self._finished():
+                raise Stopped
+
+    def _ask(self, number: int) -> _Asking:
+        """What stays the same of a stage's moves."""
+        moves, since = self.stages[number].moves, self._since.get(number, number)
+        page_ins = [place for place, move in enumerate(moves) if move.content is not None]
+        rows = [page_in_row(self.of, since, moves[place].content or 0) for place in page_ins]
+        listed = set(self.listed)
+        return _Asking(
+            np.array([[move.units] for move in moves], dtype=np.int32).reshape(len(moves), 1),
+            np.array(page_ins, dtype=np.intp),
+            np.array(rows, dtype=np.intp),
+            tuple(place for place, move in enumerate(moves) if not listed.isdisjoint(move.own)),
+        )
 
     def _pairs_and_moves(self, number: int, sets: FittingSets) -> tuple[Pairs, list[Move]]:
         """Reruns, last tasks first, then page-ins and frees, of a stage."""
