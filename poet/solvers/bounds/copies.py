@@ -95,7 +95,7 @@ def copies_bounds(
                 below = program.most_joules
                 level = _Level(
                     program,
-                    _searches(instance, program, below, search, programs, seconds_left),
+                    _searches(instance, program, below, search, levels, programs, seconds_left),
                 )
                 yield level
                 search = level.search
@@ -229,18 +229,21 @@ def _searches(
     program: RamProgram,
     below_joules: float,
     before: ListSearch | MasterSearch | None,
+    levels: Levels,
     programs: SmallPrograms,
     seconds_left: Callable[[], float],
 ) -> Iterator[ListSearch | MasterSearch]:
     """Of one level: by a list, and where that does not tell all copies apart by a master program.
 
-    After a master program, a list is looked at where it is the last word, or where the program follows what
-    cheap steps built upon (``anew``): what was known before tells little of it then.
+    A list that leads to a level of few transitions leaves the copies to that one. After a master program, a
+    list is looked at where it is the last word.
     """
     listing = ListSearch(instance, program, below_joules, before)
     is_open = listing.bound_joules < below_joules
     if listing.lists_all or not is_open or not isinstance(before, MasterSearch):
         yield listing
+        if listing.bound_joules < below_joules and levels.is_quick_after(listing.cheapest()):
+            return
     if not listing.lists_all and listing.bound_joules < below_joules:
         yield MasterSearch(
             program,
@@ -248,6 +251,8 @@ def _searches(
             instance.tuning.copies,
             listing.known,
             step_joules=listing.step_joules,
+            listed_bytes=levels.least_bytes / instance.tuning.copies.listed_divisor,
+            before=before if isinstance(before, MasterSearch) else None,
             programs=programs,
             seconds_left=seconds_left,
         )

@@ -10,6 +10,7 @@ again come first. At last, of one size, those that live shortly, more and more o
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 
 from poet.solvers.bounds.followed import Followed
@@ -32,6 +33,7 @@ class Levels:
         seconds_left: for the search; a program must take little of it.
 
     Attributes:
+        least_bytes: of the smallest size of which all is followed; the largest where nothing is.
         step: the cheapest that the last program's search knows; to be set before it is asked for more.
     """
 
@@ -50,52 +52,70 @@ class Levels:
         self._program_now: RamProgram | None = None
         self._known = too_dear(instance, below_joules)
         self._followed = frozenset[int]()
+        self._sizes = deque(_levels(instance))
+        self.least_bytes = max((content.bytes for content in instance.contents), default=0)
+        self._prepared: RamProgram | None = None
         self._most_arcs = self.tuning.most_short_arcs  # of a program that follows part of a size
 
     def programs(self) -> Iterator[RamProgram]:
         """See the module's docstring; ends where there are too many sets."""
-        for size in _levels(self.instance):
-            new = self._of_size(size)
-            if not new:
-                continue
-            quick_arcs = min(self.tuning.most_quick_arcs, self.tuning.most_arcs)
-            whole = self._program(self._followed | new, quick_arcs)
-            if whole is None:
-                yield from self._with_room()
-                new -= self._followed
-                whole = self._program(self._followed | new, self.tuning.most_arcs)
-            if whole is None:
-                yield from self._in_part(new)
-                return
-            self._take(whole)
-            yield whole
-        yield from self._with_room()  # zero bytes alone are left
-
-    def _with_room(self) -> Iterator[RamProgram]:
-        """Following what the cheapest step has no room for, as long as there is something."""
-        while self.tuning.room_factor and self._program_now is not None and self.step is not None:
-            found = overfull(self.instance, self._program_now, self.step.path)
-            able = {content.number for content in self.instance.contents} - self._known - self._followed
-            found = [one._replace(contents=tuple(c for c in one.contents if c in able)) for one in found]
-            sizes = [content.bytes for content in self.instance.contents]
-            groups = to_follow(found, sizes, self._lives(able))
-            arcs = max(self.tuning.most_quick_arcs, int(self.tuning.room_factor * self._program_now.arcs))
-            program = self._with_most(groups, min(arcs, self.tuning.most_arcs))
-            if program is None and groups:
-                program = self._program(self._followed.union(groups[0]), self.tuning.most_arcs)
-            if program is None:
-                return
+        while (program := self._prepared or self._quick() or self._roomier() or self._whole()) is not None:
+            self._prepared = None
             self._take(program)
-            self.step = None
             yield program
+        if self._sizes:
+            yield from self._in_part(self._of_size(self._sizes[0]))
+
+    def is_quick_after(self, step: CheapestStep | None) -> bool:
+        """Whether the next program has few transitions, where this is the cheapest step that is known."""
+        self.step = step
+        self._prepared = self._quick()
+        return self._prepared is not None
+
+    def _quick(self) -> RamProgram | None:
+        """All of the next size, or of what has no room as much as can be, in few transitions."""
+        quick_arcs = min(self.tuning.most_quick_arcs, self.tuning.most_arcs)
+        new = self._next_size()
+        if not new:
+            return None
+        return self._program(self._followed | new, quick_arcs) or self._with_most(
+            self._without_room(), quick_arcs
+        )
+
+    def _roomier(self) -> RamProgram | None:
+        """Following what the cheapest step has no room for, in not many more transitions than before."""
+        groups = self._without_room()
+        if not groups or self._program_now is None:
+            return None
+        arcs = min(int(self.tuning.room_factor * self._program_now.arcs), self.tuning.most_arcs)
+        return self._with_most(groups, arcs) or self._program(
+            self._followed.union(groups[0]), self.tuning.most_arcs
+        )
+
+    def _whole(self) -> RamProgram | None:
+        """All of the next size."""
+        new = self._next_size()
+        return self._program(self._followed | new, self.tuning.most_arcs) if new else None
+
+    def _without_room(self) -> list[list[int]]:
+        """What the cheapest step has no room for, in groups."""
+        if self._program_now is None or self.step is None or self.tuning.room_factor == 0.0:
+            return []
+        able = frozenset(content.number for content in self.instance.contents) - self._known - self._followed
+        found = [
+            one._replace(contents=tuple(c for c in one.contents if c in able))
+            for one in overfull(self.instance, self._program_now, self.step.path)
+        ]
+        sizes = [content.bytes for content in self.instance.contents]
+        return to_follow(found, sizes, self._lives(able))
 
     def _in_part(self, new: frozenset[int]) -> Iterator[RamProgram]:
         if not self._followed:
-            largest = self._with_most(self._by_size(new), self._most_arcs)
-            if largest is not None:
-                self._take(largest)
-                yield largest
-            yield from self._with_room()
+            program = self._with_most(self._by_size(new), self._most_arcs)
+            while program is not None:
+                self._take(program)
+                yield program
+                program = self._quick() or self._roomier()
         followed = 0
         while True:
             shortly = self._with_most(self._by_life(new - self._followed), self._most_arcs)
@@ -107,13 +127,20 @@ class Levels:
                 return
             self._most_arcs = more
 
+    def _next_size(self) -> frozenset[int]:
+        """What is not followed yet of the next size of which there is something."""
+        while self._sizes and not self._of_size(self._sizes[0]):
+            self.least_bytes = self._sizes.popleft()
+        return self._of_size(self._sizes[0]) if self._sizes else frozenset()
+
     def _take(self, program: RamProgram) -> None:
         """``program`` is the last one, and parts of a size may take so many times its transitions."""
         self._followed = frozenset(program.of.number)
         if self._most_arcs:
             allowed = min(int(self.tuning.short_factor * program.arcs), self.tuning.most_arcs)
             self._most_arcs = max(self._most_arcs, allowed)
-        self._program_now = program
+        self._program_now, self.step = program, None
+        self._next_size()
 
     def _of_size(self, size: int) -> frozenset[int]:
         """What is not followed yet of at least ``size`` bytes."""

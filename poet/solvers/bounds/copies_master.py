@@ -68,6 +68,8 @@ class MasterSearch:
         tuning: how much at once.
         known: by a list or an earlier level: contents without a copy, steps below 0, and then D at least.
         step_joules: of these steps.
+        listed_bytes: residents of at least so many are copies like others.
+        before: of an earlier level; what it knows holds here, where it counts residents alike.
         programs: that solves the master programs.
         seconds_left: that one may still take.
 
@@ -86,6 +88,8 @@ class MasterSearch:
         known: Sequence[tuple[frozenset[int], float]],
         *,
         step_joules: float,
+        listed_bytes: float,
+        before: MasterSearch | None = None,
         programs: SmallPrograms,
         seconds_left: Callable[[], float],
     ) -> None:
@@ -93,11 +97,10 @@ class MasterSearch:
         self.step_joules, self._own_step_joules = step_joules, 0.0
         self.programs, self.seconds_left = programs, seconds_left
         of = self.of
-        large = of.followed_bytes / tuning.listed_divisor
         self.listed = [
             c
             for c, one in of.residents.items()
-            if one.away_joules is not None and one.bytes >= large and one.away_joules < below_joules
+            if one.away_joules is not None and one.bytes >= listed_bytes and one.away_joules < below_joules
         ]
         self._joules = self._columns_of_copies()
         sets = [program.sets_at(number) for number in range(of.end + 1) if number not in program.passed]
@@ -115,6 +118,9 @@ class MasterSearch:
         for without, joules in known:
             fewest = min((-number for number in without if number < 0), default=0)
             self._learn(self.of.by_resident(c for c in without if c >= 0), joules, fewest)
+        if before is not None and self._counts_as(before):
+            for cut in before._cuts:
+                self._learn(cut.without, cut.joules, cut.steps)
 
     def round(self) -> bool:
         """Solve the master program and learn of its solution; false once nothing below is left to find."""
@@ -146,6 +152,15 @@ class MasterSearch:
         path = cheapest(self.program, self._column(copies))
         contents = frozenset(c for copy in copies if copy >= 0 for c in self.of.stands_for(copy))
         return None if path is None else CheapestStep(path, contents)
+
+    def _counts_as(self, other: MasterSearch) -> bool:
+        """Whether both count residents, and steps, alike."""
+        return (
+            self.of.residents == other.of.residents
+            and self.listed == other.listed
+            and self.step_joules == other.step_joules
+            and self._own_step_joules == other._own_step_joules
+        )
 
     def _columns_of_copies(self) -> dict[int, float]:
         """Joules of each copy by content, and of steps, below 0; sets how the program counts residents."""

@@ -176,8 +176,9 @@ def test_before_any_cut_is_known_the_master_program_knows_what_must_leave_for_an
     )
     with SmallPrograms(WALL, EnginesTuning()) as programs:
         search = MasterSearch(
-            program, below, tuning, [], step_joules=0.0, programs=programs, seconds_left=lambda: math.inf
-        )
+            program, below, tuning, [], step_joules=0.0, listed_bytes=0, programs=programs,
+            seconds_left=lambda: math.inf,
+        )  # fmt: skip
         with_all_copies = search.bound_joules
         assert search.round()
     # 12 bytes of weights beside two of the three results, 16 bytes, in 23: at least one of 5 bytes leaves
