@@ -67,11 +67,26 @@ def _touched(instance: Instance, move: Moved) -> tuple[set[int], set[int]]:
 def to_follow(found: Sequence[Overfull], sizes: Sequence[int], lives: Mapping[int, int]) -> list[list[int]]:
     """Contents in groups: with the first, some move of a step has no room, with each that follows more have.
 
+    These are the largest with which any has none: what is large leaves few sets, and what has no room for it
+    has none for much else.
+
     Args:
         found: the moves.
         sizes: bytes of all contents.
         lives: per content, the stages in which it exists: the fewer, the fewer sets it makes to follow it.
     """
+    for least_bytes in sorted({sizes[c] for one in found for c in one.contents}, reverse=True):
+        large = [
+            one._replace(contents=tuple(c for c in one.contents if sizes[c] >= least_bytes)) for one in found
+        ]
+        able = [one for one in large if sum(sizes[c] for c in one.contents) >= one.lacking_bytes]
+        if able:
+            return _groups(able, sizes, lives)
+    return []
+
+
+def _groups(found: Sequence[Overfull], sizes: Sequence[int], lives: Mapping[int, int]) -> list[list[int]]:
+    """See `to_follow`: what lives shortly comes first."""
     groups, chosen, pending = list[list[int]](), set[int](), list(found)
     while pending:
         covers = [_cover(one, chosen, sizes, lives) for one in pending]

@@ -32,7 +32,7 @@ from poet.solvers.instance.instance import Instance, instance_of
 from poet.tuning import DEFAULT, Tuning
 from poet.tuning.models import EnginesTuning
 
-EACH_SIZE = DEFAULT.having("copies.alike_factor", 1.0)
+EACH_SIZE = DEFAULT.having("copies.alike_factor", 1.0).having("copies.most_quick_arcs", 1)
 MASTER = EACH_SIZE.having("copies.most_sets", 2)  # no list tells all copies apart
 TOLERANCE = 1e-6  # of a step's joules; costs are rounded down to 2^-28 of what is asked for
 
@@ -104,6 +104,14 @@ def test_homes_that_the_plan_chooses_are_no_bound_above_the_optimum(seeds: range
     """Where nothing but RAM is short, the last bound reaches it: homes are copies like others."""
     reached = check(seeds, tuning, homes=True)
     assert tuning not in (EACH_SIZE, MASTER) or reached > len(seeds) / 6
+
+
+@few_or_many("seeds", range(30, 42), range(5000, 5200))
+def test_levels_of_few_transitions_come_at_once_and_leave_copies_to_the_next_one(seeds: range) -> None:
+    """The default, on steps where every level has few."""
+    quick = EACH_SIZE.having("copies.most_quick_arcs", DEFAULT.copies.most_quick_arcs)
+    assert check(seeds, quick) > len(seeds) / 10
+    check(seeds, quick.having("copies.most_sets", 2), homes=True)
 
 
 @few_or_many("seeds", range(400, 410), range(3400, 3500))

@@ -112,14 +112,13 @@ def lacks(lacking_bytes: int, *contents: int) -> Overfull:
     ("found", "groups"),
     [
         ([], []),
-        ([lacks(5, 0, 1)], [[1]]),  # either would do: 1 lives shorter
+        ([lacks(5, 0, 1)], [[0]]),  # either would do
         ([lacks(9, 0, 1)], [[1, 0]]),  # it takes both
-        ([lacks(5, 0, 1), lacks(7, 0, 2)], [[1], [0]]),
-        ([lacks(2, 0, 2), lacks(5, 0)], [[2], [0]]),  # what lives shortly comes first
-        ([lacks(5, 0), lacks(6, 0)], [[0]]),  # one for both
+        ([lacks(7, 0, 1), lacks(5, 1, 2)], [[0]]),  # the largest first
+        ([lacks(2, 1, 2), lacks(5, 1)], [[1]]),  # one for both
+        ([lacks(9, 1, 2), lacks(2, 2), lacks(9, 0, 2)], [[2], [1], [0]]),  # what lives shortly comes first
+        ([lacks(20, 0, 1, 2)], []),  # nothing does
     ],
 )
-def test_what_is_followed_leaves_no_room_and_lives_shortly(
-    found: list[Overfull], groups: list[list[int]]
-) -> None:
+def test_what_is_followed_is_large_and_lives_shortly(found: list[Overfull], groups: list[list[int]]) -> None:
     assert to_follow(found, sizes=(8, 6, 3), lives={0: 20, 1: 10, 2: 2}) == groups
