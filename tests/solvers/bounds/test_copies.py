@@ -33,6 +33,7 @@ from poet.tuning import DEFAULT, Tuning
 from poet.tuning.models import EnginesTuning
 
 EACH_SIZE = DEFAULT.having("copies.alike_factor", 1.0).having("copies.most_quick_arcs", 1)
+QUICK = EACH_SIZE.having("copies.most_quick_arcs", DEFAULT.copies.most_quick_arcs)
 MASTER = EACH_SIZE.having("copies.most_sets", 2)  # no list tells all copies apart
 TOLERANCE = 1e-6  # of a step's joules; costs are rounded down to 2^-28 of what is asked for
 
@@ -77,7 +78,7 @@ def check(seeds: range, tuning: Tuning, *, homes: bool = False) -> int:
             joules = [bound.overhead_joules for bound in bounds(instance, below)]
             assert max(joules, default=0.0) <= overhead + TOLERANCE * scale, seed
             assert all(after >= before - TOLERANCE * scale for before, after in pairwise(joules)), seed
-            exact = tuning in (EACH_SIZE, MASTER) and (instance.limits.paging or not homes)
+            exact = tuning in (EACH_SIZE, MASTER, QUICK) and (instance.limits.paging or not homes)
             if joules and exact and only_ram(instance.problem, instance.limits):
                 assert joules[-1] >= overhead - TOLERANCE * max(scale, below), seed
                 reached += 1
@@ -109,9 +110,8 @@ def test_homes_that_the_plan_chooses_are_no_bound_above_the_optimum(seeds: range
 @few_or_many("seeds", range(30, 42), range(5000, 5200))
 def test_levels_of_few_transitions_come_at_once_and_leave_copies_to_the_next_one(seeds: range) -> None:
     """The default, on steps where every level has few."""
-    quick = EACH_SIZE.having("copies.most_quick_arcs", DEFAULT.copies.most_quick_arcs)
-    assert check(seeds, quick) > len(seeds) / 10
-    check(seeds, quick.having("copies.most_sets", 2), homes=True)
+    assert check(seeds, QUICK) > len(seeds) / 10
+    check(seeds, QUICK.having("copies.most_sets", 2), homes=True)
 
 
 @few_or_many("seeds", range(400, 410), range(3400, 3500))
