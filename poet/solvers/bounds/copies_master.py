@@ -35,6 +35,7 @@ import numpy as np
 from poet.solvers.bounds.ram_paths import CheapestStep, KnownPaths, Paid, cheapest, walked
 from poet.solvers.bounds.ram_program import ROUNDING, RamProgram
 from poet.solvers.bounds.ram_stages import Values
+from poet.solvers.bounds.residents import Resident
 from poet.solvers.engines.integers import IntegerProgram
 from poet.solvers.engines.small_programs import SmallPrograms
 from poet.tuning.bounds import CopiesTuning
@@ -120,7 +121,11 @@ class MasterSearch:
             self._learn(self.of.by_resident(c for c in without if c >= 0), joules, fewest)
         if before is not None and self._counts_as(before):
             for cut in before._cuts:
-                self._learn(cut.without, cut.joules, cut.steps)
+                contents = before.of.by_content(c for c in cut.without if c >= 0)
+                steps = self._so_many_steps(cut.steps * before.step_joules)
+                if contents is not None and (steps or not cut.steps):
+                    own_steps = frozenset(c for c in cut.without if c < 0)
+                    self._learn(self.of.by_resident(contents) | own_steps, cut.joules, steps)
 
     def round(self) -> bool:
         """Solve the master program and learn of its solution; false once nothing below is left to find."""
@@ -154,13 +159,18 @@ class MasterSearch:
         return None if path is None else CheapestStep(path, contents)
 
     def _counts_as(self, other: MasterSearch) -> bool:
-        """Whether both count residents, and steps, alike."""
+        """Whether both count the same residents in the same steps; others may be followed in one of both."""
         return (
-            self.of.residents == other.of.residents
-            and self.listed == other.listed
-            and self.step_joules == other.step_joules
-            and self._own_step_joules == other._own_step_joules
+            self._own_step_joules == other._own_step_joules
+            and self._counted_in_steps() == other._counted_in_steps()
         )
+
+    def _counted_in_steps(self) -> dict[int, Resident]:
+        return {c: one for c, one in self.of.residents.items() if c not in self.listed}
+
+    def _so_many_steps(self, joules: float) -> int:
+        """Of the list: fewer of them take less than these joules."""
+        return int(joules / self.step_joules * (1.0 - ROUNDING)) if self.step_joules else 0
 
     def _columns_of_copies(self) -> dict[int, float]:
         """Joules of each copy by content, and of steps, below 0; sets how the program counts residents."""

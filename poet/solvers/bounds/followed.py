@@ -6,7 +6,7 @@ A set is an integer, whose bit i stands for content i of those that are followed
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from poet.solvers.bounds.residents import homes, page_out_joules, residents, substitutes
@@ -207,13 +207,13 @@ class Followed:
         """Residents in whose place something of ``reads`` may be."""
         return {self._in_place_of[c] for c in reads if c in self._in_place_of}
 
-    def by_content(self, copies: Collection[int]) -> frozenset[int] | None:
+    def by_content(self, copies: Iterable[int]) -> frozenset[int] | None:
         """Copies among which a resident stands for several contents, with each of those.
 
         ``None``: what no op updates is among the residents. It takes a page-in that it is not in RAM, which
         is no copy where it is followed.
         """
-        some = self._unfollowed
+        some, copies = self._unfollowed, tuple(copies)
         if any(copy in some and len(some[copy].contents) == 1 for copy in copies):
             return None
         return frozenset(one for copy in copies for one in self.stands_for(copy))
