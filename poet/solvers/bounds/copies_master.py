@@ -123,7 +123,9 @@ class MasterSearch:
             for cut in before._cuts:
                 contents = before.of.by_content(c for c in cut.without if c >= 0)
                 steps = self._so_many_steps(cut.steps * before.step_joules)
-                if contents is not None and (steps or not cut.steps):
+                if contents is not None and (
+                    not cut.steps or (steps and self.of.residents == before.of.residents)
+                ):
                     own_steps = frozenset(c for c in cut.without if c < 0)
                     self._learn(self.of.by_resident(contents) | own_steps, cut.joules, steps)
 
