@@ -236,6 +236,8 @@ class CopiesTuning(Checked):
         lasting_share: of what a copy was known to matter, beside what is learnt anew: both count.
         round_share: of the time left, after the first round of the event model: where it closes the gap, it
             mostly does so soon. Off: it is not tried there.
+        decisive_share: the same where page-outs decide and the step is not sizeable, before that round's
+            exact model: most of the bound, and which page-outs pay, come from it. Off: it is not tried there.
         restart_share: of the time left, in each restart. Off: not tried there.
         promising_share: of the time left when a turn began, to which it may go on while the bound's pace
             promises something: most of it, as nothing else moves a bound that this one would; plans need
@@ -281,6 +283,7 @@ class CopiesTuning(Checked):
     hopeful_share: float = tuned(0.75, off=0.0)
     lasting_share: float = 0.7
     round_share: float = tuned(0.15, off=0.0)
+    decisive_share: float = tuned(0.35, off=0.0)
     restart_share: float = tuned(0.25, off=0.0)
     promising_share: float = tuned(0.7, off=0.0)
     promise_share: float = 0.1

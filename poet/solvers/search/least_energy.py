@@ -193,7 +193,9 @@ class _Search:
                 guide = suggested(model, outcome.values, chain=chain)
                 led = copies_first and self._write_few(model, outcome.values, chain)
                 if copies_first and number == 0:
-                    self.copies.turn(self.options.tuning.copies.round_share)
+                    copies = self.options.tuning.copies
+                    is_sizeable = len(self.instance.tasks) > self.tuning.sizeable_ops
+                    self.copies.turn(copies.round_share if is_sizeable else copies.decisive_share)
                 if not led and not self.standing.finished():
                     with self.phase(f"round {number + 1}: exact event model"):
                         self.runs.solve_exactly(merged(guide, self.runs.own_reruns()))
