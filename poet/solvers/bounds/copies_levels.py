@@ -102,12 +102,16 @@ class Levels:
         if self._program_now is None or self.step is None or self.tuning.room_factor == 0.0:
             return []
         able = frozenset(content.number for content in self.instance.contents) - self._known - self._followed
-        found = [
-            one._replace(contents=tuple(c for c in one.contents if c in able))
-            for one in overfull(self.instance, self._program_now, self.step.path)
-        ]
-        sizes = [content.bytes for content in self.instance.contents]
-        return to_follow(found, sizes, self._lives(able))
+        sizes, lives = [content.bytes for content in self.instance.contents], self._lives(able)
+        for waiting in (False, True):
+            found = [
+                one._replace(contents=tuple(c for c in one.contents if c in able))
+                for one in overfull(self.instance, self._program_now, self.step.path, waiting=waiting)
+            ]
+            groups = to_follow(found, sizes, lives)
+            if groups:
+                return groups
+        return []
 
     def _in_part(self, new: frozenset[int]) -> Iterator[RamProgram]:
         if not self._followed:

@@ -9,6 +9,7 @@ that is too much, a program that follows some of these contents tells such steps
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence, Set
 from typing import NamedTuple
 
@@ -28,30 +29,62 @@ class Overfull(NamedTuple):
     contents: tuple[int, ...]
 
 
-def overfull(instance: Instance, program: RamProgram, path: RamPath) -> list[Overfull]:
+def overfull(
+    instance: Instance, program: RamProgram, path: RamPath, *, waiting: bool = False
+) -> list[Overfull]:
     """All such moves of a step, from its start on.
 
     Args:
         instance: of the program.
         program: whose step it is.
         path: the step.
+        waiting: residents that are paid for take RAM as well, where they wait for what reads them next and no
+            page-in is charged.
     """
     contents, followed = instance.contents, program.of.number
-    after = {c.number for c in contents if c.ends_in_ram}
+    paid = path.paid if waiting else frozenset[int]()
+    touched = [_touched(instance, move) for move in path.moves]
+    away = {c for one in paid for c in program.of.stands_for(one)}
+    waiting_there = waits(instance, touched, away)
+    after = {c.number for c in contents if c.ends_in_ram} - away
     found = list[Overfull]()
-    for move in reversed(path.moves):
-        reads, makes = _touched(instance, move)
-        beside = after - reads - makes
+    for place in range(len(path.moves) - 1, -1, -1):
+        move, (reads, makes) = path.moves[place], touched[place]
+        beside = (after | waiting_there.get(place, set())) - reads - makes
         there = beside - followed.keys()
-        counted, counted_bytes = program.counted_of(move.stage, there, reads)
+        counted, counted_bytes = program.counted_of(move.stage, there, reads, paid)
         in_vain = move.held - beside - reads - makes
         lacking_bytes = sum(contents[c].bytes for c in there) - counted_bytes - move.room_bytes
         lacking_bytes -= sum(contents[c].bytes for c in in_vain)
         if lacking_bytes > 0:
             largest_first = sorted(there - counted, key=lambda c: (-contents[c].bytes, c))
             found.append(Overfull(move, lacking_bytes, tuple(c for c in largest_first if contents[c].bytes)))
-        after = (after - makes) | reads
+        after = ((after - makes) | reads) - away
     return found[::-1]
+
+
+def waits(
+    instance: Instance, touched: Sequence[tuple[set[int], set[int]]], away: Set[int]
+) -> dict[int, set[int]]:
+    """By place in a step, residents among ``away`` that wait from one move that touches them to the next.
+
+    A program takes what is paid for to be away whenever nothing reads it. That is one page-in, that which
+    ends the longest wait; where a home is chosen, that which begins its stay. Others it does not charge.
+    """
+    places = dict[int, list[int]]()
+    for place, (reads, makes) in enumerate(touched):
+        for content in (reads | makes) & away:
+            places.setdefault(content, []).append(place)
+    found = dict[int, set[int]]()
+    for content, there in places.items():
+        gaps = [range(first + 1, last) for first, last in itertools.pairwise(there)]
+        one = instance.contents[content]
+        if one.home is None:
+            begins = range(there[0]) if one.starts_in_ram else range(0)
+            gaps = sorted([begins, *gaps], key=len)[:-1]
+        for place in itertools.chain(*gaps):
+            found.setdefault(place, set()).add(content)
+    return found
 
 
 def _touched(instance: Instance, move: Moved) -> tuple[set[int], set[int]]:

@@ -55,6 +55,7 @@ class RamPath:
         paged: followed contents whose copies it takes, as bits.
         demands: per stage and listed residents that it reads there, the least bytes left for residents.
         moves: all but frees, in order.
+        paid: listed residents that are paid for.
     """
 
     joules: float
@@ -62,6 +63,7 @@ class RamPath:
     paged: int
     demands: dict[tuple[int, tuple[int, ...]], int]
     moves: tuple[Moved, ...] = ()
+    paid: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +179,9 @@ def walked(program: RamProgram, tables: Sequence[Values], column: int, copies: P
         place = walk.through(number, tables[end - number], following, place)
         if place is None:
             return None
-    return RamPath(units * program.joules_per_unit, walk.reruns, walk.paged, walk.demands, tuple(walk.moves))
+    return RamPath(
+        units * program.joules_per_unit, walk.reruns, walk.paged, walk.demands, tuple(walk.moves), copies.paid
+    )
 
 
 def cheapest(program: RamProgram, copies: Paid) -> RamPath | None:

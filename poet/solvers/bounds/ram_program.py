@@ -180,16 +180,17 @@ class RamProgram:
         return self._there[number]
 
     def counted_of(
-        self, number: int, contents: Set[int], reads: frozenset[int] | set[int]
+        self, number: int, contents: Set[int], reads: frozenset[int] | set[int], paid: Collection[int]
     ) -> tuple[set[int], int]:
         """Those of ``contents`` in whose place a resident of a stage takes as much RAM; and bytes that
-        residents take for all of them. One in whose place a run ``reads`` something takes them for that.
+        residents take for all of them. One in whose place a run ``reads`` something takes them for that, and
+        those that are ``paid`` for take none.
         """
         counted, taken = set[int](), 0
         for resident, one in self._there[number].items():
             stands_for = self.of.stands_for(resident)
             own = {c for c in stands_for if c in contents}
-            if not own or not reads.isdisjoint(stands_for):
+            if not own or resident in paid or not reads.isdisjoint(stands_for):
                 continue
             own_bytes = sum(self.of.size_of[c] for c in own)
             taken += min(one.bytes, own_bytes)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 
 import pytest
@@ -13,7 +14,7 @@ from poet.problem import Limits, Problem
 from poet.schedule import Compute, Free, PageIn, PageOut, Step
 from poet.simulator import simulate
 from poet.solvers.bounds.followed import Followed, bits
-from poet.solvers.bounds.overfull import Overfull, overfull, to_follow
+from poet.solvers.bounds.overfull import Overfull, overfull, to_follow, waits
 from poet.solvers.bounds.ram_paths import Moved, Paid, RamPath, cheapest
 from poet.solvers.bounds.ram_program import RamProgram
 from poet.solvers.instance.instance import Instance, instance_of
@@ -122,3 +123,20 @@ def lacks(lacking_bytes: int, *contents: int) -> Overfull:
 )
 def test_what_is_followed_is_large_and_lives_shortly(found: list[Overfull], groups: list[list[int]]) -> None:
     assert to_follow(found, sizes=(8, 6, 3), lives={0: 20, 1: 10, 2: 2}) == groups
+
+
+def test_a_resident_that_is_paid_for_waits_in_ram_where_no_page_in_is_charged() -> None:
+    """One page-in is: of the longest wait, here until op 3; where a home is chosen, of the one before it."""
+    problem = random_problem(3, ops=6)
+    instance = instance_of(problem, Limits(ram_budget_bytes=20))
+    source = next(c.number for c in instance.contents if c.starts_in_ram)
+    touched: list[tuple[set[int], set[int]]] = [
+        ({source} if n in (3, 4, 7) else set(), set()) for n in range(9)
+    ]
+    assert waits(instance, touched, {source}) == {5: {source}, 6: {source}}
+    contents = tuple(dataclasses.replace(c, home=source) for c in instance.contents)
+    at_home = dataclasses.replace(instance, contents=contents)
+    assert waits(at_home, touched[4:] + touched[:4], {source}) == {
+        place: {source} for place in (1, 2, 4, 5, 6, 7)
+    }
+    assert waits(instance, touched, set()) == {}
