@@ -199,6 +199,9 @@ class CopiesTuning(Checked):
             room elsewhere may be another content by then. Off: nothing is followed for that reason.
         short_factor: see there: else a net of few large contents would stop at its second size.
         part_factor: see there: what is quick comes first. Off: nothing follows.
+        built_upon_share: where the first size is followed in part: of the dearest content that reruns of a
+            cheapest step read long after it was there last, from which on others are followed with it: all at
+            once would be too many, and some would not matter once the dear ones are followed. Off: none is.
         pass_share: of the time left, that one look at all transitions of a program in all columns may take: a
             round of a search has some twenty, and a program of one round tells little.
         most_sets: of copies that are listed: 24 bytes each, and each round looks at all.
@@ -262,6 +265,7 @@ class CopiesTuning(Checked):
     most_short_arcs: int = tuned(4_000_000, off=0)
     short_factor: float = 2.0
     part_factor: float = tuned(3.0, off=1.0)
+    built_upon_share: float = tuned(0.3, off=0.0)
     pass_share: float = 0.02
     most_sets: int = 2_000_000
     most_residents: int = tuned(16, off=0)

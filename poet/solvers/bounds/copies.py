@@ -236,11 +236,11 @@ def _searches(
     """Of one level: by a list, and where that does not tell all copies apart by a master program.
 
     A list that leads to a level of few transitions leaves the copies to that one. After a master program, a
-    list is looked at where it is the last word.
+    list is looked at where it is the last word, or where what was known before tells little.
     """
     listing = ListSearch(instance, program, below_joules, before)
     is_open = listing.bound_joules < below_joules
-    if listing.lists_all or not is_open or not isinstance(before, MasterSearch):
+    if levels.anew or listing.lists_all or not is_open or not isinstance(before, MasterSearch):
         yield listing
         if listing.bound_joules < below_joules and levels.is_quick_after(listing.cheapest()):
             return

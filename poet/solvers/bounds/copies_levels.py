@@ -1,10 +1,14 @@
 """Which contents the search over copies follows: more and more of them, as far as there are few enough sets.
 
-First by size, those of about one size together. Where sizes fall so gradually that the first of these levels
-is too large, as where each layer's output is put behind its input, as many of its largest as can be are
-followed. Then what the cheapest step found so far builds upon without following it: contents that its reruns
-read long after they were there last, as it takes them to be in RAM in no bytes. Those that cost most to have
-again come first. At last, of one size, those that live shortly, more and more of them.
+- By size, those of about one size together, while that makes few transitions.
+- Then what the cheapest step that is known has no room for (`poet.solvers.bounds.overfull`): a few contents
+  of a size tell it from plans where all of them would be too many.
+- Where such a step has room, all of the next size; and where these are too many, of one size those that live
+  shortly, more and more of them.
+- Where sizes fall so gradually that the first of these levels is too large, as where each layer's output is
+  put behind its input, as many of its largest as can be are followed. Then what the cheapest step builds upon
+  without following it: contents that its reruns read long after they were there last, as it takes them to be
+  in RAM in no bytes. Those that cost most to have again come first.
 """
 
 from __future__ import annotations
@@ -15,10 +19,10 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 
 from poet.solvers.bounds.followed import Followed
 from poet.solvers.bounds.overfull import overfull, to_follow
-from poet.solvers.bounds.ram_paths import CheapestStep
+from poet.solvers.bounds.ram_paths import CheapestStep, RamPath
 from poet.solvers.bounds.ram_program import RamProgram, TooLarge
-from poet.solvers.bounds.residents import too_dear, with_homes
-from poet.solvers.instance.instance import Instance
+from poet.solvers.bounds.residents import residents, too_dear, with_homes
+from poet.solvers.instance.instance import Content, Instance
 
 
 class Levels:
@@ -35,6 +39,7 @@ class Levels:
     Attributes:
         least_bytes: of the smallest size of which all is followed; the largest where nothing is.
         step: the cheapest that the last program's search knows; to be set before it is asked for more.
+        anew: the last program follows what reruns of a cheapest step read long after it was there last.
     """
 
     def __init__(
@@ -49,12 +54,14 @@ class Levels:
         self.finished, self.seconds_left = finished, seconds_left
         self.tuning = instance.tuning.copies
         self.step: CheapestStep | None = None
+        self.anew = False
         self._program_now: RamProgram | None = None
         self._known = too_dear(instance, below_joules)
         self._followed = frozenset[int]()
         self._sizes = deque(_levels(instance))
         self.least_bytes = max((content.bytes for content in instance.contents), default=0)
         self._prepared: RamProgram | None = None
+        self._is_in_part = False
         self._most_arcs = self.tuning.most_short_arcs  # of a program that follows part of a size
 
     def programs(self) -> Iterator[RamProgram]:
@@ -63,13 +70,14 @@ class Levels:
             self._prepared = None
             self._take(program)
             yield program
+        self._is_in_part = True
         if self._sizes:
             yield from self._in_part(self._of_size(self._sizes[0]))
 
     def is_quick_after(self, step: CheapestStep | None) -> bool:
         """Whether the next program has few transitions, where this is the cheapest step that is known."""
         self.step = step
-        self._prepared = self._quick()
+        self._prepared = None if self._is_in_part else self._quick()
         return self._prepared is not None
 
     def _quick(self) -> RamProgram | None:
@@ -119,7 +127,9 @@ class Levels:
             while program is not None:
                 self._take(program)
                 yield program
-                program = self._quick() or self._roomier()
+                program = self._built_upon()
+                self.anew = program is not None
+            self.anew = False
         followed = 0
         while True:
             shortly = self._with_most(self._by_life(new - self._followed), self._most_arcs)
@@ -130,6 +140,37 @@ class Levels:
             if more <= self._most_arcs:
                 return
             self._most_arcs = more
+
+    def _built_upon(self) -> RamProgram | None:
+        """Following what reruns of the cheapest step read long after it was there last, the dearest first."""
+        wanted = {} if self.step is None else self._reliances(self.step.path)
+        dearest = max(wanted.values(), default=0.0)
+        first = [c for c, joules in wanted.items() if joules >= self.tuning.built_upon_share * dearest]
+        groups = [[c] for c in sorted(first, key=lambda c: (-wanted[c], c))]
+        return self._with_most(groups, self._most_arcs) if self.tuning.built_upon_share else None
+
+    def _reliances(self, path: RamPath) -> dict[int, float]:
+        """By content that is not followed, joules of having it again for the reruns that read it."""
+        there = dict[int, int]()  # by content, the last stage in which it is known to be in RAM
+        tasks, contents, found = self.instance.tasks, self.instance.contents, dict[int, float]()
+        able = {content.number for content in contents if content.bytes} - self._followed
+        able -= with_homes(self.instance, residents(self.instance))  # their bytes count already
+        for stage, task in enumerate([*tasks, None]):
+            for again in path.reruns.get(stage, ()):
+                for content in tasks[again].rerun_reads:
+                    if content in able and there.get(content, contents[content].birth) < stage:
+                        found[content] = found.get(content, 0.0) + self._joules(contents[content])
+                    there[content] = stage
+            if task is not None:
+                there.update(dict.fromkeys((*task.reads, *task.outputs), stage))
+        return {content: joules for content, joules in found.items() if joules > 0.0}
+
+    def _joules(self, content: Content) -> float:
+        """Of having it again once: it is paged in, or its producer runs."""
+        ways = [] if content.page_in is None else [content.page_in.joules]
+        if content.producer is not None:
+            ways.append(self.instance.tasks[content.producer].cost.joules)
+        return min(ways, default=0.0)
 
     def _next_size(self) -> frozenset[int]:
         """What is not followed yet of the next size of which there is something."""

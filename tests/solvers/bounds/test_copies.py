@@ -392,8 +392,8 @@ def test_layers_behind_each_other_are_bounded_by_what_their_sums_are_made_of(see
         assert best is not None
         overhead = simulate(problem, best, limits).joules - problem.compute_joules
         told = []
-        for factor in (0.0, 2.0):
-            tuning = few.having("copies.room_factor", factor)
+        for share in (0.0, 0.3):
+            tuning = few.having("copies.built_upon_share", share)
             found = bounds(instance_of(problem, limits, tuning=tuning), 2.0 * overhead + 1.0)
             assert found[-1].overhead_joules <= overhead + TOLERANCE * problem.compute_joules, seed
             told.append(found[-1].overhead_joules)
