@@ -20,7 +20,8 @@ import numpy as np
 from poet.solvers.bounds.copies_master import MasterSearch
 from poet.solvers.bounds.followed import bits
 from poet.solvers.bounds.ram_paths import CheapestStep, Paid, cheapest
-from poet.solvers.bounds.ram_program import ROUNDING, RamProgram
+from poet.solvers.bounds.ram_program import RamProgram
+from poet.solvers.bounds.resident_bytes import ROUNDING
 from poet.solvers.instance.candidates import last_use_stages, worth_rerunning
 from poet.solvers.instance.instance import Instance
 

@@ -33,8 +33,9 @@ from itertools import pairwise
 import numpy as np
 
 from poet.solvers.bounds.ram_paths import CheapestStep, KnownPaths, Paid, cheapest, walked
-from poet.solvers.bounds.ram_program import ROUNDING, RamProgram
+from poet.solvers.bounds.ram_program import RamProgram
 from poet.solvers.bounds.ram_stages import Values
+from poet.solvers.bounds.resident_bytes import ROUNDING
 from poet.solvers.bounds.residents import Resident
 from poet.solvers.engines.integers import IntegerProgram
 from poet.solvers.engines.small_programs import SmallPrograms
@@ -243,8 +244,8 @@ class MasterSearch:
         rows = dict[tuple[tuple[int, int], ...], int]()
         for number in range(self.of.end):
             read, room = self.program.beside_first_run(number)
-            others = [c for c in self.program.residents_at(number) if c in self._joules and c not in read]
-            unlisted = [self.program.resident_bytes(number, k) for k in (*range(len(steps)), None)]
+            others = [c for c in self.program.residents.at(number) if c in self._joules and c not in read]
+            unlisted = [self.program.residents.unlisted(number, k) for k in (*range(len(steps)), None)]
             freed = [more - less for more, less in pairwise(unlisted)]
             over = unlisted[0] + sum(map(self._bytes, others)) - room
             if over > 0:

@@ -52,7 +52,7 @@ def overfull(
         move, (reads, makes) = path.moves[place], touched[place]
         beside = (after | waiting_there.get(place, set())) - reads - makes
         there = beside - followed.keys()
-        counted, counted_bytes = program.counted_of(move.stage, there, reads, paid)
+        counted, counted_bytes = program.residents.counted_of(move.stage, there, reads, paid)
         in_vain = move.held - beside - reads - makes
         lacking_bytes = sum(contents[c].bytes for c in there) - counted_bytes - move.room_bytes
         lacking_bytes -= sum(contents[c].bytes for c in in_vain)

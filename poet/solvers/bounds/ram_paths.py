@@ -136,7 +136,7 @@ class _Walk:
             self.moves.append(Moved(passed, passed, None, slack - self._beside(passed, own), held))
 
     def _beside(self, number: int, own: tuple[int, ...]) -> int:
-        return self.program.beside(number, own, self.copies.steps, self.copies.paid)
+        return self.program.residents.of_set(number, own, self.copies.steps, self.copies.paid)
 
     def _moved(
         self,
@@ -219,13 +219,13 @@ class KnownPaths:
         """One more; what asks for no more room than is always there is forgotten."""
         for key in path.demands.keys() - self._rows.keys():
             number, own = key
-            there, of = self.program.residents_at(number), self.program.of
+            there, of = self.program.residents.at(number), self.program.of
             size = [of.residents[c].bytes if c in there and c not in own else 0 for c in self._listed]
             rest = sum(of.residents[c].bytes for c in own)
             counts = [*range(self._steps), None]
             self._rows[key] = len(self._sizes)
             self._sizes = np.vstack([self._sizes, np.array([size], dtype=np.int64).reshape(1, -1)])
-            fixed = [rest + self.program.resident_bytes(number, steps) for steps in counts]
+            fixed = [rest + self.program.residents.unlisted(number, steps) for steps in counts]
             self._fixed = np.vstack([self._fixed, np.array([fixed], dtype=np.int64)])
         rows = len(self._sizes)
         most = np.iinfo(np.int64).max

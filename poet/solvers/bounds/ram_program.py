@@ -24,7 +24,7 @@ Of a tensor whose home is chosen, the last content in F says that it may be at h
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Sequence, Set
+from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -35,10 +35,8 @@ from poet.solvers.bounds.followed import Followed, Run, bits
 from poet.solvers.bounds.joined_stages import joined_stages
 from poet.solvers.bounds.page_in_units import page_in_row, page_in_units
 from poet.solvers.bounds.ram_stages import CAP, Arcs, Asked, Masks, Move, Pairs, Places, Stage, Values
+from poet.solvers.bounds.resident_bytes import ResidentBytes
 from poet.solvers.bounds.suffix_program import FittingSets, fitting_sets
-
-ROUNDING = 1e-9  # of joules that are counted in units, by which they may be less
-
 
 _MOST_UNASKED = 4_000_000  # transitions, times columns, between two questions whether to stop
 
@@ -62,21 +60,6 @@ class Stopped(Exception):
     """By who asked for it."""
 
 
-def most_bytes(items: Sequence[tuple[int, float]], unit_joules: float, units: int) -> Masks:
-    """Per number of units, up to ``units``: bytes of ``items`` that together take less than one unit more.
-
-    Items are (bytes, joules); joules are rounded down to units, so no number is too small.
-    """
-    most = np.zeros(units + 1, dtype=np.int64)
-    for size, joules in items:
-        cost = int(min(joules / unit_joules * (1.0 + ROUNDING), units + 1))
-        if cost == 0:
-            most += size
-        elif cost <= units:
-            np.maximum(most[cost:], most[:-cost] + size, out=most[cost:])
-    return most
-
-
 class RamProgram:
     """The sets and transitions of what is followed.
 
@@ -91,7 +74,7 @@ class RamProgram:
         arcs: transitions in all.
         worked: transitions looked at so far, times columns.
         stages: sets and transitions of each.
-        listed: residents of which each column says whether they are paid for.
+        residents: what they take.
         passed: stages that a later one stands for, whose sets and values they have.
 
     Raises:
@@ -111,31 +94,19 @@ class RamProgram:
         self.of, self.joules_per_unit = of, most_joules / CAP
         self.arcs = self.worked = 0
         self._finished = finished
-        self.most_joules, self._parts = most_joules, parts
-        self.listed: tuple[int, ...] = ()
-        self._listed_bytes = np.zeros((of.end + 1, 0), dtype=np.int64)
-        self._away = np.zeros((0, 0), dtype=np.bool_)  # listed residents that are paid for, by column
-        self._unlisted = dict[tuple[int, int | None], int]()
-        self._mine = dict[tuple[int, ...], tuple[npt.NDArray[np.intp], Masks]]()
+        self.most_joules = most_joules
         self._asked = dict[int, Asked]()  # by stage, the last time
         self._page_ins = np.zeros((0, 0), dtype=np.int32)
-        self._resident = np.zeros((0, 0), dtype=np.int64)  # bytes, by stage and column
-        self._by_steps = dict[int | None, Masks]()  # bytes of residents that are not listed, by stage
         self._unasked = 0
-        self._step_joules, self._most_steps = most_joules, 0
-        self._freed = dict[tuple[tuple[tuple[int, float], ...], bool], Masks]()
         joined = joined_stages(of)
         self.passed = frozenset(number for begin, last in joined for number in range(begin, last))
         since = self._since = {last: begin for begin, last in joined}
-        self._there = [
-            {c: one for c, one in of.residents.items() if one.birth < since.get(n, n) and n <= one.last}
-            for n in range(of.end + 1)
-        ]
+        self.residents = ResidentBytes(of, since, most_joules, parts)
         self._local = [list(bits(alive)) for alive in of.alive]
         fitting = deque[FittingSets]()
         for _, number in joined:
             local = self._local[number]
-            room = of.budget_bytes - self.resident_bytes(number, None)
+            room = of.budget_bytes - self.residents.unlisted(number, None)
             sets = fitting_sets([of.bytes[c] for c in local], room, most_arcs // (len(local) + 1))
             if sets is None:
                 raise TooLarge
@@ -175,29 +146,6 @@ class RamProgram:
         own = self._own(number, self.of.first[number])
         return own, self._room(self.of.first[number], own)
 
-    def residents_at(self, number: int) -> Collection[int]:
-        """Contents that are residents in a stage."""
-        return self._there[number]
-
-    def counted_of(
-        self, number: int, contents: Set[int], reads: frozenset[int] | set[int], paid: Collection[int]
-    ) -> tuple[set[int], int]:
-        """Those of ``contents`` in whose place a resident of a stage takes as much RAM; and bytes that
-        residents take for all of them. One in whose place a run ``reads`` something takes them for that, and
-        those that are ``paid`` for take none.
-        """
-        counted, taken = set[int](), 0
-        for resident, one in self._there[number].items():
-            stands_for = self.of.stands_for(resident)
-            own = {c for c in stands_for if c in contents}
-            if not own or resident in paid or not reads.isdisjoint(stands_for):
-                continue
-            own_bytes = sum(self.of.size_of[c] for c in own)
-            taken += min(one.bytes, own_bytes)
-            if own_bytes <= one.bytes:
-                counted |= own
-        return counted, taken
-
     def beside_first_run(self, number: int) -> tuple[frozenset[int], int]:
         """Listed residents that a stage's first run reads, and bytes that it leaves for all the others."""
         own, room_bytes = self.first_room(number)
@@ -210,30 +158,13 @@ class RamProgram:
 
         ``listed``: residents that are not counted so: each column says which of them are paid for.
         """
-        self._step_joules, self._most_steps, self.listed = joules, most, tuple(listed)
-        self._freed, self._unlisted, self._mine, self._by_steps = {}, {}, {}, {}
-        self._listed_bytes = np.array(
-            [[there[c].bytes if c in there else 0 for c in self.listed] for there in self._there],
-            dtype=np.int64,
-        ).reshape(len(self._there), len(self.listed))
+        self.residents.count_in_steps(joules, most, listed)
         self._asking = {n: self._ask(n) for n in range(len(self.stages)) if n not in self.passed}
 
-    def resident_bytes(self, number: int, steps: int | None) -> int:
-        """That residents that are not listed take at least, in a stage, where their page-outs take less than
-        a step more than ``steps``; ``None``: less than the joules at which costs are capped.
-        """
-        if (number, steps) not in self._unlisted:
-            there = [one for c, one in self._there[number].items() if c not in self.listed]
-            pageable = tuple((one.bytes, one.away_joules) for one in there if one.away_joules is not None)
-            whole = steps is None
-            key = pageable, whole
-            if key not in self._freed:
-                joules, most = (self.most_joules, 0) if whole else (self._step_joules, self._most_steps)
-                parts = self._parts[0 if whole else 1]
-                self._freed[key] = most_bytes(pageable, joules / parts, (most + 1) * parts - 1)
-            freed = self._freed[key][-1 if steps is None else (steps + 1) * self._parts[1] - 1]
-            self._unlisted[number, steps] = sum(one.bytes for one in there) - int(freed)
-        return self._unlisted[number, steps]
+    @property
+    def listed(self) -> tuple[int, ...]:
+        """Residents of which each column says whether they are paid for."""
+        return self.residents.listed
 
     def least(
         self,
@@ -250,7 +181,7 @@ class RamProgram:
             paid: per set, the listed residents whose page-outs are paid for; without it, all of them.
             tables: to which the values of each stage are added, the last stage's first.
         """
-        self._pay(
+        self.residents.pay(
             steps if steps is not None else (None,) * len(free),
             paid if paid is not None else (frozenset(self.listed),) * len(free),
         )
@@ -266,12 +197,6 @@ class RamProgram:
         starts = [self.start_place(one) for one in free]
         found = (CAP if place is None else values[place, column] for column, place in enumerate(starts))
         return [float(value) * self.joules_per_unit for value in found]
-
-    def beside(self, number: int, own: Collection[int], steps: int | None, paid: frozenset[int]) -> int:
-        """Bytes of residents in a stage, with those that a transition reads, for one set of copies."""
-        there, listed = self._there[number], self.listed
-        taken = sum(there[c].bytes for c in listed if c in there and (c not in paid or c in own))
-        return self.resident_bytes(number, steps) + taken
 
     def start_place(self, free: int) -> int | None:
         """Of the set with which a step begins, for a set of copies; ``None`` where that does not fit."""
@@ -290,29 +215,7 @@ class RamProgram:
 
     def _before_first_run(self, number: int, following: Values) -> Values:
         stage = self.stages[number]
-        return stage.before_first_run(following, self._beside(stage.own, self._resident[number]))
-
-    def _pay(self, steps: Sequence[int | None], paid: Sequence[frozenset[int]]) -> None:
-        """For residents, in steps and one by one, per column."""
-        away = [[c in some for some in paid] for c in self.listed]
-        self._away = np.array(away, dtype=np.bool_).reshape(len(self.listed), len(paid))
-        for some in set(steps) - self._by_steps.keys():
-            numbers = range(self.of.end + 1)
-            self._by_steps[some] = np.array([self.resident_bytes(n, some) for n in numbers], dtype=np.int64)
-        self._resident = np.stack([self._by_steps[some] for some in steps], axis=1)
-        self._resident += self._listed_bytes @ ~self._away
-
-    def _beside(self, own: tuple[int, ...], resident: Masks) -> Masks:
-        """Bytes of residents per column, with those that are paid for and that are read, ``own``."""
-        if own not in self._mine:
-            mine = [place for place, c in enumerate(self.listed) if c in own]
-            sizes = [self.of.residents[self.listed[place]].bytes for place in mine]
-            self._mine[own] = np.array(mine, dtype=np.intp), np.array(sizes, dtype=np.int64)
-        places, read_bytes = self._mine[own]
-        if not len(places):
-            return resident
-        more: Masks = resident + read_bytes @ self._away[places]
-        return more
+        return stage.before_first_run(following, self.residents.beside(number, stage.own))
 
     def asked(self, number: int) -> Asked:
         """Of the moves of a stage, in the columns that `least` was asked for last."""
@@ -320,14 +223,14 @@ class RamProgram:
 
     def _relax(self, number: int, values: Values) -> None:
         """Lower ``values``, in place, to the least over any sequence of transitions within the stage."""
-        stage, resident, columns = self.stages[number], self._resident[number], values.shape[1]
+        stage, columns = self.stages[number], values.shape[1]
         self._look_around(stage.arcs * columns)
         asking = self._asking[number]
         units = np.repeat(asking.units, columns, axis=1)
         units[asking.page_ins] = self._page_ins[asking.rows]
-        needed = np.repeat(resident[None, :], len(units), axis=0)
+        needed = np.repeat(self.residents.beside(number, ())[None, :], len(units), axis=0)
         for place in asking.reading:
-            needed[place] = self._beside(stage.moves[place].own, resident)
+            needed[place] = self.residents.beside(number, stage.moves[place].own)
         self._asked[number] = asked = Asked(units, needed)
         self.worked += stage.relax(values, asked) * stage.arcs * columns
 
@@ -429,7 +332,7 @@ class RamProgram:
 
     def _own(self, number: int, run: Run) -> tuple[int, ...]:
         """Residents that a run in a stage reads."""
-        return tuple(c for c in run.small if c in self._there[number])
+        return tuple(c for c in run.small if c in self.residents.at(number))
 
     def _room(self, run: Run, own: tuple[int, ...]) -> int:
         """Bytes beside a run for what is followed and for residents, its own among them."""

@@ -40,7 +40,7 @@ bench: Any = importlib.import_module("benchmarks.tuning")
 NO_TUNING = {
     # tolerances and margins that a proof, or the comparison of two sums, rests on
     "bounds/copies_master.py:_MARGIN",
-    "bounds/ram_program.py:ROUNDING",
+    "bounds/resident_bytes.py:ROUNDING",
     "engines/certificate.py:_WHOLE",
     "engines/certificate.py:_NO_PRICE",
     "engines/confirm.py:_TOLERANCE",
