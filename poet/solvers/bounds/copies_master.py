@@ -27,16 +27,15 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
 
+from poet.solvers.bounds.copies_cuts import Counting, Cut, Cuts
 from poet.solvers.bounds.ram_paths import CheapestStep, KnownPaths, Paid, cheapest, walked
 from poet.solvers.bounds.ram_program import RamProgram
 from poet.solvers.bounds.ram_stages import Values
 from poet.solvers.bounds.resident_bytes import ROUNDING
-from poet.solvers.bounds.residents import Resident
 from poet.solvers.engines.integers import IntegerProgram
 from poet.solvers.engines.small_programs import SmallPrograms
 from poet.tuning.bounds import CopiesTuning
@@ -48,17 +47,6 @@ _UNITS = 1 << 28  # in the joules asked for, as the master program counts them
 _STEP_UNITS = 1 << 20  # in the joules of steps of a list
 
 _Row = tuple[tuple[int, ...], tuple[int, ...], int]  # columns, factors, right side of an `IntegerProgram`
-
-
-@dataclass(frozen=True, slots=True)
-class _Cut:
-    """Where none of ``without`` has a copy, and residents' page-outs take fewer than ``steps`` steps of an
-    earlier list (0: any), D is at least ``joules``.
-    """
-
-    without: frozenset[int]
-    joules: float
-    steps: int = 0
 
 
 class MasterSearch:
@@ -78,6 +66,7 @@ class MasterSearch:
     Attributes:
         bound_joules: no schedule takes less, beside page-outs that every one makes; by the engine's word.
         known: what is known now.
+        cuts: the same, with steps.
     """
 
     proven = False
@@ -112,7 +101,8 @@ class MasterSearch:
         self._tried, self._rounds = set[frozenset[int]](), 0
         self._paths = KnownPaths(program, self._joules, tuning.paths_at_once)
         self._importance = dict.fromkeys(self._joules, 0.0)
-        self._cuts = list[_Cut]()
+        rest = {c: one for c, one in of.residents.items() if c not in self.listed}
+        self.cuts = Cuts(Counting(of, rest, self._own_step_joules, step_joules))
         self.known = list[tuple[frozenset[int], float]]()
         self._own = dict[frozenset[int], float]()  # sets whose own D is known, with what they take
         (self._least_joules,) = self._walked([frozenset(self._joules)])
@@ -120,15 +110,8 @@ class MasterSearch:
         for without, joules in known:
             fewest = min((-number for number in without if number < 0), default=0)
             self._learn(self.of.by_resident(c for c in without if c >= 0), joules, fewest)
-        if before is not None and self._counts_as(before):
-            for cut in before._cuts:
-                contents = before.of.by_content(c for c in cut.without if c >= 0)
-                steps = self._so_many_steps(cut.steps * before.step_joules)
-                if contents is not None and (
-                    not cut.steps or (steps and self.of.residents == before.of.residents)
-                ):
-                    own_steps = frozenset(c for c in cut.without if c < 0)
-                    self._learn(self.of.by_resident(contents) | own_steps, cut.joules, steps)
+        for cut in before.cuts.at(self.cuts.counting) if before is not None else ():
+            self._learn(cut.without, cut.joules, cut.steps)
 
     def round(self) -> bool:
         """Solve the master program and learn of its solution; false once nothing below is left to find."""
@@ -160,20 +143,6 @@ class MasterSearch:
         path = cheapest(self.program, self._column(copies))
         contents = frozenset(c for copy in copies if copy >= 0 for c in self.of.stands_for(copy))
         return None if path is None else CheapestStep(path, contents)
-
-    def _counts_as(self, other: MasterSearch) -> bool:
-        """Whether both count the same residents in the same steps; others may be followed in one of both."""
-        return (
-            self._own_step_joules == other._own_step_joules
-            and self._counted_in_steps() == other._counted_in_steps()
-        )
-
-    def _counted_in_steps(self) -> dict[int, Resident]:
-        return {c: one for c, one in self.of.residents.items() if c not in self.listed}
-
-    def _so_many_steps(self, joules: float) -> int:
-        """Of the list: fewer of them take less than these joules."""
-        return int(joules / self.step_joules * (1.0 - ROUNDING)) if self.step_joules else 0
 
     def _columns_of_copies(self) -> dict[int, float]:
         """Joules of each copy by content, and of steps, below 0; sets how the program counts residents."""
@@ -211,11 +180,11 @@ class MasterSearch:
         for freed, over in self._ram_rows:
             rows.append((tuple(place[c] for c, _ in freed), tuple(-size for _, size in freed), -over))
         able = dict[int, list[int]]()
-        for steps in {cut.steps for cut in self._cuts if cut.steps}:
+        for steps in {cut.steps for cut in self.cuts if cut.steps}:
             able[steps] = [len(largest)]
             rows.append(self._so_many(steps, len(largest), place))
             largest, costs = [*largest, 1], [*costs, 0]
-        for cut in self._cuts:
+        for cut in self.cuts:
             gives_way = [place[c] for c in sorted(cut.without)] + able.get(cut.steps, [])
             if cut.joules >= self.below:
                 rows.append((tuple(gives_way), (-1,) * len(gives_way), -1))
@@ -274,7 +243,7 @@ class MasterSearch:
         for c in sorted(self._joules.keys() - copies):
             elsewhere.setdefault(self._kind(c), []).append(c)
         likely = dict[frozenset[int], float]()
-        for cut in reversed(self._cuts):
+        for cut in reversed(self.cuts):
             have = cut.without & copies
             if cut.steps or len(have) > 2 or cut.joules < 0.999 * self.below:
                 continue
@@ -379,11 +348,7 @@ class MasterSearch:
         joules = self.below if joules >= self.below * (1.0 - 1e-9) else joules
         if joules <= self._least_joules * (1.0 + 1e-9) or not without <= self._joules.keys():
             return
-        same = [cut for cut in self._cuts if cut.steps == steps]
-        if not any(cut.without <= without and cut.joules >= joules for cut in same):
-            beaten = {id(cut) for cut in same if without <= cut.without and joules >= cut.joules}
-            self._cuts = [cut for cut in self._cuts if id(cut) not in beaten]
-            self._cuts.append(_Cut(without, joules, steps))
+        if self.cuts.learn(Cut(without, joules, steps)):
             contents = self.of.by_content(without)
             if steps == 0 and contents and min(contents) >= 0:  # steps are those of this level
                 self.known.append((contents, joules))
