@@ -36,6 +36,11 @@ class CopiesTurns:
         self._leads = self._promised = False
 
     @property
+    def has_begun(self) -> bool:
+        """There was a turn."""
+        return self._going is not None
+
+    @property
     def leads(self) -> bool:
         """The last turn raised the best bound, or ended while it still promised to."""
         return self._leads or self._promised

@@ -193,9 +193,7 @@ class _Search:
                 guide = suggested(model, outcome.values, chain=chain)
                 led = copies_first and self._write_few(model, outcome.values, chain)
                 if copies_first and number == 0:
-                    copies = self.options.tuning.copies
-                    is_sizeable = len(self.instance.tasks) > self.tuning.sizeable_ops
-                    self.copies.turn(copies.round_share if is_sizeable else copies.decisive_share)
+                    self._bound_by_copies(decisive=len(self.instance.tasks) <= self.tuning.sizeable_ops)
                 if not led and not self.standing.finished():
                     with self.phase(f"round {number + 1}: exact event model"):
                         self.runs.solve_exactly(merged(guide, self.runs.own_reruns()))
@@ -205,8 +203,8 @@ class _Search:
             if number == 0:
                 tuning = self.options.tuning.states
                 seconds = tuning.round_share * min(self.standing.seconds_left(), 1e9)
-                if not copies_first:
-                    self.copies.turn(self.options.tuning.copies.round_share)
+                if not self.copies.has_begun:
+                    self._bound_by_copies(decisive=False)
                 self._follow_states(min(tuning.round_states, int(seconds / tuning.state_seconds)))
                 timed = self.options.tuning.timed
                 seconds = timed.round_share * min(self.standing.seconds_left(), 1e9)
@@ -221,6 +219,11 @@ class _Search:
                 return True
             self._refine_bound(bound_rounds, number, before)
         return False
+
+    def _bound_by_copies(self, *, decisive: bool) -> None:
+        """The first turn of the search over copies, longer where these decide."""
+        tuning = self.options.tuning.copies
+        self.copies.turn(tuning.decisive_share if decisive else tuning.round_share)
 
     def _write_few(self, model: EventModel, values: Sequence[float], chain: int) -> bool:
         """Models in which few tensors may be written, with what a relaxed solution remakes; whether the last

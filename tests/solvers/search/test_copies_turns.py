@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from poet.solution import SolveOptions
 from poet.solvers import minimum_ram_bytes
 from poet.solvers.bounds.copies import CopiesBound
 from poet.solvers.bounds.pace import Pace
+from poet.solvers.bounds.ram_paths import CheapestStep, RamPath
 from poet.solvers.heuristics.greedy import greedy
 from poet.solvers.search import copies_turns
 from poet.solvers.search.copies_turns import CopiesTurns
@@ -29,9 +31,18 @@ LIMIT_SECONDS = 100.0
 LONGEST_SECONDS = min(LIMIT_SECONDS * DEFAULT.copies.promising_share, DEFAULT.copies.most_seconds)
 
 
-def turns(shares: Sequence[float], monkeypatch: pytest.MonkeyPatch, *, seconds: float = 1.0) -> CopiesTurns:
+def turns(
+    shares: Sequence[float],
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    seconds: float = 1.0,
+    steps: Mapping[int, frozenset[int] | None] | None = None,
+    begun: list[float] | None = None,
+) -> CopiesTurns:
     """Turns of a search that has a greedy plan, and whose bound over copies is such shares of its overhead,
-    one after the other, each after so many seconds of work.
+    one after the other, each after so many seconds of work; some come with steps that have such copies.
+
+    ``begun``: to which the joules are added that each search begins below.
     """
     clock = WorkClock()
     least, most = minimum_ram_bytes(STEP, Limits()).bytes, keep_everything_bytes(STEP)
@@ -44,14 +55,69 @@ def turns(shares: Sequence[float], monkeypatch: pytest.MonkeyPatch, *, seconds: 
     overhead_joules = standing.best.trace.joules - standing.baseline_joules
     assert overhead_joules > 0.0
 
-    def bounds(*_: object, **__: Any) -> Iterator[CopiesBound]:
-        for share in shares:
+    told = steps or {}
+
+    def bounds(*_: object, below_joules: float, **__: Any) -> Iterator[CopiesBound]:
+        if begun is not None:
+            begun.append(below_joules)
+        for number, share in enumerate(shares):
             clock.spend(engine_seconds=seconds)
-            yield CopiesBound(share * overhead_joules, 1, False, proven=False)
+            step = CheapestStep(RamPath(0.0, {2: (0,)}, 0, {}), told[number]) if number in told else None
+            yield CopiesBound(share * overhead_joules, 1, False, step, proven=False)
 
     monkeypatch.setattr(copies_turns, "copies_bounds", bounds)
     runs = ModelRuns(standing, "highs")
     return CopiesTurns(runs, FewCopies(runs))
+
+
+def test_what_the_cheapest_step_writes_is_tried_once_it_has_stood_for_a_second(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    steps = {0: frozenset({1}), 1: frozenset({2}), 9: frozenset({3})}  # after 0.5, 1.0 and 5.0 s
+    going, tried = turns([0.4] * 60, monkeypatch, seconds=0.5, steps=steps), dict[frozenset[str], float]()
+    begun = going.standing.clock.now()
+
+    def follow(names: frozenset[str], reruns: Mapping[int, tuple[int, ...]]) -> None:
+        assert reruns == {2: (0,)}
+        tried[names] = going.standing.clock.now() - begun
+
+    monkeypatch.setattr(going.few_copies, "follow", follow)
+    monkeypatch.setattr(going.few_copies, "pays", lambda: True)
+    going.turn(0.1)
+    names = {c.number: c.tensor for c in going.standing.instance.contents}
+    assert [*tried] == [{names[2]}, {names[3]}]  # the first was another after half a second
+    assert [*tried.values()] == [pytest.approx(2.2, abs=0.3), pytest.approx(6.2, abs=0.3)]
+
+
+def test_a_step_whose_copies_are_not_known_waits_for_the_end_of_a_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    going, solved = turns([0.4] * 60, monkeypatch, steps={0: None}), list[float]()
+
+    def solve(_: object) -> None:
+        solved.append(going.standing.clock.now())
+
+    monkeypatch.setattr(going.runs, "solve_exactly", solve)
+    begun = going.standing.clock.now()
+    going.turn(0.1)
+    assert [at - begun for at in solved] == [pytest.approx(10.0, abs=1.1)]
+
+
+def test_a_much_better_plan_begins_the_search_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun = list[float]()
+    going = turns([0.4] * 60, monkeypatch, steps={0: frozenset({1})}, begun=begun)
+    best, baseline_joules = going.standing.best, going.standing.baseline_joules
+    assert best.trace is not None
+    joules = baseline_joules + 0.9 * (best.trace.joules - baseline_joules)
+
+    def follow(*_: object) -> None:
+        assert best.trace is not None
+        best.trace = dataclasses.replace(best.trace, joules=joules)
+
+    monkeypatch.setattr(going.few_copies, "follow", follow)
+    monkeypatch.setattr(going.few_copies, "pays", lambda: True)
+    going.turn(0.1)
+    assert begun[1:] == [pytest.approx(0.9 * begun[0])]
 
 
 def spent(turns: CopiesTurns, share: float) -> float:
