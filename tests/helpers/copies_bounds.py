@@ -1,0 +1,69 @@
+"""Bounds by copies of random problems, beside exhaustive search."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from itertools import pairwise
+
+from helpers.oracle import least_joules
+from helpers.random_problems import mixed_problem, random_limits, with_homes
+from helpers.weights import tight_weights
+from poet.clock import WALL
+from poet.problem import Limits, Problem
+from poet.simulator import simulate
+from poet.solvers.bounds.copies import CopiesBound, copies_bounds
+from poet.solvers.instance.instance import Instance, instance_of
+from poet.tuning import DEFAULT, Tuning
+
+EACH_SIZE = DEFAULT.having("copies.alike_factor", 1.0).having("copies.most_quick_arcs", 1)
+QUICK = EACH_SIZE.having("copies.most_quick_arcs", DEFAULT.copies.most_quick_arcs)
+MASTER = EACH_SIZE.having("copies.most_sets", 2)  # no list tells all copies apart
+TOLERANCE = 1e-6  # of a step's joules; costs are rounded down to 2^-28 of what is asked for
+
+
+def case(seed: int, tuning: Tuning = EACH_SIZE, *, homes: bool = False) -> tuple[Instance, float | None]:
+    """A random instance, perhaps with homes to choose, and the least overhead by exhaustive search."""
+    problem = dataclasses.replace(mixed_problem(seed, largest=5), background_storage=False)
+    problem = with_homes(problem, seed) if homes else problem
+    limits = random_limits(problem, seed, deadline=seed % 3 == 0)
+    best = least_joules(problem, limits)
+    overhead = None if best is None else simulate(problem, best, limits).joules - problem.compute_joules
+    return instance_of(problem, limits, tuning=tuning), overhead
+
+
+@functools.cache
+def tight_overhead() -> float:
+    """Of ``tight_weights``, by exhaustive search."""
+    problem, limits = tight_weights()
+    best = least_joules(problem, limits)
+    assert best is not None
+    return simulate(problem, best, limits).joules - problem.compute_joules
+
+
+def bounds(instance: Instance, below_joules: float) -> list[CopiesBound]:
+    return list(copies_bounds(instance, below_joules=below_joules, clock=WALL))
+
+
+def only_ram(problem: Problem, limits: Limits) -> bool:
+    alone = Limits(limits.ram_budget_bytes, recompute=limits.recompute, paging=limits.paging)
+    return problem.storage_capacity_bytes is None and limits == alone
+
+
+def check(seeds: range, tuning: Tuning, *, homes: bool = False) -> int:
+    """How many problems whose least overhead the last bound must equal, and equals."""
+    reached = 0
+    for seed in seeds:
+        instance, overhead = case(seed, tuning, homes=homes)
+        if overhead is None:
+            continue
+        scale = instance.problem.compute_joules
+        for below in (100.0 * scale + 2.0 * overhead, 1.01 * overhead + 1e-3 * scale):
+            joules = [bound.overhead_joules for bound in bounds(instance, below)]
+            assert max(joules, default=0.0) <= overhead + TOLERANCE * scale, seed
+            assert all(after >= before - TOLERANCE * scale for before, after in pairwise(joules)), seed
+            exact = tuning in (EACH_SIZE, MASTER, QUICK) and (instance.limits.paging or not homes)
+            if joules and exact and only_ram(instance.problem, instance.limits):
+                assert joules[-1] >= overhead - TOLERANCE * max(scale, below), seed
+                reached += 1
+    return reached
