@@ -113,7 +113,9 @@ class ListSearch:
         path = cheapest(self.program, paid)
         copies = [self._number(bit) for bit in bits(mask)]
         are_known = all(copy >= 0 for copy in copies)
-        return None if path is None else CheapestStep(path, frozenset(copies) if are_known else None)
+        if path is None:
+            return None
+        return CheapestStep(path, frozenset(copies) if are_known else None, self.least_joules)
 
     def _row(self, mask: int, rest: list[int], target: float) -> int:
         """Learn D of ``mask`` and of larger and larger sets, with more and more of ``rest``.

@@ -142,7 +142,7 @@ class MasterSearch:
         copies = min(self._own, key=lambda copies: self._own[copies])
         path = cheapest(self.program, self._column(copies))
         contents = frozenset(c for copy in copies if copy >= 0 for c in self.of.stands_for(copy))
-        return None if path is None else CheapestStep(path, contents)
+        return None if path is None else CheapestStep(path, contents, self.least_joules)
 
     def _columns_of_copies(self) -> dict[int, float]:
         """Joules of each copy by content, and of steps, below 0; sets how the program counts residents."""

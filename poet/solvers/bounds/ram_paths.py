@@ -74,10 +74,12 @@ class CheapestStep:
         path: a step of least joules for a set of copies.
         copies: contents of that set, but for small residents, which are counted in steps of joules; ``None``
             where all residents are, and some are paid for.
+        joules: of the path and of all copies.
     """
 
     path: RamPath
     copies: frozenset[int] | None
+    joules: float
 
 
 class _Walk:

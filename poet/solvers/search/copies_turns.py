@@ -54,21 +54,23 @@ class CopiesTurns:
             begun, left_seconds = clock.now(), standing.seconds_left()
             end = begun + min(share * left_seconds, tuning.most_seconds)
             latest = begun + min(tuning.promising_share * left_seconds, tuning.most_seconds)
-            before_joules, step, told, planning_seconds = standing.bound.joules, None, begun, 0.0
+            before_joules, told, planning_seconds = standing.bound.joules, begun, 0.0
+            steps = list[CheapestStep]()  # to be tried: the last, and a cheaper one of the level before
             self._promised = False
             while (bound := next(self._bounds(), None)) is not None:
                 standing.take_bound(bound.overhead_joules, COPIES, proven=bound.proven)
                 standing.report()
                 now = clock.now()
-                step, told = (step, told) if bound.step is None else (bound.step, now)
+                if bound.step is not None:
+                    before = [one for one in steps[-1:] if one.copies and one.joules < bound.step.joules]
+                    steps, told = [*before, bound.step], now
                 self._pace.add(now - begun - planning_seconds, bound.overhead_joules)
                 if standing.finished():
                     break
                 settled = bound.ended or now - told >= tuning.settled_seconds
                 timely = planning_seconds <= tuning.planning_share * (now - begun)
-                if step is not None and step.copies is not None and settled and timely:
-                    self._plan(step)
-                    step = None
+                if steps and steps[-1].copies is not None and settled and timely:
+                    self._plan(steps.pop())
                     planning_seconds += clock.now() - now
                 self._promised = self._promises(latest - now)
                 if now >= end and not (self._promised and now + self._pace.longest_round() <= latest):
@@ -77,8 +79,8 @@ class CopiesTurns:
                 self._promised = False
             self._pace.pause()
             self._leads = standing.bound.joules > before_joules
-            if step is not None and not standing.finished():
-                self._plan(step)
+            while steps and not standing.finished():
+                self._plan(steps.pop())
 
     def _plan(self, step: CheapestStep) -> None:
         """A plan that writes what a cheapest step writes, and reruns what that does, or more."""

@@ -38,11 +38,13 @@ def turns(
     seconds: float = 1.0,
     steps: Mapping[int, frozenset[int] | None] | None = None,
     begun: list[float] | None = None,
+    dearer: bool = False,
 ) -> CopiesTurns:
     """Turns of a search that has a greedy plan, and whose bound over copies is such shares of its overhead,
     one after the other, each after so many seconds of work; some come with steps that have such copies.
 
-    ``begun``: to which the joules are added that each search begins below.
+    ``begun``: to which the joules are added that each search begins below; ``dearer``: each step is dearer
+    than the one before, not cheaper.
     """
     clock = WorkClock()
     least, most = minimum_ram_bytes(STEP, Limits()).bytes, keep_everything_bytes(STEP)
@@ -62,7 +64,11 @@ def turns(
             begun.append(below_joules)
         for number, share in enumerate(shares):
             clock.spend(engine_seconds=seconds)
-            step = CheapestStep(RamPath(0.0, {2: (0,)}, 0, {}), told[number]) if number in told else None
+            step = None
+            if number in told:
+                step = CheapestStep(
+                    RamPath(0.0, {2: (0,)}, 0, {}), told[number], number if dearer else -number
+                )
             yield CopiesBound(share * overhead_joules, 1, False, step, proven=False)
 
     monkeypatch.setattr(copies_turns, "copies_bounds", bounds)
@@ -87,6 +93,24 @@ def test_what_the_cheapest_step_writes_is_tried_once_it_has_stood_for_a_second(
     names = {c.number: c.tensor for c in going.standing.instance.contents}
     assert [*tried] == [{names[2]}, {names[3]}]  # the first was another after half a second
     assert [*tried.values()] == [pytest.approx(2.2, abs=0.3), pytest.approx(6.2, abs=0.3)]
+
+
+def test_a_dearer_step_of_another_level_does_not_replace_one_that_was_not_tried(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    steps = {2: frozenset({1}), 1: frozenset({2}), 0: None}  # the later, the cheaper, here
+    going, tried = turns([0.4] * 60, monkeypatch, seconds=0.4, steps=steps), list[frozenset[str]]()
+    monkeypatch.setattr(going.few_copies, "follow", lambda names, _: tried.append(names))
+    monkeypatch.setattr(going.few_copies, "pays", lambda: True)
+    going.turn(0.1)
+    names = {c.number: c.tensor for c in going.standing.instance.contents}
+    assert tried == [{names[1]}]
+    steps = {0: frozenset({2}), 1: frozenset({1})}
+    dearer = turns([0.4] * 60, monkeypatch, seconds=0.4, steps=steps, dearer=True)
+    monkeypatch.setattr(dearer.few_copies, "follow", lambda names, _: tried.append(names))
+    monkeypatch.setattr(dearer.few_copies, "pays", lambda: True)
+    dearer.turn(0.1)
+    assert tried[1:] == [{names[1]}, {names[2]}]
 
 
 def test_a_step_whose_copies_are_not_known_waits_for_the_end_of_a_turn(
