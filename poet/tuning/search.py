@@ -47,6 +47,8 @@ class SearchTuning(Checked):
             another kind may be some times slower on the same small model. Off: as long as the search took.
         first_engine_share: of a relaxed model's time for HiGHS, where CP-SAT comes second: somewhat less than
             half, because what HiGHS solves at all it mostly solves early. Off: HiGHS takes all of it.
+        second_share: of the best bound's overhead, below which what HiGHS has shown of a relaxed model, when
+            its time is over, is no word that CP-SAT would bring up to it. Off: CP-SAT is always asked.
         proof_share: of the seconds spent, for a proof in exact fractions: a tenth is not felt by who waits.
         proof_least_seconds: for that, where the share is less: small programs need no more.
         proof_most_seconds: for that, where the share is more: a second engine is then the better use. Off: no
@@ -72,6 +74,7 @@ class SearchTuning(Checked):
     model_least_seconds: float = 0.01
     confirm_least_seconds: float = tuned(2.0, off=0.0)
     first_engine_share: float = tuned(0.4, off=1.0)
+    second_share: float = tuned(0.8, off=0.0)
     proof_share: float = 0.1
     proof_least_seconds: float = 0.1
     proof_most_seconds: float = tuned(1.0, off=0.0)
@@ -219,6 +222,8 @@ class BoundRoundsTuning(Checked):
         first_most_seconds: for that at most, with any time limit.
         first_look_factor: multiple of the seconds of a short run at which its last program is ended, so that
             it may finish what it began. Off: no longer than the run.
+        pace_bounds: of a run, after which its pace says whether it will reach the best bound in its time: the
+            first two are near one another where the first grid was coarse. Off: it goes on.
     """
 
     stall_share: float = tuned(0.1, off=0.0)
@@ -227,6 +232,7 @@ class BoundRoundsTuning(Checked):
     first_time_share: float = tuned(0.15, off=0.0)
     first_most_seconds: float = 4.0
     first_look_factor: float = tuned(3.0, off=1.0)
+    pace_bounds: int = tuned(3, off=1 << 40)
 
 
 @dataclass(frozen=True, slots=True)

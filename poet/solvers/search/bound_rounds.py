@@ -15,6 +15,7 @@ from collections.abc import Iterator
 
 from poet.closing import Closing
 from poet.solvers.bounds.discretisation import refined_bounds
+from poet.solvers.bounds.pace import Pace
 from poet.solvers.bounds.refinement import priced_bound
 from poet.solvers.bounds.relaxation import Bound
 from poet.solvers.engines.highs_process import HighsProcess
@@ -23,6 +24,7 @@ from poet.solvers.instance.context import Conduct
 from poet.solvers.instance.instance import Instance
 from poet.solvers.search.finders import WALKS
 
+_PHASE = "windows relaxation, more and more moments, in whole numbers"
 _ROUNDING = 1e-9  # of a plan's overhead, within which two bounds are equal
 
 
@@ -72,14 +74,17 @@ class BoundRounds(Closing):
             self._hear(bound)
         return True
 
-    def short(self, seconds: float) -> None:
-        """Refine without a suffix program, within ``time_share`` of the time left.
+    def short(self, seconds: float, bound_joules: float) -> None:
+        """Refine without a suffix program, within ``time_share`` of the time left, unless after the first
+        bounds it would not reach ``bound_joules``, the best one, at their pace.
 
         After ``seconds`` no program is begun; one that runs is ended at ``first_look_factor`` times that.
         """
         left = self._tuning.time_share * self._seconds_left()
         end = self.conduct.clock.now() + min(self._tuning.first_look_factor * seconds, left)
-        self._look(self._begun(math.inf, end), min(seconds, left), min(seconds, left), math.inf)
+        seconds = min(seconds, left)
+        with self.conduct.phase(_PHASE):
+            self._listen(self._begun(math.inf, end), seconds, seconds, bound_joules)
 
     def long(self, plan_joules: float, bound_joules: float, gained_joules: float) -> None:
         """Refine with a suffix program, or resume the interrupted run, if the last round gained little.
@@ -97,23 +102,20 @@ class BoundRounds(Closing):
             self._going = self._going or self._begun(plan_joules, math.inf)
             left, tuning = self._seconds_left(), self._tuning
             leading_seconds = tuning.leading_time_share * left
-            self._look(self._going, tuning.time_share * left, leading_seconds, bound_joules)
-
-    def _look(
-        self, bounds: Iterator[Bound], seconds: float, leading_seconds: float, bound_joules: float
-    ) -> None:
-        """Pass on bounds, and the schedules that follow their solutions, for ``seconds``.
-
-        For ``leading_seconds`` while the best of these bounds is at least ``bound_joules``.
-        """
-        with self.conduct.phase("windows relaxation, more and more moments, in whole numbers"):
-            self._listen(bounds, seconds, leading_seconds, bound_joules)
+            with self.conduct.phase(_PHASE):
+                seconds = tuning.time_share * left
+                self._listen(self._going, seconds, leading_seconds, bound_joules)
 
     def _listen(
         self, bounds: Iterator[Bound], seconds: float, leading_seconds: float, bound_joules: float
     ) -> None:
-        began = self.conduct.clock.now()
-        for bound in bounds:
+        """Pass on bounds, and the schedules that follow their solutions, for ``seconds``.
+
+        For ``leading_seconds`` while the best of these bounds is at least ``bound_joules``; where they will
+        not be that high in their time, at the pace of the first ones, no longer than it takes to see that.
+        """
+        began, pace = self.conduct.clock.now(), Pace()
+        for number, bound in enumerate(bounds, 1):
             if not self.conduct.bounded(bound.overhead_joules, False):  # the engine erred
                 self._going = iter(())
                 break
@@ -122,6 +124,9 @@ class BoundRounds(Closing):
             leads = self._best_joules >= bound_joules
             spent = self.conduct.clock.now() - began
             if self.conduct.finished() or spent > (leading_seconds if leads else seconds):
+                break
+            pace.add(spent, self._best_joules)
+            if number >= self._tuning.pace_bounds and pace.after(seconds - spent) < bound_joules:
                 break
 
     def _hear(self, bound: Bound) -> None:

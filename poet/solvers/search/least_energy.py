@@ -329,7 +329,8 @@ class _Search:
         if not bound_rounds.pays or self.best.trace is None or self.standing.finished():
             return
         if number == 0:
-            bound_rounds.short(self.clock.now() - self.standing.started)
+            overhead_joules = self.standing.bound.joules - self.baseline_joules
+            bound_rounds.short(self.clock.now() - self.standing.started, overhead_joules)
         else:
             above = (self.best.trace.joules, self.standing.bound.joules, before)
             plan, bound, earlier = (joules - self.baseline_joules for joules in above)

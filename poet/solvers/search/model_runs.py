@@ -64,12 +64,17 @@ class ModelRuns:
         return self.run(model, bounding=False, seconds=seconds, below_joules=trace.joules)
 
     def relax(self, model: EventModel) -> Outcome:
-        """Solve a relaxed model; where HiGHS leaves it open, CP-SAT, which learns from conflicts."""
+        """Solve a relaxed model; where HiGHS leaves it open, CP-SAT, which learns from conflicts, unless what
+        HiGHS has shown is far below the best bound.
+        """
         seconds, second = self._model_seconds(), self._second_engine(model)
         if second is None or seconds is None:
             return self.run(model, bounding=True)
         outcome = self.run(model, bounding=True, seconds=self.tuning.first_engine_share * seconds)
         if outcome.done or outcome.infeasible or self.standing.finished():
+            return outcome
+        known_joules = self.standing.bound.joules - self.standing.baseline_joules
+        if outcome.values is not None and outcome.bound_joules < self.tuning.second_share * known_joules:
             return outcome
         again = self.run(model, bounding=True, engine=second)
         return again if again.values is not None or again.infeasible else outcome

@@ -173,11 +173,41 @@ def test_a_short_look_is_short(deep: tuple[Problem, Limits]) -> None:
     heard = list[float]()
     lent = conduct(heard)
     with BoundRounds(instance_of(*deep), lent) as rounds:
-        rounds.short(1.0)
+        rounds.short(1.0, 0.0)
     assert heard
     assert isinstance(lent.clock, Given)
     assert len(lent.clock.given) >= 2  # a linear program here, and whole numbers in the child
     assert all(begun <= 1.0 and begun + seconds <= 3.0 + 1e-9 for begun, seconds in lent.clock.given)
+
+
+@pytest.mark.parametrize(
+    ("bound", "heard_of"), [(0.0, 20), (0.2, 20), (2.0, DEFAULT.bound_rounds.pace_bounds)]
+)
+@pytest.mark.parametrize("is_long", [False, True])
+def test_a_look_that_will_not_reach_the_best_bound_is_given_up(
+    deep: tuple[Problem, Limits],
+    monkeypatch: pytest.MonkeyPatch,
+    bound: float,
+    heard_of: int,
+    is_long: bool,
+) -> None:
+    """It rises by a hundredth in a second, and has twenty seconds of the hundred or more."""
+    first = replace(bound_overhead(instance_of(*deep)), moments=frozenset())
+    clock, heard = Given(), list[float]()
+
+    def rising(*_: object, **__: object) -> Iterator[Bound]:
+        for number in range(1, 21):
+            clock.spend(engine_seconds=1.0)
+            yield replace(first, overhead_joules=0.01 * number)
+
+    monkeypatch.setattr("poet.solvers.search.bound_rounds.walks_along", lambda instance, bound: ())
+    monkeypatch.setattr("poet.solvers.search.bound_rounds.refined_bounds", rising)
+    with BoundRounds(instance_of(*deep), conduct(heard, clock)) as rounds:
+        if is_long:
+            rounds.long(3.0, bound, 0.0)
+        else:
+            rounds.short(20.5, bound)
+    assert len(heard) == heard_of
 
 
 def test_a_solver_that_says_there_is_no_plan_is_not_asked_again(
