@@ -77,8 +77,11 @@ class FewCopies:
         """The best plan that writes ``names``, or smaller ones beside, of a step's ``reruns`` and others."""
         names |= self._fillers(names)
         own = self.runs.own_reruns() if self._own() <= names else {}
-        self._end = self.standing.clock.now() + self.tuning.model_seconds
-        self._solve(names, followed_by(reruns, own))
+        seconds = min(self.tuning.model_seconds, self.standing.seconds_left())
+        self._end = self.standing.clock.now() + seconds
+        if self._solve(names, followed_by(reruns, own)):
+            others = merged(self.runs.own_reruns(), self._chains())
+            self._solve(names | self._own(), followed_by(reruns, others))
 
     def comes_first(self) -> bool:
         """Whether it pays on a step that is not tiny: a tiny one's model of all copies is soon solved."""
@@ -162,11 +165,11 @@ class FewCopies:
         schedule = self.standing.best.schedule
         return frozenset() if schedule is None else _written(self.standing.problem, schedule)
 
-    def _solve(self, names: frozenset[str], offered: dict[int, tuple[int, ...]]) -> None:
-        """The best plan that writes no other tensors, unless that is known."""
+    def _solve(self, names: frozenset[str], offered: dict[int, tuple[int, ...]]) -> bool:
+        """The best plan that writes no other tensors, unless that is known; whether there is none."""
         key = names, frozenset(offered.items())
         if key in self._ended:
-            return
+            return True
         seconds = min(self.tuning.model_seconds, self._end - self.standing.clock.now())
         problem = storing_only(self.standing.problem, names)
         instance = instance_of(
@@ -181,6 +184,7 @@ class FewCopies:
             self._ended.add(key)
         word = "no better plan" if outcome.infeasible else "solved" if outcome.done else "cut short"
         _log.info("%d tensors may be written: %s", len(names), word)
+        return outcome.infeasible
 
 
 def storing_only(problem: Problem, names: frozenset[str]) -> Problem:

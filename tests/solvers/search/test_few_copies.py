@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from typing import Any
 
 import pytest
 from helpers.random_problems import dear_storage, training_like, with_homes
@@ -17,6 +18,7 @@ from poet.simulator import simulate
 from poet.solution import Solution, SolveOptions, Status
 from poet.solvers import minimum_ram_bytes, solve
 from poet.solvers.bounds.relaxation import bound_overhead, laid_out
+from poet.solvers.engines import Outcome
 from poet.solvers.engines.linear import Diving, minimise
 from poet.solvers.heuristics.judged import walked
 from poet.solvers.heuristics.list_scheduler import Way
@@ -190,3 +192,44 @@ def test_a_walk_is_given_up_when_its_joules_are_used_up() -> None:
     joules = simulate(problem, schedule, limits).joules
     assert walked(facts, limits, policy, most_joules=joules * (1.0 + 1e-9)) == schedule
     assert walked(facts, limits, policy, most_joules=joules * (1.0 - 1e-6)) is None
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_where_a_step_writes_too_little_for_a_plan_what_the_best_plan_writes_is_allowed_too(
+    monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    problem = dear_storage(seed, layers=4)
+    limits = tight(problem)
+    start = walk(problem, limits)
+    few, standing = searching(problem, limits, start)
+    improve, told = few.runs.improve, list[tuple[bool, bool]]()
+
+    def watched(*arguments: Any, contains_best: bool) -> Outcome:
+        outcome = improve(*arguments, contains_best=contains_best)
+        told.append((contains_best, outcome.infeasible))
+        return outcome
+
+    monkeypatch.setattr(few.runs, "improve", watched)
+    smallest = min((t for t in problem.tensors if t.page_out and t.page_in), key=lambda t: t.bytes)
+    few.follow(frozenset({smallest.name}), {})
+    assert told == [(False, True), (True, False)]
+    assert standing.best.schedule is not None
+    assert standing.best.schedule != start
+    assert written(standing.best.schedule) <= written(start) | {smallest.name}
+
+
+def test_no_model_takes_longer_than_the_search_has_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = dear_storage(0, layers=4)
+    limits = tight(problem)
+    few, standing = searching(problem, limits, walk(problem, limits))
+    standing.clock.spend(engine_seconds=standing.seconds_left() - 1.5)
+    given = list[float]()
+
+    def improve(*arguments: object, contains_best: bool) -> Outcome:
+        given.append(float(str(arguments[2])))
+        return Outcome(None, -math.inf, False, True, False)
+
+    monkeypatch.setattr(few.runs, "improve", improve)
+    few.follow(frozenset({problem.tensors[0].name}), {})
+    assert len(given) == 2
+    assert max(given) <= 1.5
