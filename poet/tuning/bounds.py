@@ -197,6 +197,11 @@ class CopiesTuning(Checked):
             far has no room for. Off: all of a size comes first, always.
         room_factor: of the transitions before, up to which as much of that is followed as can be: what has no
             room elsewhere may be another content by then. Off: nothing is followed for that reason.
+        in_windows: what a rerun can make is followed from the move that has no room for it to its next read
+            alone: elsewhere it would take transitions and tell nothing of that move. Off: in all stages.
+        short_stages: what of a size exists in so many at most is followed before other parts of it: it takes
+            few transitions. Off: with the others.
+        shorts_factor: of the transitions before, up to which it is.
         short_factor: see there: else a net of few large contents would stop at its second size.
         part_factor: see there: what is quick comes first. Off: nothing follows.
         built_upon_share: where the first size is followed in part: of the dearest content that reruns of a
@@ -262,6 +267,9 @@ class CopiesTuning(Checked):
     most_arcs: int = tuned(12_000_000, off=0)
     most_quick_arcs: int = tuned(400_000, off=1 << 40)
     room_factor: float = tuned(2.0, off=0.0)
+    in_windows: bool = tuned(True, off=False)
+    short_stages: int = tuned(16, off=0)
+    shorts_factor: float = 4.0
     most_short_arcs: int = tuned(4_000_000, off=0)
     short_factor: float = 2.0
     part_factor: float = tuned(3.0, off=1.0)
@@ -287,7 +295,7 @@ class CopiesTuning(Checked):
     hopeful_share: float = tuned(0.75, off=0.0)
     lasting_share: float = 0.7
     round_share: float = tuned(0.15, off=0.0)
-    decisive_share: float = tuned(0.35, off=0.0)
+    decisive_share: float = tuned(0.5, off=0.0)
     restart_share: float = tuned(0.25, off=0.0)
     promising_share: float = tuned(0.7, off=0.0)
     promise_share: float = 0.1

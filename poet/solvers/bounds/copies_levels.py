@@ -3,6 +3,8 @@
 - By size, those of about one size together, while that makes few transitions.
 - Then what the cheapest step that is known has no room for (`poet.solvers.bounds.overfull`): a few contents
   of a size tell it from plans where all of them would be too many.
+- Contents that a rerun can make are followed from there to their next read alone, which makes fewer sets.
+- Of a size that is too many at once, those that live shortly come first of all, as they make few sets.
 - Where such a step has room, all of the next size; and where these are too many, of one size those that live
   shortly, more and more of them.
 - Where sizes fall so gradually that the first of these levels is too large, as where each layer's output is
@@ -15,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
 from poet.solvers.bounds.followed import Followed
 from poet.solvers.bounds.overfull import overfull, to_follow
@@ -23,6 +25,8 @@ from poet.solvers.bounds.ram_paths import CheapestStep, RamPath
 from poet.solvers.bounds.ram_program import RamProgram, TooLarge
 from poet.solvers.bounds.residents import residents, too_dear, with_homes
 from poet.solvers.instance.instance import Content, Instance
+
+Stages = frozenset[int]
 
 
 class Levels:
@@ -57,7 +61,10 @@ class Levels:
         self.anew = False
         self._program_now: RamProgram | None = None
         self._known = too_dear(instance, below_joules)
-        self._followed = frozenset[int]()
+        self._always: Stages = frozenset(range(len(instance.tasks) + 1))
+        self._followed = dict[int, Stages]()  # by content, where
+        lasting = residents(instance) if self.tuning.in_windows else range(len(instance.contents))
+        self._lasting = with_homes(instance, lasting)  # followed in all stages, or in none
         self._sizes = deque(_levels(instance))
         self.least_bytes = max((content.bytes for content in instance.contents), default=0)
         self._prepared: RamProgram | None = None
@@ -66,7 +73,7 @@ class Levels:
 
     def programs(self) -> Iterator[RamProgram]:
         """See the module's docstring; ends where there are too many sets."""
-        while (program := self._prepared or self._quick() or self._roomier() or self._whole()) is not None:
+        while (program := self._prepared or self._following_one()) is not None:
             self._prepared = None
             self._take(program)
             yield program
@@ -80,15 +87,16 @@ class Levels:
         self._prepared = None if self._is_in_part else self._quick()
         return self._prepared is not None
 
+    def _following_one(self) -> RamProgram | None:
+        return self._quick() or self._shortly() or self._roomier() or self._whole()
+
     def _quick(self) -> RamProgram | None:
         """All of the next size, or of what has no room as much as can be, in few transitions."""
         quick_arcs = min(self.tuning.most_quick_arcs, self.tuning.most_arcs)
         new = self._next_size()
         if not new:
             return None
-        return self._program(self._followed | new, quick_arcs) or self._with_most(
-            self._without_room(), quick_arcs
-        )
+        return self._program(new, quick_arcs) or self._with_most(self._without_room(), quick_arcs)
 
     def _roomier(self) -> RamProgram | None:
         """Following what the cheapest step has no room for, in not many more transitions than before."""
@@ -96,21 +104,31 @@ class Levels:
         if not groups or self._program_now is None:
             return None
         arcs = min(int(self.tuning.room_factor * self._program_now.arcs), self.tuning.most_arcs)
-        return self._with_most(groups, arcs) or self._program(
-            self._followed.union(groups[0]), self.tuning.most_arcs
-        )
+        return self._with_most(groups, arcs) or self._program(groups[0], self.tuning.most_arcs)
+
+    def _shortly(self) -> RamProgram | None:
+        """Of the next size what exists in few stages, as much as can be."""
+        new, tuning = self._next_size(), self.tuning
+        lives = self._lives(new)
+        short = [c for c in new if lives[c] <= tuning.short_stages]
+        if not short or self._program_now is None:
+            return None
+        arcs = max(int(tuning.shorts_factor * self._program_now.arcs), tuning.most_quick_arcs)
+        groups = map(self._throughout, self._by_life(short))
+        return self._with_most(groups, min(arcs, tuning.most_arcs))
 
     def _whole(self) -> RamProgram | None:
         """All of the next size."""
         new = self._next_size()
-        return self._program(self._followed | new, self.tuning.most_arcs) if new else None
+        return self._program(new, self.tuning.most_arcs) if new else None
 
-    def _without_room(self) -> list[list[int]]:
-        """What the cheapest step has no room for, in groups."""
+    def _without_room(self) -> list[dict[int, Stages]]:
+        """What the cheapest step has no room for, in groups, and where."""
         if self._program_now is None or self.step is None or self.tuning.room_factor == 0.0:
             return []
-        able = frozenset(content.number for content in self.instance.contents) - self._known - self._followed
-        sizes, lives = [content.bytes for content in self.instance.contents], self._lives(able)
+        contents = self.instance.contents
+        able = frozenset(content.number for content in contents) - self._known - self._wholly()
+        sizes, lives = [content.bytes for content in contents], self._lives(able & self._lasting)
         for waiting in (False, True):
             found = [
                 one._replace(contents=tuple(c for c in one.contents if c in able))
@@ -118,12 +136,15 @@ class Levels:
             ]
             groups = to_follow(found, sizes, lives)
             if groups:
-                return groups
+                return [
+                    {c: self._always if c in self._lasting else stages for c, stages in group.items()}
+                    for group in groups
+                ]
         return []
 
     def _in_part(self, new: frozenset[int]) -> Iterator[RamProgram]:
         if not self._followed:
-            program = self._with_most(self._by_size(new), self._most_arcs)
+            program = self._with_most(map(self._throughout, self._by_size(new)), self._most_arcs)
             while program is not None:
                 self._take(program)
                 yield program
@@ -132,7 +153,8 @@ class Levels:
             self.anew = False
         followed = 0
         while True:
-            shortly = self._with_most(self._by_life(new - self._followed), self._most_arcs)
+            lives = self._by_life(new - self._wholly())
+            shortly = self._with_most(map(self._throughout, lives), self._most_arcs)
             if shortly is not None and len(shortly.of.followed) > followed:
                 yield shortly
                 followed = len(shortly.of.followed)
@@ -146,14 +168,14 @@ class Levels:
         wanted = {} if self.step is None else self._reliances(self.step.path)
         dearest = max(wanted.values(), default=0.0)
         first = [c for c, joules in wanted.items() if joules >= self.tuning.built_upon_share * dearest]
-        groups = [[c] for c in sorted(first, key=lambda c: (-wanted[c], c))]
+        groups = [self._throughout([c]) for c in sorted(first, key=lambda c: (-wanted[c], c))]
         return self._with_most(groups, self._most_arcs) if self.tuning.built_upon_share else None
 
     def _reliances(self, path: RamPath) -> dict[int, float]:
         """By content that is not followed, joules of having it again for the reruns that read it."""
         there = dict[int, int]()  # by content, the last stage in which it is known to be in RAM
         tasks, contents, found = self.instance.tasks, self.instance.contents, dict[int, float]()
-        able = {content.number for content in contents if content.bytes} - self._followed
+        able = {content.number for content in contents if content.bytes} - self._followed.keys()
         able -= with_homes(self.instance, residents(self.instance))  # their bytes count already
         for stage, task in enumerate([*tasks, None]):
             for again in path.reruns.get(stage, ()):
@@ -172,15 +194,24 @@ class Levels:
             ways.append(self.instance.tasks[content.producer].cost.joules)
         return min(ways, default=0.0)
 
-    def _next_size(self) -> frozenset[int]:
+    def _next_size(self) -> dict[int, Stages]:
         """What is not followed yet of the next size of which there is something."""
         while self._sizes and not self._of_size(self._sizes[0]):
             self.least_bytes = self._sizes.popleft()
-        return self._of_size(self._sizes[0]) if self._sizes else frozenset()
+        return self._throughout(self._of_size(self._sizes[0]) if self._sizes else ())
+
+    def _throughout(self, contents: Iterable[int]) -> dict[int, Stages]:
+        """These, in all stages."""
+        return dict.fromkeys(contents, self._always)
+
+    def _wholly(self) -> frozenset[int]:
+        """What is followed in all stages."""
+        return frozenset(c for c, stages in self._followed.items() if stages == self._always)
 
     def _take(self, program: RamProgram) -> None:
         """``program`` is the last one, and parts of a size may take so many times its transitions."""
-        self._followed = frozenset(program.of.number)
+        windows = program.of.windows
+        self._followed = {c: frozenset(windows.get(c, self._always)) for c in program.of.number}
         if self._most_arcs:
             allowed = min(int(self.tuning.short_factor * program.arcs), self.tuning.most_arcs)
             self._most_arcs = max(self._most_arcs, allowed)
@@ -189,7 +220,7 @@ class Levels:
 
     def _of_size(self, size: int) -> frozenset[int]:
         """What is not followed yet of at least ``size`` bytes."""
-        left_out = self._known | self._followed
+        left_out = self._known | self._wholly()
         return frozenset(c.number for c in self.instance.contents if c.bytes >= size) - left_out
 
     def _by_size(self, new: frozenset[int]) -> list[list[int]]:
@@ -199,39 +230,46 @@ class Levels:
             for size in sorted(set(sizes.values()), reverse=True)
         ]
 
-    def _by_life(self, new: frozenset[int]) -> list[list[int]]:
+    def _by_life(self, new: Collection[int]) -> list[list[int]]:
         """By the number of stages in which they exist."""
         lives = self._lives(new)
         return [[c for c in new if lives[c] == life] for life in sorted({lives[c] for c in new})]
 
     def _lives(self, contents: Collection[int]) -> dict[int, int]:
         """Of each, the stages in which it exists."""
-        of = self._following(frozenset(contents))
+        of = self._following(self._throughout(contents))
         return {
             content: sum(alive >> place & 1 for alive in of.alive) for content, place in of.number.items()
         }
 
-    def _with_most(self, groups: Sequence[Sequence[int]], most_arcs: int) -> RamProgram | None:
+    def _with_most(self, groups: Iterable[Mapping[int, Stages]], most_arcs: int) -> RamProgram | None:
         """The program that follows the most of ``groups`` from the first on, by bisection; ``None``: none."""
+        groups, none = list(groups), Stages()
         able, unable, best = 0, len(groups) + 1, None
         while able + 1 < unable:
             middle = (able + unable) // 2
-            more = frozenset(content for group in groups[:middle] for content in group)
-            found = self._program(self._followed | more, most_arcs)
+            more = dict[int, Stages]()
+            for group in groups[:middle]:
+                more.update({c: more.get(c, none) | stages for c, stages in group.items()})
+            found = self._program(more, most_arcs)
             able, unable = (able, middle) if found is None else (middle, unable)
             best = found or best
         return best
 
-    def _following(self, contents: frozenset[int]) -> Followed:
-        contents = with_homes(self.instance, contents)
+    def _following(self, where: Mapping[int, Stages]) -> Followed:
+        contents = with_homes(self.instance, where)
+        windows = {c: stages for c, stages in where.items() if stages != self._always}
         sizes = [content.bytes for content in self.instance.contents]
         least = min((sizes[content] for content in contents), default=1)
         others = frozenset(number for number, size in enumerate(sizes) if size >= least) - contents
-        return Followed(self.instance, least, self.budget_bytes, left_out=others)
+        return Followed(self.instance, least, self.budget_bytes, left_out=others, windows=windows)
 
-    def _program(self, contents: frozenset[int], most_arcs: int) -> RamProgram | None:
-        """``None``: it is too large."""
-        of, tuning = self._following(contents), self.tuning
+    def _program(self, more: Mapping[int, Stages], most_arcs: int) -> RamProgram | None:
+        """Following ``more`` than the last one; ``None``: it is too large."""
+        where = self._throughout(())
+        for content in {*self._followed, *more}:
+            where[content] = self._followed.get(content, Stages()) | more.get(content, Stages())
+        of, tuning = self._following(where), self.tuning
         timely = tuning.pass_share * self.seconds_left() / (tuning.columns * tuning.arc_seconds)
         most_arcs = int(min(most_arcs, timely))
         try:

@@ -6,8 +6,8 @@ A set is an integer, whose bit i stands for content i of those that are followed
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from dataclasses import dataclass, replace
 
 from poet.solvers.bounds.residents import homes, page_out_joules, residents, substitutes
 from poet.solvers.instance.candidates import last_use_stages, worth_rerunning
@@ -40,6 +40,7 @@ class Followed:
         followed_bytes: of the smallest.
         budget_bytes: of RAM.
         left_out: contents of that size that are not followed all the same.
+        windows: of contents that are no residents, the stages in which they are followed; others always are.
 
     Attributes:
         followed, number: the contents, and the number of each content among them.
@@ -48,13 +49,16 @@ class Followed:
         fixed_joules: of page-outs that every plan makes; these contents' own are free.
         first, again: the first runs in order, and the reruns that may pay.
         maker: of a content, the rerun that makes it.
-        alive: per stage, the contents that exist and that something may still read.
+        alive: per stage, the contents that exist, that something may still read, and that are followed there.
+        hidden: per stage, those that are alive but for their windows.
+        appear: per stage with which a window begins, what may have been in RAM before it.
         ends: those that must end in RAM.
         starts: those that are there at the start.
         most_alive: at once.
         wanted: per stage, those alive that first runs from it on read, or that must end in RAM.
         residents: by content, of those that are not followed.
         size_of: bytes of all contents, followed or not.
+        windows: as given.
         homes: first and last of the followed contents of each tensor whose home is chosen, and the stage up
             to which page-ins of the first take nothing where the last has a copy.
     """
@@ -66,6 +70,7 @@ class Followed:
         budget_bytes: int,
         *,
         left_out: frozenset[int] = frozenset(),
+        windows: Mapping[int, Set[int]] | None = None,
     ) -> None:
         self.followed_bytes, self.budget_bytes, self.end = followed_bytes, budget_bytes, len(instance.tasks)
         self.followed = [
@@ -96,12 +101,17 @@ class Followed:
         runs = (self._run(instance, number, again=True) for number in sorted(worth))
         self.again = [run for run in runs if run.makes]
         self.maker = {number: run for run in self.again for number in bits(run.makes)}
-        self.alive = [
+        exist = [
             self.bits_of(
                 c.number for c in self.followed if c.birth < stage <= min(last_use[c.number], c.death)
             )
             for stage in range(self.end + 1)
         ]
+        self.windows: Mapping[int, Set[int]] = dict(windows or {})
+        seen = [self._seen(stage) for stage in range(self.end + 1)]
+        self.alive = [there & some for there, some in zip(exist, seen, strict=True)]
+        self.hidden = [there & ~some for there, some in zip(exist, seen, strict=True)]
+        self.appear = [0, *(now & before for now, before in zip(self.alive[1:], self.hidden, strict=False))]
         self.ends = self.bits_of(content.number for content in self.followed if content.ends_in_ram)
         self.starts = self.bits_of(content.number for content in self.followed if content.starts_in_ram)
         self.most_alive = max(alive.bit_count() for alive in self.alive)
@@ -112,6 +122,23 @@ class Followed:
         self._unfollowed = {first: home for first, home in homes(instance).items() if first in self.residents}
         self._sizes: dict[int, int] = {}
         self._ahead: dict[tuple[int, int, int], float] = {}
+
+    def _seen(self, stage: int) -> int:
+        """Those that are followed in a stage."""
+        return self.bits_of(c for c in self.number if c not in self.windows or stage in self.windows[c])
+
+    def in_stage(self, run: Run, stage: int) -> Run:
+        """A run where what it reads outside its window is not followed."""
+        hidden = run.needs & self.hidden[stage]
+        if not hidden:
+            return run
+        more_bytes = self.held_bytes(hidden)
+        return replace(run, needs=run.needs & ~hidden, beside_bytes=run.beside_bytes + more_bytes)
+
+    def followed_in(self, stage: int) -> frozenset[int]:
+        """The contents that are followed and alive in a stage, or that do not exist there."""
+        hidden = self.hidden[stage]
+        return frozenset(c for c, place in self.number.items() if not hidden >> place & 1)
 
     def bits_of(self, contents: Iterable[int]) -> int:
         """The set of those of ``contents`` that are followed."""

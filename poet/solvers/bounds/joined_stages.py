@@ -31,9 +31,12 @@ def _alike(of: Followed, number: int) -> bool:
     """Whether a stage and the next one have the same contents and reruns, and nothing followed is touched."""
     run = of.first[number]
     touched = run.needs | run.makes | run.updates
-    return not touched and of.alive[number] == of.alive[number + 1] and _open(of, number) == _open(
-        of, number + 1
-    )  # fmt: skip
+    return not touched and _contents(of, number) == _contents(of, number + 1)
+
+
+def _contents(of: Followed, number: int) -> tuple[int, int, list[Run]]:
+    """Those that exist in a stage, as far as they are followed and not, and the reruns that make them."""
+    return of.alive[number], of.hidden[number], _open(of, number)
 
 
 def _open(of: Followed, number: int) -> list[Run]:

@@ -21,12 +21,18 @@ from poet.solvers.instance.instance import Instance
 class Overfull(NamedTuple):
     """A run or a page-in of a step for which RAM lacks ``lacking_bytes``.
 
-    ``contents``: that are there beside it and are not counted, the largest first.
+    ``contents``: that are there beside it and are not counted, the largest first; ``until`` says for each the
+    stage in which it is read next.
     """
 
     move: Moved
     lacking_bytes: int
     contents: tuple[int, ...]
+    until: Mapping[int, int]
+
+    def window(self, content: int) -> range:
+        """The stages from the move to what reads a content next."""
+        return range(self.move.stage, self.until[content] + 1)
 
 
 def overfull(
@@ -41,7 +47,8 @@ def overfull(
         waiting: residents that are paid for take RAM as well, where they wait for what reads them next and no
             page-in is charged.
     """
-    contents, followed = instance.contents, program.of.number
+    contents, of = instance.contents, program.of
+    followed, until = dict[int, frozenset[int]](), dict[int, int]()
     paid = path.paid if waiting else frozenset[int]()
     touched = [_touched(instance, move) for move in path.moves]
     away = {c for one in paid for c in program.of.stands_for(one)}
@@ -51,15 +58,19 @@ def overfull(
     for place in range(len(path.moves) - 1, -1, -1):
         move, (reads, makes) = path.moves[place], touched[place]
         beside = (after | waiting_there.get(place, set())) - reads - makes
-        there = beside - followed.keys()
+        if move.stage not in followed:
+            followed[move.stage] = of.followed_in(move.stage)
+        there = beside - followed[move.stage]
         counted, counted_bytes = program.residents.counted_of(move.stage, there, reads, paid)
         in_vain = move.held - beside - reads - makes
         lacking_bytes = sum(contents[c].bytes for c in there) - counted_bytes - move.room_bytes
         lacking_bytes -= sum(contents[c].bytes for c in in_vain)
         if lacking_bytes > 0:
             largest_first = sorted(there - counted, key=lambda c: (-contents[c].bytes, c))
-            found.append(Overfull(move, lacking_bytes, tuple(c for c in largest_first if contents[c].bytes)))
+            able = tuple(c for c in largest_first if contents[c].bytes)
+            found.append(Overfull(move, lacking_bytes, able, {c: until.get(c, of.end) for c in able}))
         after = ((after - makes) | reads) - away
+        until.update(dict.fromkeys(reads, move.stage))
     return found[::-1]
 
 
@@ -97,8 +108,11 @@ def _touched(instance: Instance, move: Moved) -> tuple[set[int], set[int]]:
     return set(task.rerun_reads), set(task.outputs)
 
 
-def to_follow(found: Sequence[Overfull], sizes: Sequence[int], lives: Mapping[int, int]) -> list[list[int]]:
-    """Contents in groups: with the first, some move of a step has no room, with each that follows more have.
+def to_follow(
+    found: Sequence[Overfull], sizes: Sequence[int], lives: Mapping[int, int]
+) -> list[dict[int, frozenset[int]]]:
+    """Contents in groups: with the first, some move of a step has no room, with each that follows more have;
+    of each the stages from that move to the one that reads it next.
 
     These are the largest with which any has none: what is large leaves few sets, and what has no room for it
     has none for much else.
@@ -106,7 +120,9 @@ def to_follow(found: Sequence[Overfull], sizes: Sequence[int], lives: Mapping[in
     Args:
         found: the moves.
         sizes: bytes of all contents.
-        lives: per content, the stages in which it exists: the fewer, the fewer sets it makes to follow it.
+        lives: per content that is followed in all stages or in none, the stages in which it exists: the
+            fewer, the fewer sets it makes to follow it. Others are followed from such a move to their next
+            read.
     """
     for least_bytes in sorted({sizes[c] for one in found for c in one.contents}, reverse=True):
         large = [
@@ -118,31 +134,40 @@ def to_follow(found: Sequence[Overfull], sizes: Sequence[int], lives: Mapping[in
     return []
 
 
-def _groups(found: Sequence[Overfull], sizes: Sequence[int], lives: Mapping[int, int]) -> list[list[int]]:
+def _groups(
+    found: Sequence[Overfull], sizes: Sequence[int], lives: Mapping[int, int]
+) -> list[dict[int, frozenset[int]]]:
     """See `to_follow`: what lives shortly comes first."""
-    groups, chosen, pending = list[list[int]](), set[int](), list(found)
+    groups, chosen, pending = list[dict[int, frozenset[int]]](), set[int](), list(found)
     while pending:
         covers = [_cover(one, chosen, sizes, lives) for one in pending]
-        lasting = [sum(lives[c] for c in cover) for cover in covers]
+        lasting = [
+            sum(_life(one, c, lives) for c in cover) for one, cover in zip(pending, covers, strict=True)
+        ]
         first = min(range(len(pending)), key=lambda place: (lasting[place], place))
         if covers[first]:
-            groups.append(covers[first])
-            chosen.update(covers[first])
+            one = pending[first]
+            groups.append({c: frozenset(one.window(c)) for c in covers[first]})
+            chosen.update(c for c in covers[first] if c in lives)
         del pending[first]
     return groups
+
+
+def _life(one: Overfull, content: int, lives: Mapping[int, int]) -> int:
+    return lives.get(content, len(one.window(content)))
 
 
 def _cover(one: Overfull, chosen: Set[int], sizes: Sequence[int], lives: Mapping[int, int]) -> list[int]:
     """What to follow beside ``chosen`` so that a move has no room, of short lives; all of it may not do."""
     lacking_bytes = one.lacking_bytes - sum(sizes[c] for c in one.contents if c in chosen)
     rest = [c for c in one.contents if c not in chosen]
-    cover = list[int]()
-    for c in sorted(rest, key=lambda c: (lives[c] / min(sizes[c], max(lacking_bytes, 1)), c)):
+    cover, life = list[int](), {c: _life(one, c, lives) for c in rest}
+    for c in sorted(rest, key=lambda c: (life[c] / min(sizes[c], max(lacking_bytes, 1)), c)):
         if lacking_bytes <= 0:
             break
         cover.append(c)
         lacking_bytes -= sizes[c]
-    for c in sorted(cover, key=lambda c: (-lives[c], c)):
+    for c in sorted(cover, key=lambda c: (-life[c], c)):
         if lacking_bytes + sizes[c] <= 0:
             cover.remove(c)
             lacking_bytes += sizes[c]

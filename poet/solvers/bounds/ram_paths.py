@@ -117,7 +117,7 @@ class _Walk:
                 if move.content is not None:
                     self.paged |= copies_read(self.program.of, move.content, self.copies.free)
                     content = self.program.of.followed[move.content].number
-                if not move.frees:
+                if move.acts:
                     self._moved(number, place, move.task, content, step.slack, move.own)
                 place = step.end
         if tasks:

@@ -143,14 +143,15 @@ class RamProgram:
 
     def first_room(self, number: int) -> tuple[tuple[int, ...], int]:
         """Residents that a stage's first run reads; bytes beside it for residents and what is followed."""
-        own = self._own(number, self.of.first[number])
-        return own, self._room(self.of.first[number], own)
+        run = self._first_run(number)
+        own = self._own(number, run)
+        return own, self._room(run, own)
 
     def beside_first_run(self, number: int) -> tuple[frozenset[int], int]:
         """Listed residents that a stage's first run reads, and bytes that it leaves for all the others."""
         own, room_bytes = self.first_room(number)
         read = frozenset(c for c in own if c in self.listed)
-        taken_bytes = self.of.held_bytes(self.of.first[number].needs) + self.bytes_of(read)
+        taken_bytes = self.of.held_bytes(self._first_run(number).needs) + self.bytes_of(read)
         return read, room_bytes - taken_bytes
 
     def count_in_steps(self, joules: float, most: int, listed: Iterable[int] = ()) -> None:
@@ -208,7 +209,7 @@ class RamProgram:
         values = np.full((len(masks), len(free)), CAP, dtype=np.int32)
         for column, one in enumerate(free):
             at_home = sum(1 << last for _, last, _ in self.of.homes if not one >> last & 1)
-            wanted = self._mask(number, self.of.ends | at_home)
+            wanted = self._mask(number, (self.of.ends | at_home) & ~self.of.hidden[number])
             if wanted is not None:
                 values[(masks & wanted) == wanted, column] = 0
         return values
@@ -261,7 +262,8 @@ class RamProgram:
         ends = np.cumsum([0, *map(len, sets.without)]).tolist()
         of_bit = [range(*both) for both in pairwise(ends)]
         low, high, moves = [*sets.without], [*sets.having], list[Move]()
-        for run in reversed(of.again):
+        for one in reversed(of.again):
+            run = of.in_stage(one, number)
             needs = self._mask(number, run.needs)
             if not run.task < number <= run.last_stage or not run.makes & alive or needs is None:
                 continue
@@ -290,6 +292,12 @@ class RamProgram:
                 room_bytes = of.budget_bytes - of.bytes[content]
                 units = self._units(of.page_in[content])
                 moves.append(Move(of_bit[bit], units, content=content, room_bytes=room_bytes))
+        begun = range(self._since.get(number, number), number + 1)
+        moves += [
+            Move(of_bit[bit], appears=True)
+            for bit, content in enumerate(local)
+            if any(of.appear[stage] >> content & 1 for stage in begun)
+        ]
         moves += map(Move, of_bit)
         nothing = np.zeros(0, dtype=np.int32)
         return Pairs(np.concatenate([nothing, *low]), np.concatenate([nothing, *high])), moves
@@ -311,7 +319,7 @@ class RamProgram:
         nowhere = Arcs(nothing, nothing, np.zeros(0, dtype=np.int64)), ()
         if following is None:
             return nowhere
-        run, alive = self.of.first[number], self.of.alive[number + 1]
+        run, alive = self._first_run(number), self.of.alive[number + 1]
         needs = self._mask(number, run.needs)
         if needs is None:
             return nowhere
@@ -329,6 +337,9 @@ class RamProgram:
         own, room_bytes = self.first_room(number)
         slack = room_bytes - sets.bytes[begin]
         return Arcs(begin[there].astype(np.int32), end[there].astype(np.int32), slack[there]), own
+
+    def _first_run(self, number: int) -> Run:
+        return self.of.in_stage(self.of.first[number], number)
 
     def _own(self, number: int, run: Run) -> tuple[int, ...]:
         """Residents that a run in a stage reads."""

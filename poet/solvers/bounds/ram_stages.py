@@ -44,10 +44,12 @@ class Arcs(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """``task`` is run again, or ``content`` is paged in, or (neither) contents are freed.
+    """``task`` is run again, or ``content`` is paged in, or (neither) contents are freed, or are there as
+    they were before their window.
 
     Attributes:
         pairs: those that it goes along: from low to high, a free from high to low.
+        appears: neither a run nor a page-in, it goes up all the same.
         units: its joules, in units of the program (`RamProgram.joules_per_unit`), rounded down.
         own: residents that it reads.
         needs: contents, as bits of the stage, that the set in which it begins must hold.
@@ -63,11 +65,17 @@ class Move:
     needs: int = 0
     most_bytes: int = _MOST_BYTES
     room_bytes: int = 2 * _MOST_BYTES
+    appears: bool = False
+
+    @property
+    def acts(self) -> bool:
+        """It is a run or a page-in."""
+        return self.task is not None or self.content is not None
 
     @property
     def frees(self) -> bool:
         """It goes down."""
-        return self.task is None and self.content is None
+        return not self.acts and not self.appears
 
 
 class _Rules(NamedTuple):

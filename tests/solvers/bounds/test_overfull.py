@@ -106,7 +106,7 @@ def test_a_step_is_a_plan_where_nothing_has_no_room(seeds: range) -> None:
 
 
 def lacks(lacking_bytes: int, *contents: int) -> Overfull:
-    return Overfull(Moved(0, 0, None, 0), lacking_bytes, contents)
+    return Overfull(Moved(2, 2, None, 0), lacking_bytes, contents, {0: 21, 1: 11, 2: 3})
 
 
 @pytest.mark.parametrize(
@@ -122,7 +122,15 @@ def lacks(lacking_bytes: int, *contents: int) -> Overfull:
     ],
 )
 def test_what_is_followed_is_large_and_lives_shortly(found: list[Overfull], groups: list[list[int]]) -> None:
-    assert to_follow(found, sizes=(8, 6, 3), lives={0: 20, 1: 10, 2: 2}) == groups
+    always = to_follow(found, sizes=(8, 6, 3), lives={0: 20, 1: 10, 2: 2})
+    assert [[*group] for group in always] == groups
+
+
+def test_what_need_not_be_followed_always_is_from_where_it_has_no_room_to_its_next_read() -> None:
+    found = [lacks(9, 1, 2), lacks(2, 2), lacks(9, 0, 2)]
+    window = {0: frozenset(range(2, 22)), 1: frozenset(range(2, 12)), 2: frozenset((2, 3))}
+    groups = to_follow(found, sizes=(8, 6, 3), lives={})
+    assert groups == [{2: window[2]}, {2: window[2], 1: window[1]}, {2: window[2], 0: window[0]}]
 
 
 def test_a_resident_that_is_paid_for_waits_in_ram_where_no_page_in_is_charged() -> None:
