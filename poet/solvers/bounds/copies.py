@@ -137,9 +137,10 @@ class _Level:
 
     def step(self, *, is_over: bool) -> CheapestStep | None:
         """The cheapest that is known, unless that was told and the search goes on."""
-        if not is_over and self.search.least_joules >= self.least_joules:
+        least_joules = self.search.own.least_joules
+        if not is_over and least_joules >= self.least_joules:
             return None
-        self.least_joules = self.search.least_joules
+        self.least_joules = least_joules
         return self.search.cheapest()
 
     def go_on(self) -> None:

@@ -13,12 +13,11 @@ NOR flash, a plan below the best one has few copies, and all sets that small can
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 
 from poet.solvers.bounds.copies_master import MasterSearch
 from poet.solvers.bounds.followed import bits
+from poet.solvers.bounds.own_sets import OwnSets
 from poet.solvers.bounds.ram_paths import CheapestStep, Paid, cheapest
 from poet.solvers.bounds.ram_program import RamProgram
 from poet.solvers.bounds.resident_bytes import ROUNDING
@@ -38,6 +37,7 @@ class ListSearch:
     Attributes:
         bound_joules: no schedule takes less, beside page-outs that every one makes.
         lists_all: every copy that costs something is in the list, by itself.
+        own: sets whose own D is known.
         step_joules: of a step on residents' page-outs; 0: there is none.
     """
 
@@ -65,7 +65,7 @@ class ListSearch:
         self._row_joules: list[float] = []
         self.lists_all = True
         self._list_sets()
-        self._own = dict[int, float]()  # sets whose own D is known, with what they take
+        self.own = OwnSets[int]()
         for without, joules in before.known if before is not None else ():
             if min(without, default=0) >= 0:  # residents of the level before may be followed in this one
                 self._learn(without, joules)
@@ -82,7 +82,7 @@ class ListSearch:
         place = int(np.argmin(self.bounds))
         mask, out = int(self.masks[place]), float(self.outs[place])
         self.bound_joules = max(self.bound_joules, float(self.bounds[place]))
-        if mask in self._own:
+        if mask in self.own:
             return False
         rest = sorted(
             (bit for bit in range(self._small + len(self.dear)) if not mask >> bit & 1),
@@ -90,7 +90,7 @@ class ListSearch:
         )
         target = self.below - out
         kept = self._row(mask, rest, target)
-        self._own[mask] = out + self._row_joules[0]
+        self.own[mask] = out + self._row_joules[0]
         if self._row_joules[0] >= target and kept < len(rest) - 1:  # what stopped the row goes last
             larger = mask | sum(1 << bit for bit in rest[:kept])
             left = rest[kept:]
@@ -99,23 +99,18 @@ class ListSearch:
         self._prune()
         return True
 
-    @property
-    def least_joules(self) -> float:
-        """Of the sets whose own D is known, with their copies."""
-        return min(self._own.values(), default=math.inf)
-
     def cheapest(self) -> CheapestStep | None:
         """The cheapest step that is known, if there is one below what is looked for."""
-        if self.least_joules >= self.below:
+        mask = self.own.cheapest(self.below)
+        if mask is None:
             return None
-        mask = min(self._own, key=lambda mask: self._own[mask])
         paid = Paid(self._free(mask), self._steps(mask), frozenset(self.program.listed))
         path = cheapest(self.program, paid)
         copies = [self._number(bit) for bit in bits(mask)]
         are_known = all(copy >= 0 for copy in copies)
         if path is None:
             return None
-        return CheapestStep(path, frozenset(copies) if are_known else None, self.least_joules)
+        return CheapestStep(path, frozenset(copies) if are_known else None, self.own[mask])
 
     def _row(self, mask: int, rest: list[int], target: float) -> int:
         """Learn D of ``mask`` and of larger and larger sets, with more and more of ``rest``.

@@ -32,6 +32,7 @@ from itertools import pairwise
 import numpy as np
 
 from poet.solvers.bounds.copies_cuts import Counting, Cut, Cuts
+from poet.solvers.bounds.own_sets import OwnSets
 from poet.solvers.bounds.ram_paths import CheapestStep, KnownPaths, Paid, cheapest, walked
 from poet.solvers.bounds.ram_program import RamProgram
 from poet.solvers.bounds.ram_stages import Values
@@ -67,6 +68,7 @@ class MasterSearch:
         bound_joules: no schedule takes less, beside page-outs that every one makes; by the engine's word.
         known: what is known now.
         cuts: the same, with steps.
+        own: sets whose own D is known.
     """
 
     proven = False
@@ -104,7 +106,7 @@ class MasterSearch:
         rest = {c: one for c, one in of.residents.items() if c not in self.listed}
         self.cuts = Cuts(Counting(of, rest, self._own_step_joules, step_joules))
         self.known = list[tuple[frozenset[int], float]]()
-        self._own = dict[frozenset[int], float]()  # sets whose own D is known, with what they take
+        self.own = OwnSets[frozenset[int]]()
         (self._least_joules,) = self._walked([frozenset(self._joules)])
         self.bound_joules = self._least_joules
         for without, joules in known:
@@ -117,32 +119,27 @@ class MasterSearch:
         """Solve the master program and learn of its solution; false once nothing below is left to find."""
         open_share = 1.0 - self.bound_joules / self.below
         copies = self._solved(self.tuning.gap_share * open_share)
-        if copies in self._own:  # another one may be as cheap, or cheaper
+        if copies in self.own:  # another one may be as cheap, or cheaper
             copies = self._solved(0.0)
-        if copies is None or copies in self._own or self.bound_joules >= self.below * (1.0 - _MARGIN):
+        if copies is None or copies in self.own or self.bound_joules >= self.below * (1.0 - _MARGIN):
             return False
         self._rounds += 1
         if self._rounds % 2 and self._alike(copies):  # else alike ones could be all there is for long
             return True
         (joules,) = self._walked([copies])
-        self._own[copies] = self._page_outs(copies) + joules
+        self.own[copies] = self._page_outs(copies) + joules
         self._learn(frozenset(self._joules) - copies, joules)
         self._cut_off(copies, joules)
         return True
 
-    @property
-    def least_joules(self) -> float:
-        """Of the sets whose own D is known, with their copies."""
-        return min(self._own.values(), default=math.inf)
-
     def cheapest(self) -> CheapestStep | None:
         """The cheapest step that is known, if there is one below what is looked for."""
-        if self.least_joules >= self.below:
+        copies = self.own.cheapest(self.below)
+        if copies is None:
             return None
-        copies = min(self._own, key=lambda copies: self._own[copies])
         path = cheapest(self.program, self._column(copies))
         contents = frozenset(c for copy in copies if copy >= 0 for c in self.of.stands_for(copy))
-        return None if path is None else CheapestStep(path, contents, self.least_joules)
+        return None if path is None else CheapestStep(path, contents, self.own[copies])
 
     def _columns_of_copies(self) -> dict[int, float]:
         """Joules of each copy by content, and of steps, below 0; sets how the program counts residents."""
@@ -274,9 +271,9 @@ class MasterSearch:
         """Learn that ``copies``, and then that these and the cheapest that was in the way, and so on, are as
         dear as the best set known: cuts that have few copies in common.
         """
-        reached = min(self.below, *self._own.values())
+        reached = min(self.below, *self.own.values())
         target = min(joules, reached - self._page_outs(copies))
-        late = len(self._own) > self.tuning.first_solutions and joules >= self.below * (1.0 - 1e-9)
+        late = len(self.own) > self.tuning.first_solutions and joules >= self.below * (1.0 - 1e-9)
         at_once = self.tuning.cuts_at_once if late else 1
         for _ in range(at_once):
             if target <= self._least_joules * (1.0 + 1e-9):
@@ -292,7 +289,7 @@ class MasterSearch:
         """Learn of larger and larger sets that hold ``copies``, whose D is ``joules``, while it reaches the
         target: then they are as dear as the best set known. What opens a known path is not grown by.
         """
-        known = copies in self._own
+        known = copies in self.own
         grown, most_work = copies, self.program.worked + self.tuning.most_row_work
         rest = sorted(set(self._joules) - copies, key=lambda c: (self._importance[c], self._bytes(c), c))
         for _ in range(self.tuning.most_rows):
