@@ -143,6 +143,8 @@ class FewCopiesTuning(Checked):
         most_slots: for reruns, that models are offered beside what relaxed models ask for.
         patience_sets: in a row without a better plan, after which a turn ends: each is another part.
         model_seconds: for one model: most are over sooner.
+        follow_seconds: for models of what a cheapest step writes: what they find, they find in tenths of a
+            second, and the next step writes something else.
     """
 
     round_share: float = tuned(0.15, off=0.0)
@@ -166,6 +168,7 @@ class FewCopiesTuning(Checked):
     most_slots: int = 600
     patience_sets: int = 10
     model_seconds: float = 10.0
+    follow_seconds: float = 3.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -77,7 +77,7 @@ class FewCopies:
         """The best plan that writes ``names``, or smaller ones beside, of a step's ``reruns`` and others."""
         names |= self._fillers(names)
         own = self.runs.own_reruns() if self._own() <= names else {}
-        seconds = min(self.tuning.model_seconds, self.standing.seconds_left())
+        seconds = min(self.tuning.follow_seconds, self.standing.seconds_left())
         self._end = self.standing.clock.now() + seconds
         if self._solve(names, followed_by(reruns, own)):
             others = merged(self.runs.own_reruns(), self._chains())
