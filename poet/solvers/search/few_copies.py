@@ -40,6 +40,7 @@ class FewCopies:
         self.runs, self.standing = runs, runs.standing
         self.tuning = runs.standing.options.tuning.few_copies
         self._ended = set[tuple[frozenset[str], frozenset[tuple[int, tuple[int, ...]]]]]()
+        self._together = set[frozenset[str]]()  # what a step and the best plan write
         self._random = random.Random(self.standing.seed)  # noqa: S311 - a search, not a secret
         self._end = 0.0  # of the turn, by the clock
         self._going = self._sets()
@@ -80,8 +81,10 @@ class FewCopies:
         seconds = min(self.tuning.follow_seconds, self.standing.seconds_left())
         self._end = self.standing.clock.now() + seconds
         if self._solve(names, followed_by(reruns, own)):
-            others = merged(self.runs.own_reruns(), self._chains())
-            self._solve(names | self._own(), followed_by(reruns, others))
+            together, others = names | self._own(), merged(self.runs.own_reruns(), self._chains())
+            if together not in self._together:
+                self._together.add(together)
+                self._solve(together, followed_by(reruns, others))
 
     def comes_first(self) -> bool:
         """Whether it pays on a step that is not tiny: a tiny one's model of all copies is soon solved."""

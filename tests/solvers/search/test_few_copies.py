@@ -216,6 +216,10 @@ def test_where_a_step_writes_too_little_for_a_plan_what_the_best_plan_writes_is_
     assert standing.best.schedule is not None
     assert standing.best.schedule != start
     assert written(standing.best.schedule) <= written(start) | {smallest.name}
+    told.clear()
+    for stages in ({1: (0,)}, {2: (0,)}):
+        few.follow(frozenset({smallest.name}), stages)
+    assert [contains for contains, _ in told].count(True) <= 1, "both together are tried once"
 
 
 def test_no_model_takes_longer_than_the_search_has_left(monkeypatch: pytest.MonkeyPatch) -> None:
