@@ -40,6 +40,8 @@ class CopiesBound:
 
     Attributes:
         overhead_joules: no schedule takes less, above running every op once; at most what was asked for.
+        level_joules: the same, as far as the level that goes on has shown it: it may rise for a while before
+            it is the highest.
         followed_bytes: of the smallest content that is followed.
         ended: the search that follows these is over, and its bound is the least of what it can tell.
         step: the cheapest that the search knows, where that is another than before or the search is over;
@@ -48,6 +50,7 @@ class CopiesBound:
     """
 
     overhead_joules: float
+    level_joules: float
     followed_bytes: int
     ended: bool
     step: CheapestStep | None = None
@@ -83,7 +86,7 @@ def copies_bounds(
     if seconds_left() < tuning.compile_seconds and not are_compiled():
         return
     if Followed(instance, 0, budget).fixed_joules >= below_joules:
-        yield CopiesBound(below_joules, 0, True)
+        yield CopiesBound(below_joules, below_joules, 0, True)
         return
     joules, proven = 0.0, True
     with contextlib.suppress(Stopped), SmallPrograms(clock, instance.tuning.engines) as programs:
@@ -112,7 +115,7 @@ def copies_bounds(
                 joules, proven = found, search.proven
             step = level.step(is_over=not more)
             ended = not more or joules >= below_joules
-            yield CopiesBound(joules, program.of.followed_bytes, ended, step, proven)
+            yield CopiesBound(joules, found, program.of.followed_bytes, ended, step, proven)
             turns.tell(found, more=more, leading_joules=joules, below_joules=below_joules)
 
 

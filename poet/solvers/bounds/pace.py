@@ -23,6 +23,10 @@ class Pace:
         while len(self._seen) > 2 and self._seen[1][0] <= 0.5 * self._spent_seconds:
             self._seen.popleft()
 
+    def begin_anew(self) -> None:
+        """Something else rises from now on."""
+        self._seen.clear()
+
     def pause(self) -> None:
         """The turn is over."""
         self._begun_seconds = self._spent_seconds

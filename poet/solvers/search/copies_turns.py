@@ -32,7 +32,7 @@ class CopiesTurns:
         self.tuning = self.standing.options.tuning.copies
         self._going: Iterator[CopiesBound] | None = None
         self._below_joules = math.inf  # of the overhead, that the search is below
-        self._pace = Pace()
+        self._pace, self._level_pace, self._level_joules = Pace(), Pace(), 0.0
         self._leads = self._promised = False
 
     @property
@@ -64,7 +64,7 @@ class CopiesTurns:
                 if bound.step is not None:
                     before = [one for one in steps[-1:] if one.copies and one.joules < bound.step.joules]
                     steps, told = [*before, bound.step], now
-                self._pace.add(now - begun - planning_seconds, bound.overhead_joules)
+                self._add(now - begun - planning_seconds, bound)
                 if standing.finished():
                     break
                 settled = bound.ended or now - told >= tuning.settled_seconds
@@ -78,6 +78,7 @@ class CopiesTurns:
             else:
                 self._promised = False
             self._pace.pause()
+            self._level_pace.pause()
             self._leads = standing.bound.joules > before_joules
             while steps and not standing.finished():
                 self._plan(steps.pop())
@@ -95,13 +96,22 @@ class CopiesTurns:
         ):
             self._going = None  # what it counts residents by, and rules out, is too coarse
 
+    def _add(self, seconds: float, bound: CopiesBound) -> None:
+        """To the paces of the bound and of the level that goes on; another level begins anew."""
+        if bound.level_joules < self._level_joules:
+            self._level_pace.begin_anew()
+        self._level_joules = bound.level_joules
+        self._pace.add(seconds, bound.overhead_joules)
+        self._level_pace.add(seconds, bound.level_joules)
+
     def _promises(self, seconds: float) -> bool:
-        """Whether its bound, at its pace, would close a part of the gap within so many seconds."""
+        """Whether its bound, or the level's, at its pace would close a part of the gap in so many seconds."""
         standing = self.standing
         trace, bound_joules = standing.best.trace, standing.bound.joules
         if trace is None:
             return False
-        reached_joules = standing.baseline_joules + self._pace.after(max(seconds, 0.0))
+        paces = self._pace, self._level_pace
+        reached_joules = standing.baseline_joules + max(pace.after(max(seconds, 0.0)) for pace in paces)
         return reached_joules >= bound_joules + self.tuning.promise_share * (trace.joules - bound_joules)
 
     def _bounds(self) -> Iterator[CopiesBound]:

@@ -193,7 +193,7 @@ class _Search:
                 guide = suggested(model, outcome.values, chain=chain)
                 led = copies_first and self._write_few(model, outcome.values, chain)
                 if copies_first and number == 0:
-                    self._bound_by_copies(decisive=len(self.instance.tasks) <= self.tuning.sizeable_ops)
+                    self._bound_by_copies(decisive=True)
                 if not led and not self.standing.finished():
                     with self.phase(f"round {number + 1}: exact event model"):
                         self.runs.solve_exactly(merged(guide, self.runs.own_reruns()))
@@ -214,16 +214,18 @@ class _Search:
                     return True
             elif self.copies.leads:
                 self.copies.turn(self.options.tuning.copies.round_share)
-            far_off = number == 0 and self._far_off()
+            far_off = number == 0 and not self.copies.leads and self._far_off()
             if far_off and not self._search_as_large(self.tuning.large_share):
                 return True
             self._refine_bound(bound_rounds, number, before)
         return False
 
     def _bound_by_copies(self, *, decisive: bool) -> None:
-        """The first turn of the search over copies, longer where these decide."""
+        """The first turn of the search over copies; a longer one after it where these decide and it leads."""
         tuning = self.options.tuning.copies
-        self.copies.turn(tuning.decisive_share if decisive else tuning.round_share)
+        self.copies.turn(tuning.round_share)
+        if decisive and self.copies.leads:
+            self.copies.turn(tuning.decisive_share)
 
     def _write_few(self, model: EventModel, values: Sequence[float], chain: int) -> bool:
         """Models in which few tensors may be written, with what a relaxed solution remakes; whether the last
