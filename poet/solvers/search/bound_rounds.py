@@ -83,8 +83,7 @@ class BoundRounds(Closing):
         left = self._tuning.time_share * self._seconds_left()
         end = self.conduct.clock.now() + min(self._tuning.first_look_factor * seconds, left)
         seconds = min(seconds, left)
-        with self.conduct.phase(_PHASE):
-            self._listen(self._begun(math.inf, end), seconds, seconds, bound_joules)
+        self._listen(self._begun(math.inf, end), seconds, seconds, bound_joules * (1.0 - _ROUNDING))
 
     def long(self, plan_joules: float, bound_joules: float, gained_joules: float) -> None:
         """Refine with a suffix program, or resume the interrupted run, if the last round gained little.
@@ -102,9 +101,7 @@ class BoundRounds(Closing):
             self._going = self._going or self._begun(plan_joules, math.inf)
             left, tuning = self._seconds_left(), self._tuning
             leading_seconds = tuning.leading_time_share * left
-            with self.conduct.phase(_PHASE):
-                seconds = tuning.time_share * left
-                self._listen(self._going, seconds, leading_seconds, bound_joules)
+            self._listen(self._going, tuning.time_share * left, leading_seconds, bound_joules)
 
     def _listen(
         self, bounds: Iterator[Bound], seconds: float, leading_seconds: float, bound_joules: float
@@ -114,20 +111,22 @@ class BoundRounds(Closing):
         For ``leading_seconds`` while the best of these bounds is at least ``bound_joules``; where they will
         not be that high in their time, at the pace of the first ones, no longer than it takes to see that.
         """
-        began, pace = self.conduct.clock.now(), Pace()
-        for number, bound in enumerate(bounds, 1):
-            if not self.conduct.bounded(bound.overhead_joules, False):  # the engine erred
-                self._going = iter(())
-                break
-            self._best_joules = max(self._best_joules, bound.overhead_joules)
-            self._walk_along(bound)
-            leads = self._best_joules >= bound_joules
-            spent = self.conduct.clock.now() - began
-            if self.conduct.finished() or spent > (leading_seconds if leads else seconds):
-                break
-            pace.add(spent, self._best_joules)
-            if number >= self._tuning.pace_bounds and pace.after(seconds - spent) < bound_joules:
-                break
+        with self.conduct.phase(_PHASE):
+            began, pace, highest_joules = self.conduct.clock.now(), Pace(), -math.inf
+            for number, bound in enumerate(bounds, 1):
+                if not self.conduct.bounded(bound.overhead_joules, False):  # the engine erred
+                    self._going = iter(())
+                    break
+                self._best_joules = max(self._best_joules, bound.overhead_joules)
+                self._walk_along(bound)
+                leads = self._best_joules >= bound_joules
+                spent = self.conduct.clock.now() - began
+                if self.conduct.finished() or spent > (leading_seconds if leads else seconds):
+                    break
+                highest_joules = max(highest_joules, bound.overhead_joules)
+                pace.add(spent, highest_joules)
+                if number >= self._tuning.pace_bounds and pace.after(seconds - spent) < bound_joules:
+                    break
 
     def _hear(self, bound: Bound) -> None:
         """Pass on a bound of the linear program and what follows its solution, each with more moments."""

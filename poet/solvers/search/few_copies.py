@@ -81,9 +81,10 @@ class FewCopies:
         seconds = min(self.tuning.follow_seconds, self.standing.seconds_left())
         self._end = self.standing.clock.now() + seconds
         if self._solve(names, followed_by(reruns, own)):
-            together, others = names | self._own(), merged(self.runs.own_reruns(), self._chains())
+            together = names | self._own()
             if together not in self._together:
-                self._together.add(together)
+                self._together.add(together)  # with other reruns they would bring as little in their time
+                others = merged(self.runs.own_reruns(), self._chains())
                 self._solve(together, followed_by(reruns, others))
 
     def comes_first(self) -> bool:
@@ -169,11 +170,15 @@ class FewCopies:
         return frozenset() if schedule is None else _written(self.standing.problem, schedule)
 
     def _solve(self, names: frozenset[str], offered: dict[int, tuple[int, ...]]) -> bool:
-        """The best plan that writes no other tensors, unless that is known; whether there is none."""
+        """The best plan that writes no other tensors, unless that is known; true where none is better than
+        the best plan so far.
+        """
         key = names, frozenset(offered.items())
         if key in self._ended:
             return True
         seconds = min(self.tuning.model_seconds, self._end - self.standing.clock.now())
+        if seconds <= 0.0 or self.standing.finished():
+            return False
         problem = storing_only(self.standing.problem, names)
         instance = instance_of(
             problem,

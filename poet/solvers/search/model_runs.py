@@ -100,7 +100,7 @@ class ModelRuns:
         Where the best plan is none of an exact model's, ``below_joules`` is what its plans must stay below.
         """
         standing = self.standing
-        engine, seconds = engine or self.engine, seconds or self._model_seconds()
+        engine, seconds = engine or self.engine, self._model_seconds() if seconds is None else seconds
         if below_joules is not None:
             matrix = matrix_of(model).cut_off(below_joules - standing.baseline_joules)
         else:
