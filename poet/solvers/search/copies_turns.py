@@ -32,7 +32,7 @@ class CopiesTurns:
         self.tuning = self.standing.options.tuning.copies
         self._going: Iterator[CopiesBound] | None = None
         self._below_joules = math.inf  # of the overhead, that the search is below
-        self._pace, self._level_pace, self._level_joules = Pace(), Pace(), 0.0
+        self._pace, self._level_pace, self._level = Pace(), Pace(), (0, 0.0)
         self._leads = self._promised = False
 
     @property
@@ -97,10 +97,11 @@ class CopiesTurns:
             self._going = None  # what it counts residents by, and rules out, is too coarse
 
     def _add(self, seconds: float, bound: CopiesBound) -> None:
-        """To the paces of the bound and of the level that goes on; another level begins anew."""
-        if bound.level_joules < self._level_joules:
+        """To the paces of the bound and of the level that goes on; another, or its next search, is new."""
+        level, joules = self._level
+        if bound.level != level or bound.level_joules < joules:
             self._level_pace.begin_anew()
-        self._level_joules = bound.level_joules
+        self._level = bound.level, bound.level_joules
         self._pace.add(seconds, bound.overhead_joules)
         self._level_pace.add(seconds, bound.level_joules)
 
