@@ -23,7 +23,7 @@ from poet.solvers.bounds.followed import Followed
 from poet.solvers.bounds.overfull import overfull, to_follow
 from poet.solvers.bounds.ram_paths import CheapestStep, RamPath
 from poet.solvers.bounds.ram_program import RamProgram, TooLarge
-from poet.solvers.bounds.residents import residents, too_dear, with_homes
+from poet.solvers.bounds.residents import residents, substitutes, too_dear, with_homes
 from poet.solvers.instance.instance import Content, Instance
 
 Stages = frozenset[int]
@@ -63,8 +63,7 @@ class Levels:
         self._known = too_dear(instance, below_joules)
         self._always: Stages = frozenset(range(len(instance.tasks) + 1))
         self._followed = dict[int, Stages]()  # by content, where
-        lasting = residents(instance) if self.tuning.in_windows else range(len(instance.contents))
-        self._lasting = with_homes(instance, lasting)  # followed in all stages, or in none
+        self._lasting = self._in_all_or_none()
         self._sizes = deque(_levels(instance))
         self.least_bytes = max((content.bytes for content in instance.contents), default=0)
         self._prepared: RamProgram | None = None
@@ -86,6 +85,14 @@ class Levels:
         self.step = step
         self._prepared = None if self._is_in_part else self._quick()
         return self._prepared is not None
+
+    def _in_all_or_none(self) -> frozenset[int]:
+        """What is followed in all stages or in none: residents, and what may be there in place of one."""
+        if not self.tuning.in_windows:
+            return frozenset(range(len(self.instance.contents)))
+        found = residents(self.instance)
+        others = substitutes(self.instance, (), found).values()
+        return with_homes(self.instance, {*found, *(c for one in others for c in one.stands_for)})
 
     def _following_one(self) -> RamProgram | None:
         return self._quick() or self._shortly() or self._roomier() or self._whole()
@@ -155,9 +162,9 @@ class Levels:
         while True:
             lives = self._by_life(new - self._wholly())
             shortly = self._with_most(map(self._throughout, lives), self._most_arcs)
-            if shortly is not None and len(shortly.of.followed) > followed:
+            if shortly is not None and shortly.of.stages_followed() > followed:
                 yield shortly
-                followed = len(shortly.of.followed)
+                followed = shortly.of.stages_followed()
             more = min(int(self.tuning.part_factor * self._most_arcs), self.tuning.most_arcs)
             if more <= self._most_arcs:
                 return

@@ -50,8 +50,8 @@ class Followed:
         first, again: the first runs in order, and the reruns that may pay.
         maker: of a content, the rerun that makes it.
         alive: per stage, the contents that exist, that something may still read, and that are followed there.
-        hidden: per stage, those that are alive but for their windows.
-        appear: per stage with which a window begins, what may have been in RAM before it.
+        hidden: per stage, those that exist, that something may still read, and that are not followed there.
+        appear: per stage with which a window begins, what may have been in RAM before it, uncounted.
         ends: those that must end in RAM.
         starts: those that are there at the start.
         most_alive: at once.
@@ -135,10 +135,13 @@ class Followed:
         more_bytes = self.held_bytes(hidden)
         return replace(run, needs=run.needs & ~hidden, beside_bytes=run.beside_bytes + more_bytes)
 
-    def followed_in(self, stage: int) -> frozenset[int]:
-        """The contents that are followed and alive in a stage, or that do not exist there."""
-        hidden = self.hidden[stage]
-        return frozenset(c for c, place in self.number.items() if not hidden >> place & 1)
+    def hidden_in(self, stage: int) -> frozenset[int]:
+        """The contents that are followed elsewhere, and exist in a stage."""
+        return frozenset(self.followed[place].number for place in bits(self.hidden[stage]))
+
+    def stages_followed(self) -> int:
+        """Of all contents together, in how many stages each is."""
+        return sum(alive.bit_count() for alive in self.alive)
 
     def bits_of(self, contents: Iterable[int]) -> int:
         """The set of those of ``contents`` that are followed."""

@@ -5,6 +5,7 @@ same reruns are open from stage to stage. Two stages stand for such a part: that
 whose room is looked at, and the last one. What happens in any stage of the part may happen in one of these
 two, in the same order; the other first runs are taken to find room, and residents are those that are there in
 all stages that are joined. So a least path over the stages that are left takes no more than one over all.
+No window of a content (`poet.solvers.bounds.followed`) begins or ends in such a part.
 """
 
 from __future__ import annotations

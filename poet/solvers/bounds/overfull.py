@@ -48,7 +48,7 @@ def overfull(
             page-in is charged.
     """
     contents, of = instance.contents, program.of
-    followed, until = dict[int, frozenset[int]](), dict[int, int]()
+    until = dict[int, int]()
     paid = path.paid if waiting else frozenset[int]()
     touched = [_touched(instance, move) for move in path.moves]
     away = {c for one in paid for c in program.of.stands_for(one)}
@@ -58,9 +58,8 @@ def overfull(
     for place in range(len(path.moves) - 1, -1, -1):
         move, (reads, makes) = path.moves[place], touched[place]
         beside = (after | waiting_there.get(place, set())) - reads - makes
-        if move.stage not in followed:
-            followed[move.stage] = of.followed_in(move.stage)
-        there = beside - followed[move.stage]
+        hidden = of.hidden_in(move.stage)
+        there = {c for c in beside if c not in of.number or c in hidden}
         counted, counted_bytes = program.residents.counted_of(move.stage, there, reads, paid)
         in_vain = move.held - beside - reads - makes
         lacking_bytes = sum(contents[c].bytes for c in there) - counted_bytes - move.room_bytes
@@ -138,7 +137,8 @@ def _groups(
     found: Sequence[Overfull], sizes: Sequence[int], lives: Mapping[int, int]
 ) -> list[dict[int, frozenset[int]]]:
     """See `to_follow`: what lives shortly comes first."""
-    groups, chosen, pending = list[dict[int, frozenset[int]]](), set[int](), list(found)
+    groups, pending = list[dict[int, frozenset[int]]](), list(found)
+    chosen = dict[int, frozenset[int]]()  # with the stages in which they are, unless in all
     while pending:
         covers = [_cover(one, chosen, sizes, lives) for one in pending]
         lasting = [
@@ -146,9 +146,9 @@ def _groups(
         ]
         first = min(range(len(pending)), key=lambda place: (lasting[place], place))
         if covers[first]:
-            one = pending[first]
-            groups.append({c: frozenset(one.window(c)) for c in covers[first]})
-            chosen.update(c for c in covers[first] if c in lives)
+            window = {c: frozenset(pending[first].window(c)) for c in covers[first]}
+            groups.append(window)
+            chosen.update({c: chosen.get(c, frozenset()) | stages for c, stages in window.items()})
         del pending[first]
     return groups
 
@@ -157,10 +157,13 @@ def _life(one: Overfull, content: int, lives: Mapping[int, int]) -> int:
     return lives.get(content, len(one.window(content)))
 
 
-def _cover(one: Overfull, chosen: Set[int], sizes: Sequence[int], lives: Mapping[int, int]) -> list[int]:
+def _cover(
+    one: Overfull, chosen: Mapping[int, Set[int]], sizes: Sequence[int], lives: Mapping[int, int]
+) -> list[int]:
     """What to follow beside ``chosen`` so that a move has no room, of short lives; all of it may not do."""
-    lacking_bytes = one.lacking_bytes - sum(sizes[c] for c in one.contents if c in chosen)
-    rest = [c for c in one.contents if c not in chosen]
+    followed = {c for c, stages in chosen.items() if c in lives or one.move.stage in stages}
+    lacking_bytes = one.lacking_bytes - sum(sizes[c] for c in one.contents if c in followed)
+    rest = [c for c in one.contents if c not in followed]
     cover, life = list[int](), {c: _life(one, c, lives) for c in rest}
     for c in sorted(rest, key=lambda c: (life[c] / min(sizes[c], max(lacking_bytes, 1)), c)):
         if lacking_bytes <= 0:

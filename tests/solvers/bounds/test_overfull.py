@@ -130,7 +130,11 @@ def test_what_need_not_be_followed_always_is_from_where_it_has_no_room_to_its_ne
     found = [lacks(9, 1, 2), lacks(2, 2), lacks(9, 0, 2)]
     window = {0: frozenset(range(2, 22)), 1: frozenset(range(2, 12)), 2: frozenset((2, 3))}
     groups = to_follow(found, sizes=(8, 6, 3), lives={})
-    assert groups == [{2: window[2]}, {2: window[2], 1: window[1]}, {2: window[2], 0: window[0]}]
+    assert groups == [{2: window[2]}, {1: window[1]}, {0: window[0]}]
+    later = found[2]._replace(move=found[2].move._replace(stage=5))
+    assert to_follow([*found[:2], later], sizes=(8, 6, 3), lives={})[2] == {
+        0: frozenset(range(5, 22)), 2: frozenset()
+    }  # fmt: skip
 
 
 def test_a_resident_that_is_paid_for_waits_in_ram_where_no_page_in_is_charged() -> None:
