@@ -40,9 +40,6 @@ class CopiesBound:
 
     Attributes:
         overhead_joules: no schedule takes less, above running every op once; at most what was asked for.
-        level_joules: the same, as far as the level that goes on has shown it: it may rise for a while before
-            it is the highest.
-        level: its number.
         followed_bytes: of the smallest content that is followed.
         ended: the search that follows these is over, and its bound is the least of what it can tell.
         step: the cheapest that the search knows, where that is another than before or the search is over;
@@ -51,8 +48,6 @@ class CopiesBound:
     """
 
     overhead_joules: float
-    level_joules: float
-    level: int
     followed_bytes: int
     ended: bool
     step: CheapestStep | None = None
@@ -88,7 +83,7 @@ def copies_bounds(
     if seconds_left() < tuning.compile_seconds and not are_compiled():
         return
     if Followed(instance, 0, budget).fixed_joules >= below_joules:
-        yield CopiesBound(below_joules, below_joules, 0, 0, True)
+        yield CopiesBound(below_joules, 0, True)
         return
     joules, proven = 0.0, True
     with contextlib.suppress(Stopped), SmallPrograms(clock, instance.tuning.engines) as programs:
@@ -96,10 +91,9 @@ def copies_bounds(
 
         def opened() -> Iterator[_Level]:
             search: ListSearch | MasterSearch | None = None
-            for number, program in enumerate(levels.programs()):
+            for program in levels.programs():
                 below = program.most_joules
                 level = _Level(
-                    number,
                     program,
                     _searches(instance, program, below, search, levels, programs, seconds_left),
                 )
@@ -118,8 +112,7 @@ def copies_bounds(
                 joules, proven = found, search.proven
             step = level.step(is_over=not more)
             ended = not more or joules >= below_joules
-            followed_bytes = program.of.followed_bytes
-            yield CopiesBound(joules, found, level.number, followed_bytes, ended, step, proven)
+            yield CopiesBound(joules, program.of.followed_bytes, ended, step, proven)
             turns.tell(found, more=more, leading_joules=joules, below_joules=below_joules)
 
 
@@ -127,7 +120,7 @@ class _Level:
     """The searches of one program, one after the other.
 
     Attributes:
-        number, program: see above.
+        program: see above.
         search: the one that goes on, or the last one.
         pace: of its bound.
         joules: that bound, as it was told last.
@@ -136,10 +129,8 @@ class _Level:
         has_stalled: its bound hardly rose when it was looked at last.
     """
 
-    def __init__(
-        self, number: int, program: RamProgram, searches: Iterator[ListSearch | MasterSearch]
-    ) -> None:
-        self.number, self.program, self._searches = number, program, searches
+    def __init__(self, program: RamProgram, searches: Iterator[ListSearch | MasterSearch]) -> None:
+        self.program, self._searches = program, searches
         self.search, self.pace = next(searches), Pace()
         self.joules, self.least_joules = 0.0, math.inf
         self.is_over = self.has_stalled = False

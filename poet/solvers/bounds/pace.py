@@ -15,20 +15,13 @@ class Pace:
     def __init__(self) -> None:
         self._seen = deque[tuple[float, float]]()  # seconds of all turns, height
         self._spent_seconds = self._begun_seconds = 0.0  # so far, and when this turn began
-        self._first_seconds = 0.0  # after which it was begun anew
 
     def add(self, seconds: float, height: float) -> None:
         """Seen ``seconds`` after this turn began."""
         self._spent_seconds = self._begun_seconds + seconds
         self._seen.append((self._spent_seconds, height))
-        half_seconds = 0.5 * (self._first_seconds + self._spent_seconds)
-        while len(self._seen) > 2 and self._seen[1][0] <= half_seconds:
+        while len(self._seen) > 2 and self._seen[1][0] <= 0.5 * self._spent_seconds:
             self._seen.popleft()
-
-    def begin_anew(self) -> None:
-        """Something else rises from here on, where the last look was."""
-        self._seen.clear()
-        self._first_seconds = self._spent_seconds
 
     def pause(self) -> None:
         """The turn is over."""

@@ -32,7 +32,7 @@ class CopiesTurns:
         self.tuning = self.standing.options.tuning.copies
         self._going: Iterator[CopiesBound] | None = None
         self._below_joules = math.inf  # of the overhead, that the search is below
-        self._pace, self._level_pace, self._level = Pace(), Pace(), (0, 0.0)
+        self._pace = Pace()
         self._leads = self._promised = False
 
     @property
@@ -64,7 +64,7 @@ class CopiesTurns:
                 if bound.step is not None:
                     before = [one for one in steps[-1:] if one.copies and one.joules < bound.step.joules]
                     steps, told = [*before, bound.step], now
-                self._add(now - begun - planning_seconds, bound)
+                self._pace.add(now - begun - planning_seconds, bound.overhead_joules)
                 if standing.finished():
                     break
                 settled = bound.ended or now - told >= tuning.settled_seconds
@@ -78,7 +78,6 @@ class CopiesTurns:
             else:
                 self._promised = False
             self._pace.pause()
-            self._level_pace.pause()
             self._leads = standing.bound.joules > before_joules
             while steps and not standing.finished():
                 self._plan(steps.pop())
@@ -96,23 +95,13 @@ class CopiesTurns:
         ):
             self._going = None  # what it counts residents by, and rules out, is too coarse
 
-    def _add(self, seconds: float, bound: CopiesBound) -> None:
-        """To the paces of the bound and of the level that goes on; another, or its next search, is new."""
-        level, joules = self._level
-        if bound.level != level or bound.level_joules < joules:
-            self._level_pace.begin_anew()
-        self._level = bound.level, bound.level_joules
-        self._pace.add(seconds, bound.overhead_joules)
-        self._level_pace.add(seconds, bound.level_joules)
-
     def _promises(self, seconds: float) -> bool:
-        """Whether its bound, or the level's, at its pace would close a part of the gap in so many seconds."""
+        """Whether its bound, at its pace, would close a part of the gap within so many seconds."""
         standing = self.standing
         trace, bound_joules = standing.best.trace, standing.bound.joules
         if trace is None:
             return False
-        paces = self._pace, self._level_pace
-        reached_joules = standing.baseline_joules + max(pace.after(max(seconds, 0.0)) for pace in paces)
+        reached_joules = standing.baseline_joules + self._pace.after(max(seconds, 0.0))
         return reached_joules >= bound_joules + self.tuning.promise_share * (trace.joules - bound_joules)
 
     def _bounds(self) -> Iterator[CopiesBound]:

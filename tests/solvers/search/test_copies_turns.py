@@ -39,14 +39,12 @@ def turns(
     steps: Mapping[int, frozenset[int] | None] | None = None,
     begun: list[float] | None = None,
     dearer: bool = False,
-    levels: Sequence[float] | None = None,
 ) -> CopiesTurns:
     """Turns of a search that has a greedy plan, and whose bound over copies is such shares of its overhead,
     one after the other, each after so many seconds of work; some come with steps that have such copies.
 
     ``begun``: to which the joules are added that each search begins below; ``dearer``: each step is dearer
-    than the one before, not cheaper; ``levels``: such shares of the level that goes on, where they are not
-    the bound's.
+    than the one before, not cheaper.
     """
     clock = WorkClock()
     least, most = minimum_ram_bytes(STEP, Limits()).bytes, keep_everything_bytes(STEP)
@@ -71,8 +69,7 @@ def turns(
                 step = CheapestStep(
                     RamPath(0.0, {2: (0,)}, 0, {}), told[number], number if dearer else -number
                 )
-            level_joules = overhead_joules * (share if levels is None else levels[number])
-            yield CopiesBound(share * overhead_joules, level_joules, 0, 1, False, step, proven=False)
+            yield CopiesBound(share * overhead_joules, 1, False, step, proven=False)
 
     monkeypatch.setattr(copies_turns, "copies_bounds", bounds)
     runs = ModelRuns(standing, "highs")
@@ -168,22 +165,6 @@ def test_a_bound_that_rises_goes_on_to_most_of_the_time_left(monkeypatch: pytest
         LONGEST_SECONDS - 10.0 < spent(rising, 0.15) <= LONGEST_SECONDS
     )  # the last seconds alone promise nothing
     assert rising.leads
-
-
-def test_a_level_that_will_lead_goes_on_though_the_bound_stands_still(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """It begins at 12 s, below what the level before has shown; at 58 it would close a tenth of the gap."""
-    levels = [*(0.4 for _ in range(12)), *(0.01 * n for n in range(190))]
-    assert spent(turns([0.4] * 200, monkeypatch, levels=levels), 0.15) > 50.0
-    slow = [*(0.4 for _ in range(12)), *(0.005 * n for n in range(190))]
-    assert spent(turns([0.4] * 200, monkeypatch, levels=slow), 0.15) < 20.0
-
-
-def test_a_level_that_jumps_and_stands_still_promises_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """At 10 s; after 5 more its later half shows no rise."""
-    levels = [*(0.4 for _ in range(10)), 0.0, *(0.3 for _ in range(190))]
-    assert spent(turns([0.4] * 200, monkeypatch, levels=levels), 0.15) < 18.0
 
 
 def test_a_bound_that_rises_and_then_stands_still_ends_soon(monkeypatch: pytest.MonkeyPatch) -> None:
