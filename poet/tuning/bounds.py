@@ -244,8 +244,8 @@ class CopiesTuning(Checked):
         lasting_share: of what a copy was known to matter, beside what is learnt anew: both count.
         round_share: of the time left, after the first round of the event model: where it closes the gap, it
             mostly does so soon. Off: it is not tried there.
-        decisive_share: of the time left then, for such turns while they lead, where page-outs decide, ahead
-            of the exact model: most of the bound, and which page-outs pay, come from them. Off: one turn.
+        decisive_share: of the time left then, for a second turn if the first leads and page-outs decide: most
+            of the bound, and which page-outs pay, come from it. Off: one turn.
         restart_share: of the time left, in each restart. Off: not tried there.
         promising_share: of the time left when a turn began, to which it may go on while the bound's pace
             promises something: most of it, as nothing else moves a bound that this one would; plans need

@@ -221,12 +221,11 @@ class _Search:
         return False
 
     def _bound_by_copies(self, *, decisive: bool) -> None:
-        """The first turn of the search over copies; where these decide, others after it while they lead."""
-        tuning, standing = self.options.tuning.copies, self.standing
-        kept_seconds = (1.0 - tuning.decisive_share) * standing.seconds_left()
+        """The first turn of the search over copies; a longer one after it where these decide and it leads."""
+        tuning = self.options.tuning.copies
         self.copies.turn(tuning.round_share)
-        while decisive and self.copies.leads and standing.seconds_left() > kept_seconds:
-            self.copies.turn(tuning.round_share)
+        if decisive and self.copies.leads:
+            self.copies.turn(tuning.decisive_share)
 
     def _write_few(self, model: EventModel, values: Sequence[float], chain: int) -> bool:
         """Models in which few tensors may be written, with what a relaxed solution remakes; whether the last
