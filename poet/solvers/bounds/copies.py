@@ -22,7 +22,7 @@ from dataclasses import dataclass
 
 from poet.clock import Clock
 from poet.solvers.bounds.copies_levels import Levels
-from poet.solvers.bounds.copies_list import ListSearch
+from poet.solvers.bounds.copies_list import ListSearch, is_compiled
 from poet.solvers.bounds.copies_master import MasterSearch
 from poet.solvers.bounds.followed import Followed
 from poet.solvers.bounds.pace import Pace
@@ -80,7 +80,7 @@ def copies_bounds(
         return
     if any(content.home is not None and content.page_out is None for content in instance.contents):
         return  # its home is no choice
-    if seconds_left() < tuning.compile_seconds and not are_compiled():
+    if seconds_left() < tuning.compile_seconds and not (are_compiled() and is_compiled()):
         return
     if Followed(instance, 0, budget).fixed_joules >= below_joules:
         yield CopiesBound(below_joules, 0, True)

@@ -13,16 +13,23 @@ NOR flash, a plan below the best one has few copies, and all sets that small can
 
 from __future__ import annotations
 
-import numpy as np
+from collections.abc import Iterable
 
+import numpy as np
+import numpy.typing as npt
+
+from poet.solvers.bounds.compiled import Compiled
 from poet.solvers.bounds.copies_master import MasterSearch
 from poet.solvers.bounds.followed import bits
 from poet.solvers.bounds.own_sets import OwnSets
 from poet.solvers.bounds.ram_paths import CheapestStep, Paid, cheapest
 from poet.solvers.bounds.ram_program import RamProgram
+from poet.solvers.bounds.ram_stages import Masks
 from poet.solvers.bounds.resident_bytes import ROUNDING
 from poet.solvers.instance.candidates import last_use_stages, worth_rerunning
 from poet.solvers.instance.instance import Instance
+
+Joules = npt.NDArray[np.float64]
 
 
 class ListSearch:
@@ -66,9 +73,9 @@ class ListSearch:
         self.lists_all = True
         self._list_sets()
         self.own = OwnSets[int]()
-        for without, joules in before.known if before is not None else ():
-            if min(without, default=0) >= 0:  # residents of the level before may be followed in this one
-                self._learn(without, joules)
+        known = before.known if before is not None else ()
+        # residents of the level before may be followed in this one
+        self._learn((without, joules) for without, joules in known if min(without, default=0) >= 0)
         self._untried = [c for c in self.dear if self.of.followed[c].number not in self.importance]
 
     def round(self) -> bool:
@@ -122,8 +129,8 @@ class ListSearch:
         sets = [mask | sum(1 << bit for bit in rest[:length]) for length in lengths]
         joules = self.program.least([self._free(one) for one in sets], [self._steps(one) for one in sets])
         self._row_joules, kept = joules, 0
+        self._learn(zip(map(self._without, sets), joules, strict=True))
         for place, (length, value) in enumerate(zip(lengths, joules, strict=True)):
-            self._learn(self._without(sets[place]), value)
             if value >= target:
                 kept = length
             following = joules[place + 1] if place + 1 < len(joules) else None
@@ -136,10 +143,10 @@ class ListSearch:
         """D without each copy by itself: what it matters, to begin with."""
         some, self._untried = self._untried[: self._columns], self._untried[self._columns :]
         joules = self.program.least([self.all & ~(1 << content) for content in some])
-        for content, value in zip(some, joules, strict=True):
-            number = self.of.followed[content].number
+        numbers = [self.of.followed[content].number for content in some]
+        for number, value in zip(numbers, joules, strict=True):
             self.importance[number] = value - self.bound_joules
-            self._learn(frozenset({number}), value)
+        self._learn((frozenset({number}), value) for number, value in zip(numbers, joules, strict=True))
         self._prune()
 
     def _matters(self, bit: int, joules: float) -> None:
@@ -168,7 +175,7 @@ class ListSearch:
             self.program.count_in_steps(step, self._small)
             self.step_joules = step
         masks = (np.int64(1) << np.arange(self._small + 1, dtype=np.int64)) - 1
-        outs = np.arange(self._small + 1) * (step * (1.0 - 2.0 * ROUNDING))
+        outs = np.arange(self._small + 1, dtype=np.float64) * (step * (1.0 - 2.0 * ROUNDING))
         most = 62 - self._small
         for bit, content in enumerate(self.dear[:most]):
             more = outs + self.of.page_out[content]
@@ -181,19 +188,21 @@ class ListSearch:
                 np.concatenate([outs, more[able]]),
             )
         self.dear = self.dear[:most]
-        self.masks, self.outs, self.bounds = masks, outs, outs + self.bound_joules
+        self.masks, self.outs = masks, outs
+        self.bounds: Joules = outs + self.bound_joules
 
-    def _learn(self, without: frozenset[int], joules: float) -> None:
-        """D without copies of ``without`` is at least ``joules``."""
+    def _learn(self, news: Iterable[tuple[frozenset[int], float]]) -> None:
+        """D without copies of the contents of each is at least its joules."""
         place = {self._number(bit): bit for bit in range(self._small + len(self.dear))}
-        if joules <= self.bound_joules and not without:
-            return
-        self.known.append((without, joules))
-        if not without <= place.keys():
-            return
-        mask = sum(1 << place[number] for number in without)
-        reached = np.flatnonzero((self.masks & mask) == 0)
-        self.bounds[reached] = np.maximum(self.bounds[reached], self.outs[reached] + joules)
+        cuts = list[tuple[float, int]]()
+        for without, joules in news:
+            if joules > self.bound_joules or without:
+                self.known.append((without, joules))
+                if without <= place.keys():
+                    cuts.append((joules, sum(1 << place[number] for number in without)))
+        cuts.sort(reverse=True)
+        values = np.array([joules for joules, _ in cuts], dtype=np.float64)
+        _raise(self.bounds, self.masks, self.outs, values, np.array([mask for _, mask in cuts], np.int64))
 
     def _prune(self) -> None:
         left = self.bounds < self.below
@@ -220,3 +229,24 @@ class ListSearch:
     def _number(self, bit: int) -> int:
         """Of the content that a bit stands for; below 0: one more resident."""
         return self.of.followed[self.dear[bit - self._small]].number if bit >= self._small else -1 - bit
+
+
+def is_compiled() -> bool:
+    """Whether what works on the list is there as machine code."""
+    return _raise.is_ready()
+
+
+@Compiled
+def _raise(
+    bounds: Joules,
+    masks: Masks,
+    outs: Joules,
+    joules: Joules,
+    without: Masks,
+) -> None:
+    """Raise the bound of each set to the first cut, of the highest first, nothing of which it has."""
+    for place in range(len(masks)):
+        for cut in range(len(joules)):
+            if masks[place] & without[cut] == 0:
+                bounds[place] = max(bounds[place], outs[place] + joules[cut])
+                break
