@@ -93,7 +93,9 @@ class CopiesSearchTuning(Checked):
             that follow, which look at nothing above it, much shorter. Off: it is not tried there.
         restart_share: of the time left, in each restart. Off: not tried there.
         large_steps: times that a large step's first plan takes what running every op once does, above that,
-            from which on it is tried there as well: below it, reruns count for as much. Off: never.
+            from which on it is tried there as well: below it, it is mostly reruns. Off: never.
+        large_share: of the time left, to which it may go on there while it finds better plans: nothing else
+            there finds out so soon which tensors are written. Off: no longer than `round_share`.
         most_seconds: of either, where there is much time or no limit.
         open_share: of the overhead, from which on a gap is worth it: a small one is closed by the event
             model sooner.
@@ -113,7 +115,8 @@ class CopiesSearchTuning(Checked):
     exponents: tuple[float, ...] = (0.3, 0.5, 0.7, 1.0, 1.4)
     round_share: float = tuned(0.15, off=0.0)
     restart_share: float = tuned(0.05, off=0.0)
-    large_steps: float = tuned(4.0, off=1e9)
+    large_steps: float = tuned(0.5, off=1e9)
+    large_share: float = tuned(0.4, off=0.0)
     most_seconds: float = 20.0
     open_share: float = 0.05
     try_schedules: int = 6

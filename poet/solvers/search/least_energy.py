@@ -144,7 +144,8 @@ class _Search:
         ops = len(self.instance.tasks)
         if ops > self.tuning.large_ops:
             if self.varied.transfers_decide():
-                self.varied.turn(self.options.tuning.copies_search.round_share)
+                tuning = self.options.tuning.copies_search
+                self.varied.turn(tuning.round_share, most_share=tuning.large_share)
             return not self._search_as_large(1.0, goes_on=True)
         pays = self.tuning.small_ops < ops <= self.tuning.sizeable_ops
         left, first_share = self.standing.seconds_left(), self.tuning.sizeable_first_share

@@ -25,12 +25,15 @@ class VariedCopies:
         return self._leads
 
     def transfers_decide(self) -> bool:
-        """The best plan takes many times what running every op once does: so much only transfers take."""
+        """The best plan takes so much above running every op once that it is mostly transfers."""
         trace, once_joules = self.standing.best.trace, self.standing.baseline_joules
         return trace is not None and trace.joules - once_joules >= self.tuning.large_steps * once_joules
 
-    def turn(self, share: float) -> None:
-        """Plans near the best one, for a share of the time left, where what is open is worth it."""
+    def turn(self, share: float, *, most_share: float = 0.0) -> None:
+        """Plans near the best one, for a share of the time left, where what is open is worth it.
+
+        Up to ``most_share``, if that is more, it goes on as long again as its last better plan took to find.
+        """
         standing, clock = self.standing, self.standing.clock
         schedule, trace = standing.best.schedule, standing.best.trace
         if schedule is None or trace is None or share == 0.0 or standing.finished():
@@ -39,7 +42,9 @@ class VariedCopies:
         if open_joules <= self.tuning.open_share * (trace.joules - standing.baseline_joules):
             return
         with standing.recorder.phase("local search over copies"):
-            end = clock.now() + min(share * standing.seconds_left(), self.tuning.most_seconds)
+            begun, left_seconds = clock.now(), standing.seconds_left()
+            end = begun + min(share * left_seconds, self.tuning.most_seconds)
+            latest = max(end, begun + min(most_share * left_seconds, self.tuning.most_seconds))
             for better in better_copies(
                 standing.problem,
                 standing.limits,
@@ -47,9 +52,11 @@ class VariedCopies:
                 self.tuning,
                 seed=standing.seed,
                 clock=clock,
-                finished=lambda: standing.finished() or clock.now() >= end,
+                finished=lambda: standing.finished() or clock.now() >= end,  # noqa: B023 - as it is by then
                 anew=not self._begun,
             ):
                 standing.consider(better, SETS)
+                now = clock.now()
+                end = max(end, min(now + (now - begun), latest))
                 standing.report()
         self._begun, self._leads = True, standing.best.schedule is not schedule

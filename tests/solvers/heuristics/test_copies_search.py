@@ -19,6 +19,9 @@ from poet.solution import Solution, SolveOptions
 from poet.solvers import minimum_ram_bytes, solve
 from poet.solvers.heuristics.copies_search import better_copies
 from poet.solvers.literature.page_everything import page_everything
+from poet.solvers.search.finders import GREEDY
+from poet.solvers.search.standing import Standing
+from poet.solvers.search.varied_copies import VariedCopies
 from poet.tuning import DEFAULT, Tuning
 
 TUNING = dataclasses.replace(DEFAULT.copies_search, patience_tries=60, return_tries=20)
@@ -129,6 +132,31 @@ def test_a_large_step_begins_with_it_where_a_plan_takes_many_times_what_ops_alon
     ]
     assert [names.count("local search over copies") for names in phases] == [1, 0, 0]
     assert phases[0][:2] == ["greedy plans", "local search over copies"]
+
+
+def test_a_turn_goes_on_as_long_again_as_its_last_better_plan_took() -> None:
+    """Up to a share of the time left; without one for its own share alone."""
+    problem = dear_storage(1)
+    limits = tight(problem)
+    start = page_everything(problem, limits)
+    assert start is not None
+    lasted, joules = list[float](), list[float]()
+    for share, most_share in ((0.03, 0.0), (0.03, 0.05), (0.03, 0.9), (0.9, 0.0)):
+        clock = WorkClock()
+        tuning = DEFAULT.having("copies_search.patience_tries", 100_000)
+        tuning = tuning.without("copies_search.first_exponents")  # a walk from set to set alone
+        options = SolveOptions(time_limit_seconds=2.0, clock=clock, tuning=tuning)
+        standing = Standing(problem, limits, options, "highs", None)
+        standing.consider(start, GREEDY)
+        begun = clock.now()
+        VariedCopies(standing).turn(share, most_share=most_share)
+        lasted.append(clock.now() - begun)
+        assert standing.best.trace is not None
+        joules.append(standing.best.trace.joules)
+    alone, little, longer, most = lasted
+    assert alone < little < 0.05 * 2.0 + 0.03
+    assert little < longer < most
+    assert joules[2] < joules[0]
 
 
 def searched(problem: Problem, tuning: Tuning) -> Solution:
