@@ -28,24 +28,24 @@ def tight_weights() -> tuple[Problem, Limits]:
     return Problem("tight weights", tuple(tensors), ops), Limits(ram_budget_bytes=23)
 
 
-def weights_in_turn(seed: int) -> tuple[Problem, Limits]:
-    """Two or three layers of random weights, in RAM that is at most a few bytes above the least."""
+def weights_in_turn(seed: int, layers: int | None = None) -> tuple[Problem, Limits]:
+    """Two or three layers of random weights, or so many, in RAM at most a few bytes above the least."""
     draw = random.Random(seed)
-    layers = range(draw.choice([2, 3, 3]))
+    numbers = range(layers or draw.choice([2, 3, 3]))
 
     def transfers() -> tuple[Transfer, Transfer]:
         write, read = draw.uniform(0.5, 1.5), draw.uniform(0.05, 0.15)
         return Transfer(write, write), Transfer(read, read)
 
-    sizes = {f"w{n}": draw.randint(1, 6) for n in layers} | {"bias": 1}
+    sizes = {f"w{n}": draw.randint(1, 6) for n in numbers} | {"bias": 1}
     tensors = [
         Tensor(name, size, *transfers(), initially=Place.RAM, finally_=Place.RAM)
         for name, size in sizes.items()
     ]
-    tensors += [Tensor(f"a{n}", draw.randint(6, 9), *transfers()) for n in layers]
-    inputs = ["bias", *(f"a{n}" for n in layers)]
-    ops = [ProblemOp(f"f{n}", (f"w{n}", inputs[n]), (f"a{n}",), draw.uniform(0.5, 2.0), 0.5) for n in layers]
-    for n in reversed(layers):
+    tensors += [Tensor(f"a{n}", draw.randint(6, 9), *transfers()) for n in numbers]
+    inputs = ["bias", *(f"a{n}" for n in numbers)]
+    ops = [ProblemOp(f"f{n}", (f"w{n}", inputs[n]), (f"a{n}",), draw.uniform(0.5, 2.0), 0.5) for n in numbers]
+    for n in reversed(numbers):
         reads = tuple(dict.fromkeys((inputs[-1], f"w{n}", inputs[n])))
         updates = (f"w{n}",) if n else ("w0", "bias")
         ops.append(ProblemOp(f"u{n}", reads, (), draw.uniform(0.5, 2.0), 0.5, updates=updates))

@@ -10,6 +10,9 @@ copy and t stands for D,
 Residents without a copy stay in RAM, and must fit beside each op that runs and what it reads and makes: where
 they do not, D is out of reach. Such a row for each op (a knapsack) says at once what many cuts would.
 
+Where residents beside a set must leave so many bytes for D to come into reach, a cut says so at once: such a
+copy weighs its bytes there, and a content without one weighs what is needed (`copies_cuts.weighed`).
+
 The master program takes the least of sum of out(c) * y[c] + t over these cuts in whole numbers (a logic-based
 Benders decomposition: Hooker and Ottosson 2003; where D is either 0 or the cap, an implicit hitting set:
 Moreno-Centeno and Karp 2013). What it takes bounds every schedule that is below the plan. D of its solution S
@@ -27,11 +30,12 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from itertools import pairwise
+from dataclasses import replace
 
 import numpy as np
 
-from poet.solvers.bounds.copies_cuts import Counting, Cut, Cuts
+from poet.solvers.bounds.copies_cuts import Counting, Cut, Cuts, weighed
+from poet.solvers.bounds.copies_rows import rows_of_ram, step_bytes
 from poet.solvers.bounds.own_sets import OwnSets
 from poet.solvers.bounds.ram_paths import CheapestStep, KnownPaths, Paid, cheapest, walked
 from poet.solvers.bounds.ram_program import RamProgram
@@ -46,6 +50,7 @@ _MARGIN = 5e-7
 
 _UNITS = 1 << 28  # in the joules asked for, as the master program counts them
 _STEP_UNITS = 1 << 20  # in the joules of steps of a list
+_MOST_PARTS = 64  # that a cut's need is counted in, beside joules
 
 _Row = tuple[tuple[int, ...], tuple[int, ...], int]  # columns, factors, right side of an `IntegerProgram`
 
@@ -99,7 +104,7 @@ class MasterSearch:
         sets = [program.sets_at(number) for number in range(of.end + 1) if number not in program.passed]
         largest, self._sets = max(sets), sum(sets)
         self._at_once = max(1, min(tuning.columns, tuning.most_values // largest))
-        self._ram_rows = self._rows_of_ram()
+        self._ram_rows = rows_of_ram(program, self._joules)
         self._tried, self._rounds = set[frozenset[int]](), 0
         self._paths = KnownPaths(program, self._joules, tuning.paths_at_once)
         self._importance = dict.fromkeys(self._joules, 0.0)
@@ -113,7 +118,7 @@ class MasterSearch:
             fewest = min((-number for number in without if number < 0), default=0)
             self._learn(self.of.by_resident(c for c in without if c >= 0), joules, fewest)
         for cut in before.cuts.at(self.cuts.counting) if before is not None else ():
-            self._learn(cut.without, cut.joules, cut.steps)
+            self._take(cut)
 
     def round(self) -> bool:
         """Solve the master program and learn of its solution; false once nothing below is left to find."""
@@ -182,13 +187,16 @@ class MasterSearch:
             rows.append(self._so_many(steps, len(largest), place))
             largest, costs = [*largest, 1], [*costs, 0]
         for cut in self.cuts:
-            gives_way = [place[c] for c in sorted(cut.without)] + able.get(cut.steps, [])
+            weighs = {place[c]: weight for c, weight in sorted(cut.weights.items())}
+            weighs |= dict.fromkeys(able.get(cut.steps, ()), cut.need)
             if cut.joules >= self.below:
-                rows.append((tuple(gives_way), (-1,) * len(gives_way), -1))
+                rows.append((tuple(weighs), tuple(-weight for weight in weighs.values()), -cut.need))
             else:
+                parts = min(cut.need, _MOST_PARTS)
                 reached = self._units(cut.joules)
                 more = self._units(self._least_joules) - reached
-                rows.append(((*gives_way, rest), (*(more for _ in gives_way), -1), -reached))
+                factors = (-(-weight * parts // cut.need) * more for weight in weighs.values())
+                rows.append(((*weighs, rest), (*factors, -parts), -parts * reached))
         paid = tuple((column, cost) for column, cost in enumerate(costs) if cost)
         program = IntegerProgram(tuple(largest), paid, tuple(rows), _UNITS / self.below, 0.0)
         seconds = min(self.tuning.master_seconds, self.seconds_left())
@@ -200,25 +208,6 @@ class MasterSearch:
     def _units(self, joules: float) -> int:
         """As the master program counts them, rounded down: no factor of its rows cuts off what is allowed."""
         return math.floor(min(joules / self.below, 1.0) * _UNITS)
-
-    def _rows_of_ram(self) -> list[tuple[tuple[tuple[int, int], ...], int]]:
-        """Per op whose RAM asks for copies: what each resident's copy frees, and what must be free.
-
-        No row asks for more than `RamProgram.least` does at the op's first run; alike rows are one.
-        """
-        steps = sorted((c for c in self._joules if c < 0), reverse=True)
-        rows = dict[tuple[tuple[int, int], ...], int]()
-        for number in range(self.of.end):
-            read, room = self.program.beside_first_run(number)
-            others = [c for c in self.program.residents.at(number) if c in self._joules and c not in read]
-            unlisted = [self.program.residents.unlisted(number, k) for k in (*range(len(steps)), None)]
-            freed = [more - less for more, less in pairwise(unlisted)]
-            over = unlisted[0] + sum(map(self._bytes, others)) - room
-            if over > 0:
-                leaves = [(c, self._bytes(c)) for c in others] + list(zip(steps, freed, strict=True))
-                terms = tuple((c, size) for c, size in leaves if size)
-                rows[terms] = max(over, rows.get(terms, 0))
-        return [(tuple((c, min(size, over)) for c, size in terms), over) for terms, over in rows.items()]
 
     def _so_many(self, steps: int, able: int, place: dict[int, int]) -> _Row:
         """Of the column ``able``: it can be 1 where residents' page-outs take so many steps of the list."""
@@ -241,13 +230,13 @@ class MasterSearch:
             elsewhere.setdefault(self._kind(c), []).append(c)
         likely = dict[frozenset[int], float]()
         for cut in reversed(self.cuts):
-            have = cut.without & copies
-            if cut.steps or len(have) > 2 or cut.joules < 0.999 * self.below:
+            have = cut.weights.keys() & copies
+            if cut.steps or not cut.is_plain or len(have) > 2 or cut.joules < 0.999 * self.below:
                 continue
             kinds = [elsewhere.get(self._kind(c), ()) for c in sorted(have)]
             for others in itertools.islice(itertools.product(*kinds), 16):
-                other = (cut.without - have).union(others)
-                if len(other) == len(cut.without):
+                other = frozenset(cut.weights.keys() - have).union(others)
+                if len(other) == len(cut.weights):
                     likely.setdefault(other, cut.joules)
             if len(likely) >= 4 * self._at_once:
                 break
@@ -288,6 +277,8 @@ class MasterSearch:
     def _grow(self, copies: frozenset[int], target: float, joules: float) -> frozenset[int]:
         """Learn of larger and larger sets that hold ``copies``, whose D is ``joules``, while it reaches the
         target: then they are as dear as the best set known. What opens a known path is not grown by.
+
+        Returns what is in the way of the last of them.
         """
         known = copies in self.own
         grown, most_work = copies, self.program.worked + self.tuning.most_row_work
@@ -320,7 +311,28 @@ class MasterSearch:
                 return frozenset()
         in_the_way = frozenset(self._joules) - grown
         self._learn(in_the_way, joules)
+        if self.tuning.weighed_cuts:
+            self._weigh(in_the_way, copies, target)
         return in_the_way
+
+    def _weigh(self, in_the_way: frozenset[int], copies: frozenset[int], target: float) -> None:
+        """Learn how many bytes residents beside ``copies`` must leave, where contents ``in_the_way`` of a
+        set that holds these have no copy.
+        """
+        followed, steps = self.of.number, sum(c < 0 for c in self._joules)
+        contents = frozenset(c for c in in_the_way if c in followed)
+        begin = copies.union(c for c in self._joules if c in followed) - contents
+        others = [c for c in self._joules if c not in begin and c not in followed]
+        sizes = {c: self._bytes(c) if c >= 0 else step_bytes(self.program, -1 - c, steps) for c in others}
+        free, some, paid = self._column(begin)
+
+        def least(spared: Sequence[int]) -> list[float]:
+            columns = len(spared)
+            return self.program.least([free] * columns, [some] * columns, [paid] * columns, spared=spared)
+
+        cut = weighed(sizes, contents, least, target, self._at_once)
+        if cut is not None:
+            self._take(cut)
 
     def _walked(self, sets: Sequence[frozenset[int]], below_joules: float = math.inf) -> list[float]:
         """D of each set; a path of the first that is below becomes known."""
@@ -342,13 +354,18 @@ class MasterSearch:
 
     def _learn(self, without: frozenset[int], joules: float, steps: int = 0) -> None:
         """D without copies of ``without``, and with fewer than ``steps`` if any, is at least ``joules``."""
-        joules = self.below if joules >= self.below * (1.0 - 1e-9) else joules
-        if joules <= self._least_joules * (1.0 + 1e-9) or not without <= self._joules.keys():
+        self._take(Cut(dict.fromkeys(without, 1), joules, steps))
+
+    def _take(self, cut: Cut) -> None:
+        """Learn a cut, if it is of copies that are told apart."""
+        if cut.joules >= self.below * (1.0 - 1e-9):
+            cut = replace(cut, joules=self.below)
+        if cut.joules <= self._least_joules * (1.0 + 1e-9) or not cut.weights.keys() <= self._joules.keys():
             return
-        if self.cuts.learn(Cut(without, joules, steps)):
-            contents = self.of.by_content(without)
-            if steps == 0 and contents and min(contents) >= 0:  # steps are those of this level
-                self.known.append((contents, joules))
+        if self.cuts.learn(cut):
+            contents = self.of.by_content(cut.weights)
+            if cut.steps == 0 and cut.is_plain and contents and min(contents) >= 0:  # steps are this level's
+                self.known.append((contents, cut.joules))
 
     def _least(self, sets: Sequence[frozenset[int]]) -> list[float]:
         """D of each set."""

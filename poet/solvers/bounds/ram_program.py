@@ -173,6 +173,7 @@ class RamProgram:
         steps: Sequence[int | None] | None = None,
         paid: Sequence[frozenset[int]] | None = None,
         tables: list[Values] | None = None,
+        spared: Sequence[int] | None = None,
     ) -> list[float]:
         """Per set of copies (as bits), the least joules of a step; the cap where they are not less.
 
@@ -181,10 +182,12 @@ class RamProgram:
             steps: per set, residents' page-outs take less than a step more than that; ``None``: any joules.
             paid: per set, the listed residents whose page-outs are paid for; without it, all of them.
             tables: to which the values of each stage are added, the last stage's first.
+            spared: per set, bytes that residents take less in each stage, as far as they can be paid for.
         """
         self.residents.pay(
             steps if steps is not None else (None,) * len(free),
             paid if paid is not None else (frozenset(self.listed),) * len(free),
+            spared,
         )
         self._page_ins = page_in_units(self.of, free, self._units)
         values = self._ended(free)

@@ -57,6 +57,7 @@ class ResidentBytes:
         ]
         self._resident = np.zeros((of.end + 1, 0), dtype=np.int64)  # by stage and column
         self._away = np.zeros((0, 0), dtype=np.bool_)  # listed residents that are paid for, by column
+        self._spared: Bytes | None = None  # by column
         self.listed: tuple[int, ...] = ()
         self.count_in_steps(most_joules, 0)
 
@@ -99,8 +100,16 @@ class ResidentBytes:
         taken = sum(there[c].bytes for c in listed if c in there and (c not in paid or c in own))
         return self.unlisted(number, steps) + taken
 
-    def pay(self, steps: Sequence[int | None], paid: Sequence[Collection[int]]) -> None:
-        """Set the columns: steps of those that are not listed, and which of those that are are paid for."""
+    def pay(
+        self,
+        steps: Sequence[int | None],
+        paid: Sequence[Collection[int]],
+        spared: Sequence[int] | None = None,
+    ) -> None:
+        """Set the columns: steps of those that are not listed, and which of those that are are paid for.
+
+        ``spared``: bytes that they take less in each stage, as far as others can be paid for.
+        """
         away = [[c in some for some in paid] for c in self.listed]
         self._away = np.array(away, dtype=np.bool_).reshape(len(self.listed), len(paid))
         for some in set(steps) - self._by_steps.keys():
@@ -108,6 +117,7 @@ class ResidentBytes:
             self._by_steps[some] = np.array(taken, dtype=np.int64)
         self._resident = np.stack([self._by_steps[some] for some in steps], axis=1)
         self._resident += self._listed_bytes @ ~self._away
+        self._spared = None if spared is None else np.array(spared, dtype=np.int64)
 
     def beside(self, number: int, own: tuple[int, ...]) -> Bytes:
         """As `of_set`, per column."""
@@ -117,10 +127,12 @@ class ResidentBytes:
             sizes = [self.of.residents[self.listed[place]].bytes for place in places]
             self._read[own] = np.array(places, dtype=np.intp), np.array(sizes, dtype=np.int64)
         read, sizes_read = self._read[own]
-        if not len(read):
-            return resident
-        more: Bytes = resident + sizes_read @ self._away[read]
-        return more
+        if len(read):
+            resident = resident + sizes_read @ self._away[read]
+        if self._spared is not None:
+            least_bytes = self.unlisted(number, None) + int(sizes_read.sum())
+            resident = np.maximum(resident - self._spared, least_bytes)
+        return resident
 
     def counted_of(
         self, number: int, contents: Set[int], reads: frozenset[int] | set[int], paid: Collection[int]
