@@ -223,8 +223,9 @@ class CopiesTuning(Checked):
         cuts_at_once: of one solution of the master program, each with the cheapest copy that was in the way
             of the one before: cuts that have little in common need fewer solutions, but only the first is
             sure to cut one off. For the `first_solutions` of a level, and where D is not out of reach, one.
-        weighed_cuts: whether it is looked for how many bytes residents must leave: one cut tells what takes
-            one for each set of them that leaves too few. Off: no.
+        weighing_looks: programs in `columns` numbers of bytes each, for how many bytes residents must leave
+            where some contents have no copy: one such cut tells what takes one for each set of residents that
+            leaves too few. Two find it to less than a percent. Off: none.
         first_solutions: see there: the first cuts are quickly found, and show whether the bound rises.
         paths_at_once: that are looked at for what they need in common: more would not tell it apart better.
         parts: units that joules of residents' page-outs are counted in, of what is asked for and of a step: a
@@ -285,7 +286,7 @@ class CopiesTuning(Checked):
     most_rows: int = 12
     most_row_work: int = 400_000_000
     cuts_at_once: int = 3
-    weighed_cuts: bool = tuned(True, off=False)
+    weighing_looks: int = tuned(2, off=0)
     first_solutions: int = 10
     paths_at_once: int = 64
     parts: tuple[int, int] = (2048, 128)

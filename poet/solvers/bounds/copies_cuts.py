@@ -10,8 +10,6 @@ from poet.solvers.bounds.followed import Followed
 from poet.solvers.bounds.resident_bytes import ROUNDING
 from poet.solvers.bounds.residents import Resident
 
-_LOOKS = 2  # at so many numbers of bytes each, for what residents must leave
-
 
 @dataclass(frozen=True, slots=True)
 class Cut:
@@ -117,7 +115,9 @@ def weighed(
     contents: Collection[int],
     least: Callable[[Sequence[int]], Sequence[float]],
     target: float,
+    *,
     columns: int,
+    looks: int,
 ) -> Cut | None:
     """How many bytes residents must leave where some contents have no copy; ``None``: perhaps none.
 
@@ -129,15 +129,16 @@ def weighed(
         contents: that have no copy.
         least: D where so many bytes are spared in each stage, as far as ``sizes`` may be paid for.
         target: joules that D is to reach.
-        columns: that ``least`` is asked for at once.
+        columns: numbers of bytes that ``least`` is asked for at once.
+        looks: how often; each finds the most bytes that many times as exactly.
     """
     total, unit = sum(sizes.values()), math.gcd(*sizes.values()) or 1
     spared, most, joules = -1, total, math.inf
-    for _ in range(_LOOKS):
+    for _ in range(looks):
         if spared >= most:
             break
-        looks = sorted({spared + -(-(most - spared) * n // columns) for n in range(1, columns + 1)})
-        for look, value in zip(looks, least(looks), strict=True):
+        some = sorted({spared + -(-(most - spared) * n // columns) for n in range(1, columns + 1)})
+        for look, value in zip(some, least(some), strict=True):
             if value < target:
                 most = look - 1
                 break

@@ -311,7 +311,7 @@ class MasterSearch:
                 return frozenset()
         in_the_way = frozenset(self._joules) - grown
         self._learn(in_the_way, joules)
-        if self.tuning.weighed_cuts:
+        if self.tuning.weighing_looks:
             self._weigh(in_the_way, copies, target)
         return in_the_way
 
@@ -330,7 +330,8 @@ class MasterSearch:
             columns = len(spared)
             return self.program.least([free] * columns, [some] * columns, [paid] * columns, spared=spared)
 
-        cut = weighed(sizes, contents, least, target, self._at_once)
+        looks = self.tuning.weighing_looks
+        cut = weighed(sizes, contents, least, target, columns=self._at_once, looks=looks)
         if cut is not None:
             self._take(cut)
 

@@ -120,7 +120,9 @@ def test_so_does_each_that_weighs_residents(seeds: range) -> None:
             sizes = {c: of.residents[c].bytes for c in program.listed if c not in paid}
             target = program.least([free], [None], [paid])[0] * (1.0 - 1e-9)
 
-            cut = weighed(sizes, contents, sparing(program, free, paid), target, draw.choice([2, 16]))
+            columns, looks = draw.choice([2, 16]), draw.choice([1, 2, 3])
+            least = sparing(program, free, paid)
+            cut = weighed(sizes, contents, least, target, columns=columns, looks=looks)
             if cut is not None:
                 cuts.learn(cut)
                 weighed_bytes += 1 < cut.need < 20
@@ -130,7 +132,7 @@ def test_so_does_each_that_weighs_residents(seeds: range) -> None:
 
 
 def test_none_is_weighed_where_that_is_off() -> None:
-    off = EACH_SIZE.without("copies.weighed_cuts")
+    off = EACH_SIZE.without("copies.weighing_looks")
     assert all(cut.is_plain for first, _ in searches(range(6), off) for cut in first.cuts)
 
 

@@ -68,6 +68,7 @@ NO_TUNING = {
     "engines/highs.py:_FEW_COLUMNS",  # around a fault of an engine
     "bounds/copies_master.py:_UNITS",
     "bounds/copies_master.py:_STEP_UNITS",
+    "bounds/copies_master.py:_MOST_PARTS",
     "bounds/ram_program.py:_MOST_UNASKED",
     "bounds/ram_stages.py:CAP",
     "bounds/ram_stages.py:_MOST_BYTES",
