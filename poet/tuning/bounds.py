@@ -223,9 +223,9 @@ class CopiesTuning(Checked):
         cuts_at_once: of one solution of the master program, each with the cheapest copy that was in the way
             of the one before: cuts that have little in common need fewer solutions, but only the first is
             sure to cut one off. For the `first_solutions` of a level, and where D is not out of reach, one.
-        weighing_looks: programs in `columns` numbers of bytes each, for how many bytes residents must leave
+        weighing_looks: programs in `columns` numbers of bytes each, for how many bytes residents must free
             where some contents have no copy: one such cut tells what takes one for each set of residents that
-            leaves too few. Two find it to less than a percent. Off: none.
+            leaves too few. Two find it to less than a percent of all their bytes. Off: none.
         first_solutions: see there: the first cuts are quickly found, and show whether the bound rises.
         paths_at_once: that are looked at for what they need in common: more would not tell it apart better.
         parts: units that joules of residents' page-outs are counted in, of what is asked for and of a step: a

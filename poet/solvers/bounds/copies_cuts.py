@@ -119,18 +119,18 @@ def weighed(
     columns: int,
     looks: int,
 ) -> Cut | None:
-    """How many bytes residents must leave where some contents have no copy; ``None``: perhaps none.
+    """How many bytes residents must free where some contents have no copy; ``None``: perhaps none.
 
-    Residents that are paid for leave no more bytes in any stage than they have. So if D reaches the target
+    Residents that are paid for free no more bytes in any stage than they have. So if D reaches the target
     where so many bytes are spared in each stage, it does for all residents that have no more together.
 
     Args:
-        sizes: bytes of residents that are not paid for, as far as they may be.
+        sizes: bytes of residents that are not paid for, and that steps of joules free in a stage at most.
         contents: that have no copy.
         least: D where so many bytes are spared in each stage, as far as ``sizes`` may be paid for.
         target: joules that D is to reach.
         columns: numbers of bytes that ``least`` is asked for at once.
-        looks: how often; each finds the most bytes that many times as exactly.
+        looks: how often; each finds the most bytes that many times as exactly, of all there are.
     """
     total, unit = sum(sizes.values()), math.gcd(*sizes.values()) or 1
     spared, most, joules = -1, total, math.inf
@@ -147,6 +147,6 @@ def weighed(
         return None
     if spared >= total:
         return Cut(dict.fromkeys(contents, 1), joules)
-    need = (spared // unit + 1) * unit
-    weights = {c: min(size, need) for c, size in sizes.items() if size}
+    need = spared // unit + 1
+    weights = {c: min(size // unit, need) for c, size in sizes.items() if size}
     return Cut(weights | dict.fromkeys(contents, need), joules, need=need)

@@ -200,6 +200,8 @@ class ListSearch:
                 self.known.append((without, joules))
                 if without <= place.keys():
                     cuts.append((joules, sum(1 << place[number] for number in without)))
+        if not cuts:
+            return
         cuts.sort(reverse=True)
         values = np.array([joules for joules, _ in cuts], dtype=np.float64)
         _raise(self.bounds, self.masks, self.outs, values, np.array([mask for _, mask in cuts], np.int64))

@@ -161,7 +161,7 @@ class MasterSearch:
             if one.away_joules is not None and c not in listed
         ]
         step, steps = 0.0, 0
-        if rest:
+        if rest and self.tuning.most_residents:
             step = max(min(rest), below / self.tuning.most_residents)
             steps = min(self.tuning.most_residents, int(min(sum(rest), below) / step))
         self._own_step_joules = step
@@ -324,6 +324,8 @@ class MasterSearch:
         begin = copies.union(c for c in self._joules if c in followed) - contents
         others = [c for c in self._joules if c not in begin and c not in followed]
         sizes = {c: self._bytes(c) if c >= 0 else step_bytes(self.program, -1 - c, steps) for c in others}
+        if not any(sizes.values()):
+            return
         free, some, paid = self._column(begin)
 
         def least(spared: Sequence[int]) -> list[float]:

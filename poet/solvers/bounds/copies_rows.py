@@ -1,7 +1,8 @@
 """What residents take beside each op's first run, as a master program over copies is told at once.
 
 Residents without a copy stay in RAM, and must fit beside each op that runs and what it reads and makes. A row
-for each op (a knapsack) says what many cuts would (`poet.solvers.bounds.copies_master`).
+for each op (a knapsack) says what many cuts would (`poet.solvers.bounds.copies_master`). Small residents are
+counted in steps of joules, each of which frees so many bytes at most.
 """
 
 from __future__ import annotations

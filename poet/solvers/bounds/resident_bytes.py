@@ -91,7 +91,9 @@ class ResidentBytes:
                 parts = self._parts[0 if whole else 1]
                 self._freed[key] = most_bytes(pageable, joules / parts, (most + 1) * parts - 1)
             freed = self._freed[key][-1 if steps is None else (steps + 1) * self._parts[1] - 1]
-            self._unlisted[number, steps] = sum(one.bytes for one in there) - int(freed)
+            taken = sum(one.bytes for one in there) - int(freed)
+            # joules are counted more finely where any may be spent, so that fewer may seem to leave then
+            self._unlisted[number, steps] = taken if whole else max(taken, self.unlisted(number, None))
         return self._unlisted[number, steps]
 
     def of_set(self, number: int, own: Collection[int], steps: int | None, paid: Collection[int]) -> int:

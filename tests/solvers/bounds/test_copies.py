@@ -36,6 +36,7 @@ def test_no_bound_is_above_the_optimum_and_the_last_reaches_it(block: int) -> No
 
 def test_a_master_program_in_place_of_the_list_reaches_the_optimum() -> None:
     assert check(range(8), MASTER) > 1
+    check(range(8), MASTER.without("copies.most_residents").having("copies.listed_divisor", 1))
     overhead, instance = tight_overhead(), instance_of(*tight_weights(), tuning=EACH_SIZE)
     found = bounds(instance, 2.0 * overhead)
     assert any(not bound.proven for bound in found)  # weights that leave are too many sets for a list alone
