@@ -225,7 +225,8 @@ class CopiesTuning(Checked):
             sure to cut one off. For the `first_solutions` of a level, and where D is not out of reach, one.
         weighing_looks: programs in `columns` numbers of bytes each, for how many bytes residents must free
             where some contents have no copy: one such cut tells what takes one for each set of residents that
-            leaves too few. Two find it to less than a percent of all their bytes. Off: none.
+            leaves too few. Two find it to less than a percent of all their bytes. After the
+            `first_solutions` of a level, as it takes as long as the cut itself. Off: none.
         first_solutions: see there: the first cuts are quickly found, and show whether the bound rises.
         paths_at_once: that are looked at for what they need in common: more would not tell it apart better.
         parts: units that joules of residents' page-outs are counted in, of what is asked for and of a step: a

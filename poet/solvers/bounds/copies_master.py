@@ -311,7 +311,7 @@ class MasterSearch:
                 return frozenset()
         in_the_way = frozenset(self._joules) - grown
         self._learn(in_the_way, joules)
-        if self.tuning.weighing_looks:
+        if self.tuning.weighing_looks and len(self.own) > self.tuning.first_solutions:
             self._weigh(in_the_way, copies, target)
         return in_the_way
 
