@@ -1,4 +1,4 @@
-"""The points of a sweep as rows of charts and tables: fronts, statuses, daily use, changes, stalls."""
+"""The points of a sweep as rows of charts and tables: fronts, statuses, daily use."""
 
 from __future__ import annotations
 
@@ -13,15 +13,13 @@ from poet.report.html.charts import (
     WARNING,
     ChartAxis,
     Spec,
-    bars,
     fronts,
-    ladder,
     squares,
 )
 from poet.report.html.tables import DASH, Cell, TableColumn, TableData, count, duration, energy, share, size
-from poet.units import format_bytes, format_gap, format_joules, format_seconds, format_share, scale_of
+from poet.units import format_bytes, format_gap, format_joules, format_seconds, scale_of
 from poet.whatif.result import FoundPlan, Point, Setting, Usage, Verdict, WhatIf, micro_words
-from poet.whatif.wording import duration_text, saving_text
+from poet.whatif.wording import duration_text
 
 PROOFS = {Verdict.OPTIMAL: "optimal", Verdict.FEASIBLE: "feasible within a gap"}
 STATUS_COLOURS = {
@@ -347,76 +345,3 @@ def daily_table(points: Iterable[PlannedPoint]) -> TableData:
         ],
         noun="settings",
     )
-
-
-def marginal_rows(result: WhatIf) -> Iterator[dict[str, str]]:
-    """What each change buys, in words."""
-    labels = series_labels(result)
-    for marginal in result.marginals:
-        point = result.points[marginal.point]
-        budget = point.limits.ram_budget_bytes
-        yield {
-            "from": f"{labels[point.setting]}, {'no budget' if budget is None else format_bytes(budget)}",
-            "change": marginal.change,
-            "before": format_joules(marginal.joules_before),
-            "after": DASH if marginal.joules_after is None else format_joules(marginal.joules_after),
-            "seconds": DASH if marginal.seconds_after is None else format_seconds(marginal.seconds_after),
-            "saved": DASH if marginal.saved_share is None else saving_text(marginal.saved_share),
-            "certain": "yes" if marginal.certain else "within the gaps",
-        }
-
-
-def marginal_chart(result: WhatIf) -> Spec | None:
-    """Energy that each change of the chosen point saves; ``None``: none was asked about."""
-    rows = [
-        {
-            "name": marginal.change,
-            "amount": max(0.0, 100 * marginal.saved_share),
-            "text": saving_text(marginal.saved_share),
-            "colour": ACCENT if marginal.certain else QUIET,
-        }
-        for marginal in result.marginals
-        if marginal.saved_share is not None and marginal.point == result.chosen
-    ]
-    return ladder(rows, title="% of the energy", text_pixels=120) if rows else None
-
-
-def stall_rows(result: WhatIf) -> Iterator[dict[str, str]]:
-    """Data stalls, in words."""
-    labels = series_labels(result)
-    for stall in result.stalls:
-        point = result.points[stall.point]
-        yield {
-            "setting": labels[point.setting],
-            "ram": format_bytes(point.limits.ram_budget_bytes or 0),
-            "bound": stall.bound_by,
-            "plan": format_seconds(stall.plan_seconds),
-            "step": format_seconds(stall.step_seconds),
-            "fetch": format_seconds(stall.fetch_seconds),
-            "prepare": format_seconds(stall.prepare_seconds),
-            "stall": format_seconds(stall.stall_seconds),
-            "flash": format_seconds(stall.flash_seconds),
-            "joules": format_joules(stall.stall_joules),
-            "cached": DASH
-            if stall.cached_step_seconds is None or stall.cached_share is None
-            else f"{format_seconds(stall.cached_step_seconds)}, {format_share(stall.cached_share)} held",
-        }
-
-
-def stall_chart(result: WhatIf) -> Spec | None:
-    """Seconds of a step with its data: of the plan, and waiting; ``None``: data were not asked about."""
-    if not result.stalls:
-        return None
-    labels = series_labels(result)
-    factor, unit = scale_of(max(stall.step_seconds for stall in result.stalls), "s")
-    rows = []
-    for stall in result.stalls:
-        point = result.points[stall.point]
-        name = f"{labels[point.setting]}, {format_bytes(point.limits.ram_budget_bytes or 0)}"
-        for series, seconds in (
-            ("the plan", stall.step_seconds - stall.stall_seconds),
-            ("waiting for data", stall.stall_seconds),
-        ):
-            text = f"{series}: {format_seconds(seconds)} of {format_seconds(stall.step_seconds)}"
-            rows.append({"name": name, "series": series, "amount": seconds / factor, "text": text})
-    return bars(rows, title=f"step ({unit})", colours={"the plan": QUIET, "waiting for data": WARNING})

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from poet.report.html import points
+from poet.report.html import marginals, points, stalls
 from poet.report.html.charts import Spec
 from poet.report.html.page import PageContent, render
 from poet.report.html.sections import Tile, figure_rows, plan_content, plan_context, unbroken
@@ -46,9 +46,9 @@ def what_if_page(result: WhatIf) -> str:
             "ram-time": points.front_chart(result, found, "ram", "time", height=320, legend=True),
             "time-energy": points.front_chart(result, found, "time", "energy", height=320, legend=True),
         }
-    marginal, stalls = points.marginal_chart(result), points.stall_chart(result)
+    marginal, waiting = marginals.marginal_chart(result), stalls.stall_chart(result)
     charts |= {
-        name: chart for name, chart in (("marginal", marginal), ("stalls", stalls)) if chart is not None
+        name: chart for name, chart in (("marginal", marginal), ("stalls", waiting)) if chart is not None
     }
     tables = {"points": points.points_table(result), "daily": points.daily_table(found)}
     downloads = {"csv": export.to_csv(result), "json": export.to_json(result)}
@@ -77,8 +77,8 @@ def _context(result: WhatIf, charts: dict[str, Spec]) -> dict[str, Any]:
         "answers": list(_grouped(result.answers[1:])),
         "drawn": charts,
         "counts": _counts(result),
-        "marginals": list(points.marginal_rows(result)),
-        "stall_rows": list(points.stall_rows(result)),
+        "marginals": list(marginals.marginal_rows(result)),
+        "stall_rows": list(stalls.stall_rows(result)),
         "each": "per sample" if points.per_sample(result) else "per step",
         "devices": [
             {"profile": profile, "figures": figure_rows(profile)} for profile in _profiles(result).values()
