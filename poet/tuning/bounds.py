@@ -16,6 +16,8 @@ class GridsTuning(Checked):
             new ones. Off: one.
         priced_moments: added per round, those with the largest dual prices: few, as each adds a row and
             columns to the program. Off: none.
+        many_contents: with more tensor versions, the first program has a moment without asking for prices: a
+            program of 10,000 ops takes 7 s with no moment, 12 s with one. Off: none has.
         price_share: of the sum of all dual prices; a moment with more is added, the rest would hardly move
             the bound.
         made_share: of a tensor version, above which it counts as made again: below, fractions are spread so
@@ -34,6 +36,7 @@ class GridsTuning(Checked):
 
     priced_rounds: int = tuned(4, off=1)
     priced_moments: int = tuned(6, off=0)
+    many_contents: int = tuned(4_000, off=1_000_000_000)
     price_share: float = 1e-3
     made_share: float = 0.3
     worth_share: float = 0.01

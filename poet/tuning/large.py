@@ -32,6 +32,9 @@ class LargeTuning(Checked):
             takes seconds. Off: there is none.
         fractions_share: of a linear program's bound, that fractions of copies must take for that: where they
             take less, whole ones would hardly raise it.
+        whole_factor: times the seconds of the linear program, that a relaxation in whole numbers must have:
+            the engine begins with that program, from nothing, and tells no bound before. Off: it is begun in
+            any case.
         class_share: of the time left, for a class's program as a whole: half, as larger classes follow.
         patience_share: of the time left, without a better bound or plan, after which a bound in whole numbers
             is given up, which leaves its time to plans. Off: it has all of its share.
@@ -65,6 +68,7 @@ class LargeTuning(Checked):
     bound_share: float = 0.25
     copies_share: float = tuned(0.1, off=0.0)
     fractions_share: float = 0.01
+    whole_factor: float = tuned(2.0, off=0.0)
     class_share: float = 0.5
     patience_share: float = tuned(0.1, off=1.0)
     class_patience_share: float = tuned(0.3, off=1.0)

@@ -54,9 +54,11 @@ def tightest_bound(
     )
     vain = 0
     while vain < tuning.patience_rounds and bound.answer.done and (left := end - clock.now()) > 0.0:
-        if finished():
+        if finished() or left < tuning.begin_factor * bound.seconds:
             break
         moments = bound.moments | priced_moments(instance, bound) | pretended_moments(instance, bound)
+        if moments == bound.moments:  # the dearest are there; others have a price as well
+            moments |= priced_moments(instance, bound, besides=bound.moments)
         if moments == bound.moments:
             break
         bound = bound_overhead(instance, seconds=left, moments=moments, clock=clock)
@@ -65,8 +67,6 @@ def tightest_bound(
         best = max(best, bound, key=lambda found: found.overhead_joules)
         if watcher is not None:
             watcher(bound)
-        if end - clock.now() < tuning.begin_factor * (left - (end - clock.now())):
-            break
     return best
 
 
@@ -80,6 +80,9 @@ def priced_bound(
 ) -> Bound:
     """The best bound of a few rounds; each one adds the moments whose memory rows had a dual price.
 
+    The first program of a problem of many tensor versions, where each takes seconds, has one moment
+    already: that at which most would be held if everything were kept. It mostly has the largest price.
+
     Args:
         instance: what to bound.
         seconds: of ``clock``; the first round is always begun.
@@ -87,27 +90,45 @@ def priced_bound(
         clock: of the search.
         finished: asked before each further round; whether to stop.
     """
-    end = clock.now() + seconds
-    best = bound = bound_overhead(instance, seconds=seconds, clock=clock)
-    for _ in range(instance.tuning.grids.priced_rounds):
+    tuning, end = instance.tuning.grids, clock.now() + seconds
+    many = len(instance.contents) > tuning.many_contents
+    moments = _fullest(instance) if many else frozenset[int]()
+    best = bound = bound_overhead(instance, seconds=seconds, moments=moments, clock=clock)
+    for _ in range(tuning.priced_rounds):
         if watcher is not None:
             watcher(bound)
         moments = bound.moments | priced_moments(instance, bound)
         left = end - clock.now()
-        if left <= 0.0 or not bound.answer.done or moments == bound.moments or finished():
+        late = left <= 0.0 or (many and left < tuning.begin_factor * bound.seconds)
+        if late or not bound.answer.done or moments == bound.moments or finished():
             break
         bound = bound_overhead(instance, seconds=left, moments=moments, clock=clock)
         best = max(best, bound, key=lambda found: found.overhead_joules)
     return best
 
 
-def priced_moments(instance: Instance, bound: Bound) -> frozenset[int]:
-    """The moments at which more RAM would save most joules, by the duals of the memory rows."""
+def _fullest(instance: Instance) -> frozenset[int]:
+    """The op at which most bytes would be in RAM if each version stayed there up to its last read."""
+    last = [content.birth for content in instance.contents]
+    for task in instance.tasks:
+        for read in task.reads:
+            last[read] = task.number
+    change = np.zeros(len(instance.tasks) + 2)
+    for content in instance.contents:
+        change[max(content.birth, 0)] += content.bytes
+        change[max(last[content.number], 0) + 1] -= content.bytes
+    return frozenset({int(np.argmax(np.cumsum(change[:-2])))})
+
+
+def priced_moments(instance: Instance, bound: Bound, besides: frozenset[int] = frozenset()) -> frozenset[int]:
+    """The moments at which more RAM would save most joules, by the duals of the memory rows; none of
+    ``besides``.
+    """
     moments, tuning = bound.relaxation.moments, instance.tuning.grids
     prices = bound.answer.prices[: len(moments)]
-    dearest = np.argsort(-prices, kind="stable")[: tuning.priced_moments]
     least = tuning.price_share * prices.sum()
-    return frozenset(moments[row] for row in dearest if prices[row] > least)
+    dearest = [row for row in np.argsort(-prices, kind="stable") if moments[row] not in besides]
+    return frozenset(moments[row] for row in dearest[: tuning.priced_moments] if prices[row] > least)
 
 
 def pretended_moments(

@@ -138,12 +138,14 @@ class Bound:
         overhead_joules: no schedule takes less above running every op once; ``inf``: there is none.
         moments: added to the grids beside the fixed ones.
         relaxation, answer: the program, and its solution with the duals that prove the bound.
+        seconds: of the search's clock, that making and solving the program took.
     """
 
     overhead_joules: float
     moments: frozenset[int]
     relaxation: Relaxation
     answer: LinearAnswer
+    seconds: float = 0.0
 
 
 def bound_overhead(
@@ -163,12 +165,12 @@ def bound_overhead(
     relaxation = relax(instance, moments)
     left = seconds - (clock.now() - started)
     answer = minimise(relaxation.program.matrix(), seconds=left, clock=clock)
-    overhead = relaxation.fixed_joules + answer.bound
+    overhead, spent_seconds = relaxation.fixed_joules + answer.bound, clock.now() - started
     _log.info(
         "windows relaxation, linear program at %d moments: overhead at least %.9g after %.3f s%s",
-        len(moments), overhead, clock.now() - started, "" if answer.done else ", cut short",
+        len(moments), overhead, spent_seconds, "" if answer.done else ", cut short",
     )  # fmt: skip
-    return Bound(overhead, frozenset(moments), relaxation, answer)
+    return Bound(overhead, frozenset(moments), relaxation, answer, spent_seconds)
 
 
 def taken_up(bound: Bound, *, seconds: float) -> Bound:
@@ -181,7 +183,7 @@ def taken_up(bound: Bound, *, seconds: float) -> Bound:
         "windows relaxation, linear program taken up again: overhead at least %.9g%s",
         overhead, "" if answer.done else ", cut short",
     )  # fmt: skip
-    return replace(bound, overhead_joules=overhead, answer=answer)
+    return replace(bound, overhead_joules=overhead, answer=answer, seconds=bound.seconds + seconds)
 
 
 def relax(instance: Instance, moments: Collection[int] = ()) -> Relaxation:

@@ -311,8 +311,11 @@ class _LargeSearch:
     ) -> Bound:
         """Solve the relaxation in whole numbers, for bounds and plans; ``guide`` with its solution.
 
-        ``columns``: which are whole, if not all; nothing is done where ``guide`` has them so, or nearly so.
+        ``columns``: which are whole, if not all; nothing is done where ``guide`` has them so, or nearly so,
+        and where the engine, which begins with the linear program anew, would hardly get further than that.
         """
+        if self.tuning.large.whole_factor * guide.seconds > self._share(share):
+            return guide
         fixed, matrix = guide.relaxation.fixed_joules, guide.relaxation.program.matrix()
         tuning, values = self.tuning.large, guide.answer.values
         if columns is not None:

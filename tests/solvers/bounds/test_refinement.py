@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from helpers.oracle import least_joules
 from helpers.pace import with_slow
@@ -13,6 +15,7 @@ from poet.solvers.bounds.refinement import pretended_moments, priced_bound, tigh
 from poet.solvers.bounds.relaxation import Bound, bound_overhead
 from poet.solvers.instance.instance import Instance, instance_of
 from poet.solvers.instance.ram_bound import minimum_ram_bytes
+from poet.tuning import DEFAULT
 
 
 def tight(problem: Problem, share: float) -> Instance:
@@ -70,3 +73,31 @@ def test_a_chain_made_again_and_again_is_seen_through() -> None:
     priced, refined = priced_bound(instance), whole_bound(instance, moments=range(10))
     assert priced.overhead_joules <= overhead * (1 + 1e-9)
     assert refined.overhead_joules == pytest.approx(overhead, rel=1e-4)
+
+
+def test_where_the_dearest_moments_are_there_others_follow() -> None:
+    problem, limits = there_and_back(5), Limits(ram_budget_bytes=10)
+    one = replace(
+        DEFAULT, grids=replace(DEFAULT.grids, priced_moments=1, made_share=1.0)
+    )  # nothing pretended
+    instance = instance_of(problem, limits, tuning=one)
+    priced, heard = priced_bound(instance), list[Bound]()
+    best = tightest_bound(instance, begin=priced, watcher=heard.append)
+    assert len(heard[0].moments) == len(priced.moments) + 1
+    assert best.overhead_joules >= priced.overhead_joules
+
+
+def test_a_step_of_many_versions_begins_with_the_moment_at_which_most_is_held() -> None:
+    problem, limits = there_and_back(5), Limits(ram_budget_bytes=10)
+    many = replace(DEFAULT, grids=replace(DEFAULT.grids, many_contents=1))
+    heard = {tuning: list[Bound]() for tuning in (DEFAULT, many)}
+    for tuning, bounds in heard.items():
+        priced_bound(instance_of(problem, limits, tuning=tuning), watcher=bounds.append)
+    assert [bounds[0].moments for bounds in heard.values()] == [frozenset(), {5}]
+
+
+def test_the_moment_at_which_most_is_held_tells_more_than_none() -> None:
+    instance = tight(training_like(24, seed=3), 0.1)
+    many, heard = replace(DEFAULT, grids=replace(DEFAULT.grids, many_contents=1)), list[Bound]()
+    priced_bound(replace(instance, tuning=many), watcher=heard.append)
+    assert heard[0].overhead_joules > 1.01 * bound_overhead(instance).overhead_joules

@@ -37,6 +37,7 @@ from poet.solvers.instance.context import Conduct
 from poet.solvers.instance.instance import instance_of
 from poet.solvers.instance.timeline import timeline_of
 from poet.solvers.search.large import search_large
+from poet.tuning import DEFAULT
 
 LARGE = training_like(220, seed=5, momentum=True)
 HEARS_SIGINT = (  # even where whoever started the tests ignores it, as shells do for jobs in the background
@@ -59,6 +60,7 @@ class Listener:
     patience: int
     seconds: float = 20.0
     bounds: list[float] = field(default_factory=list)
+    proven: list[bool] = field(default_factory=list)
     plans: list[Schedule] = field(default_factory=list)
     classes: list[tuple[float, int]] = field(default_factory=list)
     clock: WorkClock = field(default_factory=WorkClock)
@@ -77,6 +79,7 @@ class Listener:
 
     def bounded(self, joules: float, proven: bool) -> bool:
         self.bounds.append(joules)
+        self.proven.append(proven)
         return True
 
     def finished(self) -> bool:
@@ -233,6 +236,18 @@ def test_the_class_has_a_bound_of_its_own() -> None:
     assert reruns > 0
     bound = ClassBound(problem.compute_joules + joules, reruns)
     assert bound.scope == f"plans that recompute only at the {reruns} moments searched"
+
+
+@pytest.mark.slow
+def test_whole_numbers_wait_where_the_linear_program_has_taken_too_long() -> None:
+    problem = training_like(12, seed=3, momentum=True)
+    limits = tight(problem, 0.08)
+    for factor, are_asked in ((0.0, True), (1e9, False)):
+        tuning = replace(DEFAULT, large=replace(DEFAULT.large, whole_factor=factor))
+        instance, listener = instance_of(problem, limits, tuning=tuning), Listener(patience=60)
+        search_large(problem, limits, (instance, instance), greedy(problem, limits), listener.conduct(1))
+        assert listener.proven[0]  # of the linear program
+        assert are_asked == (False in listener.proven)
 
 
 def test_the_planner_takes_less_than_four_gigabytes() -> None:
