@@ -150,6 +150,8 @@ def profile_path(name_or_path: str | Path) -> Path | None:
 def _read_shipped(name: str, folder: str = "") -> dict[str, Any]:
     known = profile_names()
     if not folder and name not in known:
+        if Path(name).is_file():
+            raise ProfileError(f"{name}: a profile is a TOML file, whose name ends in .toml")
         listed = ", ".join(known)
         raise ProfileError(f"there is no device {name!r}{nearest(name, known)} (devices: {listed})")
     with files("poet.hardware_profiles").joinpath(folder, f"{name}.toml").open("rb") as file:

@@ -141,6 +141,19 @@ def test_a_name_is_never_a_path(name: str) -> None:
         load_profile(name)
 
 
+def test_a_file_of_another_ending_is_told_from_a_device(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "board.yaml").write_text("name: board")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(
+        ProfileError, match=r"^board\.yaml: a profile is a TOML file, whose name ends in \.toml$"
+    ):
+        load_profile("board.yaml")
+    with pytest.raises(ProfileError, match=r"^there is no device 'other\.yaml'"):
+        load_profile("other.yaml")
+
+
 def test_a_path_is_read_wherever_it_is(tmp_path: Path) -> None:
     file = tmp_path / "board.toml"
     file.write_text(_text("rpi4b"))

@@ -35,7 +35,7 @@ from poet.report.energy import kind_of
 from poet.report.html import charts, diff_page, plan_page, points, what_if_page
 from poet.report.html.charts import ChartAxis, _position
 from poet.report.html.page import _chart_library
-from poet.report.html.sections import headline
+from poet.report.html.plan_words import headline
 from poet.report.html.subject import Subject, subject_of_plan
 from poet.report.html.timeline_data import timeline_data
 from poet.report.request import asked_by, solve_command

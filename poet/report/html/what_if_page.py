@@ -8,7 +8,9 @@ from typing import Any
 from poet.report.html import marginals, points, stalls
 from poet.report.html.charts import Spec
 from poet.report.html.page import PageContent, render
-from poet.report.html.sections import Tile, figure_rows, plan_content, plan_context, unbroken
+from poet.report.html.plan_tables import figure_rows
+from poet.report.html.plan_words import Tile, unbroken
+from poet.report.html.sections import plan_content, plan_context
 from poet.report.html.subject import subject_of_point
 from poet.report.html.tables import DASH
 from poet.units import format_bytes, format_count, format_gap, format_joules, format_seconds, format_share

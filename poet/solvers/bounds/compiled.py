@@ -4,10 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Generic, ParamSpec, TypeVar, cast
+from typing import Any, Generic, ParamSpec, TypeVar, cast
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+
+_LOOPS: list[Compiled[Any, Any]] = []
+
+
+def all_ready() -> bool:
+    """Whether the machine code of each loop that was imported is there: else it takes seconds, once."""
+    return all(loop.is_ready() for loop in _LOOPS)
 
 
 class Compiled(Generic[P, R]):
@@ -23,6 +31,7 @@ class Compiled(Generic[P, R]):
     def __init__(self, function: Callable[P, R]) -> None:
         self._function, self.__doc__ = function, function.__doc__
         self._machine: Callable[P, R] | None = None
+        _LOOPS.append(self)
 
     def is_ready(self) -> bool:
         """Whether its machine code is there: loaded, or kept beside the module and not older."""

@@ -21,14 +21,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from poet.clock import Clock
+from poet.solvers.bounds.compiled import all_ready
 from poet.solvers.bounds.copies_levels import Levels
-from poet.solvers.bounds.copies_list import ListSearch, is_compiled
+from poet.solvers.bounds.copies_list import ListSearch
 from poet.solvers.bounds.copies_master import MasterSearch
 from poet.solvers.bounds.followed import Followed
 from poet.solvers.bounds.pace import Pace
 from poet.solvers.bounds.ram_paths import CheapestStep
 from poet.solvers.bounds.ram_program import RamProgram, Stopped
-from poet.solvers.bounds.ram_stages import are_compiled
 from poet.solvers.engines.small_programs import SmallPrograms
 from poet.solvers.instance.instance import Instance
 from poet.tuning.bounds import CopiesTuning
@@ -80,7 +80,7 @@ def copies_bounds(
         return
     if any(content.home is not None and content.page_out is None for content in instance.contents):
         return  # its home is no choice
-    if seconds_left() < tuning.compile_seconds and not (are_compiled() and is_compiled()):
+    if seconds_left() < tuning.compile_seconds and not all_ready():
         return
     if Followed(instance, 0, budget).fixed_joules >= below_joules:
         yield CopiesBound(below_joules, 0, True)

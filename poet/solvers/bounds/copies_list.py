@@ -233,11 +233,6 @@ class ListSearch:
         return self.of.followed[self.dear[bit - self._small]].number if bit >= self._small else -1 - bit
 
 
-def is_compiled() -> bool:
-    """Whether what works on the list is there as machine code."""
-    return _raise.is_ready()
-
-
 @Compiled
 def _raise(
     bounds: Joules,

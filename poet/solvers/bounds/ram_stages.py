@@ -181,11 +181,6 @@ class Stage:
         return Step(int(self.first.end[at]), -1, int(self.first.slack[at]))
 
 
-def are_compiled() -> bool:
-    """Whether what works on values is there as machine code: else it takes seconds, once."""
-    return all(loop.is_ready() for loop in (_relax, _before_first_run, _way))
-
-
 @Compiled
 def _relax(values: Values, asked: Asked, sets: _Sets, pairs: Pairs, rules: _Rules) -> int:
     """See `Stage.relax`. A move looks again at what was lowered since it looked last."""

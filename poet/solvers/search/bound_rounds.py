@@ -24,7 +24,6 @@ from poet.solvers.instance.context import Conduct
 from poet.solvers.instance.instance import Instance
 from poet.solvers.search.finders import WALKS
 
-_PHASE = "windows relaxation, more and more moments, in whole numbers"
 _ROUNDING = 1e-9  # of a plan's overhead, within which two bounds are equal
 
 
@@ -111,7 +110,7 @@ class BoundRounds(Closing):
         For ``leading_seconds`` while the best of these bounds is at least ``bound_joules``; where they will
         not be that high in their time, at the pace of the first ones, no longer than it takes to see that.
         """
-        with self.conduct.phase(_PHASE):
+        with self.conduct.phase("windows relaxation, more and more moments, in whole numbers"):
             began, pace, highest_joules = self.conduct.clock.now(), Pace(), -math.inf
             for number, bound in enumerate(bounds, 1):
                 if not self.conduct.bounded(bound.overhead_joules, False):  # the engine erred

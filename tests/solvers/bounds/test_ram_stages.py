@@ -137,8 +137,9 @@ def test_a_search_with_few_seconds_left_does_not_begin_to_compile(monkeypatch: p
         found = copies_bounds(instance, below_joules=below, clock=WALL, seconds_left=lambda: seconds)
         return next(iter(found), None) is not None
 
-    assert bounds(1.0)  # what is compiled is used
-    monkeypatch.setattr(copies, "are_compiled", lambda: False)
+    monkeypatch.setattr(copies, "all_ready", lambda: True)
+    assert bounds(1.0)
+    monkeypatch.setattr(copies, "all_ready", lambda: False)
     assert not bounds(1.0)
     assert bounds(math.inf)
 
