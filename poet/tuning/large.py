@@ -32,7 +32,7 @@ class LargeTuning(Checked):
             takes seconds. Off: there is none.
         fractions_share: of a linear program's bound, that fractions of copies must take for that: where they
             take less, whole ones would hardly raise it.
-        whole_factor: times the seconds of the linear program, that a relaxation in whole numbers must have:
+        whole_factor: times the seconds of a large step's linear program, that it must have in whole numbers:
             the engine begins with that program, from nothing, and tells no bound before. Off: it is begun in
             any case.
         class_share: of the time left, for a class's program as a whole: half, as larger classes follow.

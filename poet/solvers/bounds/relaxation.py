@@ -173,17 +173,19 @@ def bound_overhead(
     return Bound(overhead, frozenset(moments), relaxation, answer, spent_seconds)
 
 
-def taken_up(bound: Bound, *, seconds: float) -> Bound:
+def taken_up(bound: Bound, *, seconds: float, clock: Clock = WALL) -> Bound:
     """``bound``, whose run was cut short, after ``seconds`` more; itself, where there is nothing to go on."""
     if bound.answer.go_on is None:
         return bound
+    started = clock.now()
     answer = bound.answer.go_on(seconds)
+    spent_seconds = bound.seconds + clock.now() - started
     overhead = max(bound.overhead_joules, bound.relaxation.fixed_joules + answer.bound)
     _log.info(
         "windows relaxation, linear program taken up again: overhead at least %.9g%s",
         overhead, "" if answer.done else ", cut short",
     )  # fmt: skip
-    return replace(bound, overhead_joules=overhead, answer=answer, seconds=bound.seconds + seconds)
+    return replace(bound, overhead_joules=overhead, answer=answer, seconds=spent_seconds)
 
 
 def relax(instance: Instance, moments: Collection[int] = ()) -> Relaxation:

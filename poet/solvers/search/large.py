@@ -138,7 +138,8 @@ class _LargeSearch:
         if bound.answer.done:
             return bound
         with self.conduct.phase("windows relaxation: linear program, taken up again"):
-            bound = taken_up(bound, seconds=self._share(self.tuning.large.class_share))
+            seconds = self._share(self.tuning.large.class_share)
+            bound = taken_up(bound, seconds=seconds, clock=self.conduct.clock)
             self._hear(bound)
         return bound
 
@@ -312,9 +313,10 @@ class _LargeSearch:
         """Solve the relaxation in whole numbers, for bounds and plans; ``guide`` with its solution.
 
         ``columns``: which are whole, if not all; nothing is done where ``guide`` has them so, or nearly so,
-        and where the engine, which begins with the linear program anew, would hardly get further than that.
+        and where the engine, which begins with a large step's linear program anew, would hardly get further.
         """
-        if self.tuning.large.whole_factor * guide.seconds > self._share(share):
+        large = len(self.bounded.tasks) > self.tuning.search.large_ops
+        if large and self.tuning.large.whole_factor * guide.seconds > self._share(share):
             return guide
         fixed, matrix = guide.relaxation.fixed_joules, guide.relaxation.program.matrix()
         tuning, values = self.tuning.large, guide.answer.values

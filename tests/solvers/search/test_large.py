@@ -243,7 +243,11 @@ def test_whole_numbers_wait_where_the_linear_program_has_taken_too_long() -> Non
     problem = training_like(12, seed=3, momentum=True)
     limits = tight(problem, 0.08)
     for factor, are_asked in ((0.0, True), (1e9, False)):
-        tuning = replace(DEFAULT, large=replace(DEFAULT.large, whole_factor=factor))
+        tuning = replace(
+            DEFAULT,
+            large=replace(DEFAULT.large, whole_factor=factor),
+            search=replace(DEFAULT.search, large_ops=1),
+        )
         instance, listener = instance_of(problem, limits, tuning=tuning), Listener(patience=60)
         search_large(problem, limits, (instance, instance), greedy(problem, limits), listener.conduct(1))
         assert listener.proven[0]  # of the linear program
