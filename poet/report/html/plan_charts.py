@@ -29,6 +29,7 @@ MOST_KINDS = 10
 
 
 def memory_chart(subject: Subject, line: dict[str, Any]) -> Spec:
+    """What is in RAM over the step, by role; ``line``: of `poet.report.html.timeline_data`."""
     factor, budget, plain = line["factor"], subject.limits.ram_budget_bytes, subject.keep_everything_bytes
     top = max(budget or 0, subject.trace.peak_ram_bytes)
     near = plain is not None and plain <= 1.5 * top and plain > subject.trace.peak_ram_bytes
@@ -41,6 +42,7 @@ def memory_chart(subject: Subject, line: dict[str, Any]) -> Spec:
 
 
 def ram_ladder(subject: Subject) -> Spec:
+    """The least RAM, the plan's, the budget and plain training, one above the other."""
     amounts: list[tuple[str, int | None, str]] = [
         ("no schedule below", subject.lower_bound.bytes, QUIET),
         ("this plan", subject.trace.peak_ram_bytes, ACCENT),
@@ -59,6 +61,7 @@ def ram_ladder(subject: Subject) -> Spec:
 
 
 def parts_chart(subject: Subject) -> Spec:
+    """Joules of first runs, recomputation and transfers."""
     factor, unit = scale_of(max((part.joules for part in subject.parts), default=0.0), "J")
     colours = dict(zip(PARTS, PART_COLOURS, strict=True))
     rows = [
@@ -74,6 +77,7 @@ def parts_chart(subject: Subject) -> Spec:
 
 
 def kinds_chart(subject: Subject) -> Spec:
+    """Joules by kind of op, first runs and recomputation."""
     kinds = _most_kinds(subject.kinds)
     factor, unit = scale_of(max((kind.joules for kind in kinds), default=0.0), "J")
     rows = []
@@ -104,6 +108,7 @@ def _most_kinds(kinds: Sequence[Share]) -> list[Share]:
 
 
 def others_chart(subject: Subject) -> Spec:
+    """Joules of the plan beside those of other planners."""
     found = [(row.name, row.joules, SERIES[7]) for row in subject.others if row.joules is not None]
     rows = [("this plan", subject.trace.joules, ACCENT), *found]
     factor, unit = scale_of(max(joules for _, joules, _ in rows), "J")

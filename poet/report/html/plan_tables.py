@@ -14,6 +14,7 @@ from poet.units import NO_GAP, format_bytes, format_gap, format_joules, format_s
 
 
 def tensor_table(subject: Subject) -> TableData:
+    """Each tensor, what the plan does with it, and why."""
     columns = (
         TableColumn("tensor", code=True),
         TableColumn("role", choice=True),
@@ -45,6 +46,7 @@ def tensor_table(subject: Subject) -> TableData:
 
 
 def kind_table(subject: Subject) -> TableData:
+    """Each kind of op: runs, joules, seconds, recomputation."""
     columns = (
         TableColumn("kind of op"),
         TableColumn("runs", numeric=True),
@@ -68,10 +70,12 @@ def kind_table(subject: Subject) -> TableData:
 
 
 def share_of(part: float, whole: float) -> str:
+    """``part`` as a share of ``whole``; a dash where that is nothing."""
     return format_share(part / whole) if whole else DASH
 
 
 def part_row(part: Share, whole_joules: float) -> tuple[str, str, str, str]:
+    """A part of the step: its name, joules, their share, seconds."""
     return (
         part.what,
         format_joules(part.joules),
@@ -81,6 +85,7 @@ def part_row(part: Share, whole_joules: float) -> tuple[str, str, str, str]:
 
 
 def proof_rows(subject: Subject) -> Iterator[tuple[str, str]]:
+    """What is claimed of the plan, and on whose word."""
     proof = subject.proof
     yield "answer", proof.sentence
     yield "energy", format_joules(subject.trace.joules)
@@ -101,6 +106,7 @@ def proof_rows(subject: Subject) -> Iterator[tuple[str, str]]:
 
 
 def alternative_row(row: Alternative, subject: Subject) -> dict[str, str]:
+    """Another planner's plan, or why there is none."""
     if row.joules is None or row.seconds is None or row.peak_ram_bytes is None:
         why = "no plan found inside the limits"
         if row.unlimited_ram_bytes is not None:

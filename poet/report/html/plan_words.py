@@ -108,6 +108,7 @@ def _ranges(found: PriceRange | None) -> tuple[str, str]:
 
 
 def lower_bound_words(subject: Subject) -> str:
+    """Why no schedule needs less RAM."""
     bound = subject.lower_bound
     moment = "at the step's ends" if bound.op is None else f"while {bound.op} runs"
     held = f"{len(bound.tensors)} tensors" + (
