@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from poet.solvers.bounds.relaxation import Bound, bound_overhead
+from poet.solvers.bounds.windows_bound import Bound, bound_overhead
 from poet.solvers.engines.highs import DONE, best_values, loaded
 from poet.solvers.engines.linear import LinearAnswer
 from poet.solvers.engines.matrix import Matrix, scaled

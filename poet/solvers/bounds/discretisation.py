@@ -19,9 +19,10 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from poet.solvers.bounds.refinement import pretended_moments
-from poet.solvers.bounds.relaxation import Bound, bound_overhead, laid_out, relaxation_of
+from poet.solvers.bounds.relaxation import laid_out, relaxation_of
 from poet.solvers.bounds.suffix_cuts import EndgameCuts
 from poet.solvers.bounds.suffix_program import Endgame, endgame, first_moment, trackable
+from poet.solvers.bounds.windows_bound import Bound, bound_overhead
 from poet.solvers.engines.highs_process import HighsProcess
 from poet.solvers.engines.linear import LinearAnswer
 from poet.solvers.engines.matrix import Matrix

@@ -22,8 +22,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from poet.clock import WALL, Clock
-from poet.solvers.bounds.relaxation import Bound, bound_overhead
+from poet.solvers.bounds.windows_bound import Bound, bound_overhead
 from poet.solvers.engines.matrix import Numbers, value
+from poet.solvers.instance.candidates import fullest_stage, last_use_stages, worth_rerunning
 from poet.solvers.instance.instance import Instance
 
 Watcher = Callable[[Bound], None]
@@ -92,7 +93,9 @@ def priced_bound(
     """
     tuning, end = instance.tuning.grids, clock.now() + seconds
     many = len(instance.contents) > tuning.many_contents
-    moments = _fullest(instance) if many else frozenset[int]()
+    moments = frozenset[int]()
+    if many:
+        moments |= {fullest_stage(instance, last_use_stages(instance, worth_rerunning(instance)))}
     best = bound = bound_overhead(instance, seconds=seconds, moments=moments, clock=clock)
     for _ in range(tuning.priced_rounds):
         if watcher is not None:
@@ -105,19 +108,6 @@ def priced_bound(
         bound = bound_overhead(instance, seconds=left, moments=moments, clock=clock)
         best = max(best, bound, key=lambda found: found.overhead_joules)
     return best
-
-
-def _fullest(instance: Instance) -> frozenset[int]:
-    """The op at which most bytes would be in RAM if each version stayed there up to its last read."""
-    last = [content.birth for content in instance.contents]
-    for task in instance.tasks:
-        for read in task.reads:
-            last[read] = task.number
-    change = np.zeros(len(instance.tasks) + 2)
-    for content in instance.contents:
-        change[max(content.birth, 0)] += content.bytes
-        change[max(last[content.number], 0) + 1] -= content.bytes
-    return frozenset({int(np.argmax(np.cumsum(change[:-2])))})
 
 
 def priced_moments(instance: Instance, bound: Bound, besides: frozenset[int] = frozenset()) -> frozenset[int]:

@@ -83,8 +83,7 @@ def fullest(instance: Instance) -> dict[int, tuple[int, ...]]:
     """Every rerun that may pay, in the stage whose op would run in the most RAM if all were kept."""
     worth = worth_rerunning(instance)
     last_use = last_use_stages(instance, worth)
-    held = _held(instance, last_use)
-    stage = max(range(len(instance.tasks)), key=lambda stage: held[stage + 1])
+    stage = fullest_stage(instance, last_use)
     useful = tuple(
         number
         for number in sorted(worth)
@@ -92,6 +91,12 @@ def fullest(instance: Instance) -> dict[int, tuple[int, ...]]:
         and stage <= max(last_use[c] for c in instance.tasks[number].outputs)
     )
     return {stage: useful} if useful else {}
+
+
+def fullest_stage(instance: Instance, last_use: list[int]) -> int:
+    """The op that would run in the most RAM if all were kept; ``last_use``: of `last_use_stages`."""
+    held = _held(instance, last_use)
+    return max(range(len(instance.tasks)), key=lambda stage: held[stage + 1])
 
 
 def _held(instance: Instance, last_use: list[int]) -> list[int]:

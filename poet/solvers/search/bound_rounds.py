@@ -17,7 +17,7 @@ from poet.closing import Closing
 from poet.solvers.bounds.discretisation import refined_bounds
 from poet.solvers.bounds.pace import Pace
 from poet.solvers.bounds.refinement import priced_bound
-from poet.solvers.bounds.relaxation import Bound
+from poet.solvers.bounds.windows_bound import Bound
 from poet.solvers.engines.highs_process import HighsProcess
 from poet.solvers.heuristics.lp_guided import walks_along
 from poet.solvers.instance.context import Conduct

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from poet.problem import Limits, Objective, Problem
 from poet.solution import SolveOptions
 from poet.solvers.bounds.refinement import tightest_bound
-from poet.solvers.bounds.relaxation import Bound
+from poet.solvers.bounds.windows_bound import Bound
 from poet.solvers.engines.matrix import value
 from poet.solvers.instance.undecided import undecided
 from poet.solvers.search.objectives import priced

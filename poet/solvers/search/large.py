@@ -31,7 +31,7 @@ from dataclasses import replace
 from poet.problem import Limits, Problem
 from poet.schedule import Schedule
 from poet.solvers.bounds.refinement import priced_bound, tightest_bound
-from poet.solvers.bounds.relaxation import Bound, taken_up
+from poet.solvers.bounds.windows_bound import Bound, taken_up
 from poet.solvers.engines.highs_process import HighsProcess
 from poet.solvers.engines.matrix import Matrix, Numbers
 from poet.solvers.heuristics.lp_guided import walks_along

@@ -21,7 +21,7 @@ from collections.abc import Callable
 import numpy as np
 
 from poet.schedule import Schedule
-from poet.solvers.bounds.relaxation import Bound
+from poet.solvers.bounds.windows_bound import Bound
 from poet.solvers.engines.highs import Found, solve
 from poet.solvers.engines.highs_process import HighsProcess
 from poet.solvers.engines.matrix import Choice, Numbers, Part, part_of, value

@@ -12,7 +12,7 @@ from helpers.relaxed import whole_bound
 
 from poet.problem import Limits, Problem, ProblemOp, Tensor
 from poet.solvers.bounds.refinement import pretended_moments, priced_bound, tightest_bound
-from poet.solvers.bounds.relaxation import Bound, bound_overhead
+from poet.solvers.bounds.windows_bound import Bound, bound_overhead
 from poet.solvers.instance.instance import Instance, instance_of
 from poet.solvers.instance.ram_bound import minimum_ram_bytes
 from poet.tuning import DEFAULT
@@ -93,7 +93,8 @@ def test_a_step_of_many_versions_begins_with_the_moment_at_which_most_is_held() 
     heard = {tuning: list[Bound]() for tuning in (DEFAULT, many)}
     for tuning, bounds in heard.items():
         priced_bound(instance_of(problem, limits, tuning=tuning), watcher=bounds.append)
-    assert [bounds[0].moments for bounds in heard.values()] == [frozenset(), {5}]
+    # up to the last read but one, a remake may read any version
+    assert [bounds[0].moments for bounds in heard.values()] == [frozenset(), {8}]
 
 
 def test_the_moment_at_which_most_is_held_tells_more_than_none() -> None:

@@ -24,7 +24,7 @@ from poet.problem import Limits, Problem, ProblemOp, Tensor, Transfer
 from poet.ram_survey import budget_between, keep_everything_bytes
 from poet.simulator import simulate
 from poet.solvers.bounds.refinement import tightest_bound
-from poet.solvers.bounds.relaxation import bound_overhead, taken_up
+from poet.solvers.bounds.windows_bound import bound_overhead, taken_up
 from poet.solvers.engines.linear import minimise
 from poet.solvers.engines.matrix import NOUGHT, ONE, MatrixBuilder
 from poet.solvers.heuristics.greedy import greedy

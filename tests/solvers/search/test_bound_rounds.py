@@ -19,7 +19,7 @@ from poet.schedule import Schedule
 from poet.simulator import simulate
 from poet.solution import Status
 from poet.solvers import minimum_ram_bytes, solve
-from poet.solvers.bounds.relaxation import Bound, bound_overhead
+from poet.solvers.bounds.windows_bound import Bound, bound_overhead
 from poet.solvers.engines.highs_process import HighsProcess
 from poet.solvers.engines.matrix import Matrix
 from poet.solvers.event_model.model import EventModel

@@ -17,7 +17,8 @@ from poet.schedule import PageOut, Schedule
 from poet.simulator import simulate
 from poet.solution import Solution, SolveOptions, Status
 from poet.solvers import minimum_ram_bytes, solve
-from poet.solvers.bounds.relaxation import bound_overhead, laid_out
+from poet.solvers.bounds.relaxation import laid_out
+from poet.solvers.bounds.windows_bound import bound_overhead
 from poet.solvers.engines import Outcome
 from poet.solvers.engines.linear import Diving, minimise
 from poet.solvers.heuristics.judged import walked

@@ -16,7 +16,7 @@ from poet.problem import Limits, Problem
 from poet.ram_survey import budget_between, keep_everything_bytes
 from poet.solvers import minimum_ram_bytes
 from poet.solvers.bounds.refinement import priced_bound
-from poet.solvers.bounds.relaxation import Bound
+from poet.solvers.bounds.windows_bound import Bound
 from poet.solvers.engines.highs_process import News
 from poet.solvers.engines.matrix import Matrix
 from poet.solvers.heuristics.greedy import greedy

@@ -16,7 +16,7 @@ from poet.problem import Limits, Problem
 from poet.schedule import Schedule
 from poet.simulator import simulate
 from poet.solvers.bounds.refinement import priced_bound
-from poet.solvers.bounds.relaxation import Bound, bound_overhead
+from poet.solvers.bounds.windows_bound import Bound, bound_overhead
 from poet.solvers.heuristics.greedy import greedy
 from poet.solvers.instance.incumbent import Incumbent
 from poet.solvers.instance.instance import instance_of
