@@ -6,6 +6,7 @@ of a file are read.
 
 from __future__ import annotations
 
+import os
 import tomllib
 import types
 import typing
@@ -150,7 +151,7 @@ def profile_path(name_or_path: str | Path) -> Path | None:
 def _read_shipped(name: str, folder: str = "") -> dict[str, Any]:
     known = profile_names()
     if not folder and name not in known:
-        if Path(name).is_file():
+        if os.path.isfile(name):  # also no for a name that is too long for a file
             raise ProfileError(f"{name}: a profile is a TOML file, whose name ends in .toml")
         listed = ", ".join(known)
         raise ProfileError(f"there is no device {name!r}{nearest(name, known)} (devices: {listed})")

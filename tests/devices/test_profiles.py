@@ -152,6 +152,8 @@ def test_a_file_of_another_ending_is_told_from_a_device(
         load_profile("board.yaml")
     with pytest.raises(ProfileError, match=r"^there is no device 'other\.yaml'"):
         load_profile("other.yaml")
+    with pytest.raises(ProfileError, match=r"^there is no device 'a{300}'"):
+        load_profile("a" * 300)  # longer than a file's name may be
 
 
 def test_a_path_is_read_wherever_it_is(tmp_path: Path) -> None:
