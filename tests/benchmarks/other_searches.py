@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import resource
 import signal
 import subprocess
 import sys
@@ -37,6 +36,7 @@ ROOT = Path(__file__).parents[2]
 sys.path[:0] = [str(ROOT / "tests"), str(Path(__file__).parent)]
 
 from helpers.clocks import CoreClock  # noqa: E402
+from helpers.held_memory import run  # noqa: E402
 from helpers.oracle import least_joules  # noqa: E402
 from helpers.random_problems import mixed_problem, random_limits, with_homes  # noqa: E402
 from other_searches_page import DEVICE, EXHAUSTIVE_SECONDS, RANDOM_SECONDS, line, page  # noqa: E402
@@ -108,13 +108,12 @@ def limits_of(question: Question, problem: Problem) -> Limits:
 
 
 def measured(question: Question, limit_seconds: float) -> Row:
-    """One search in this process."""
+    """One search in this process, whose memory is seen from outside."""
     problem = problem_of(question)
     limits = limits_of(question, problem)
     solution = solve(problem, limits, SolveOptions(limit_seconds, clock=CoreClock()))
     baseline, record = solution.baseline_joules, solution.record
     plans, bounds = record.plans, record.bounds
-    peaks = [resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return Row(
         kind=question.kind,
         problem=question.problem,
@@ -133,7 +132,6 @@ def measured(question: Question, limit_seconds: float) -> Row:
         plan_seconds=plans[-1].seconds if plans else math.nan,
         bound_seconds=bounds[-1].seconds if bounds else math.nan,
         bound_by=bounds[-1].by if bounds else "arithmetic",
-        peak_bytes=1024 * sum(peaks),
     )
 
 
@@ -216,8 +214,8 @@ def _keep(path: Path, row: Row | RandomRow) -> None:
 
 def _in_a_process(question: Question, limit_seconds: float) -> Row:
     asked = ["--one", json.dumps(asdict(question)), "--time-limit", str(limit_seconds)]
-    done = subprocess.run([sys.executable, __file__, *asked], check=True, stdout=subprocess.PIPE, text=True)
-    return Row(**json.loads(done.stdout.splitlines()[-1]))
+    ran = run([sys.executable, __file__, *asked])
+    return replace(Row(**json.loads(ran.stdout.splitlines()[-1])), peak_bytes=ran.peak_bytes)
 
 
 if __name__ == "__main__":

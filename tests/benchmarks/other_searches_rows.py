@@ -37,7 +37,7 @@ class Row:
         seconds: of a core.
         first_seconds, plan_seconds, bound_seconds: until the first plan, the last one, and the last bound.
         bound_by: who found it.
-        peak_bytes: of the search's memory, its children's included.
+        peak_bytes: the most that the search and its children held at once (`helpers.held_memory`).
     """
 
     kind: str
@@ -57,7 +57,7 @@ class Row:
     plan_seconds: float
     bound_seconds: float
     bound_by: str
-    peak_bytes: int
+    peak_bytes: int = 0
 
     @property
     def asked(self) -> Question:

@@ -1,0 +1,47 @@
+"""What a process and its children hold at once, as benchmarks measure it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+from helpers.held_memory import run
+
+MIB = 1 << 20
+SHARED = """
+import os, time
+mine = b"x" * (200 << 20)
+if child := os.fork():
+    os.waitpid(child, 0)
+else:
+    theirs = b"y" * (100 << 20)
+    time.sleep(1.0)
+"""
+ONE_AFTER_THE_OTHER = """
+import os, time
+for _ in range(2):
+    if child := os.fork():
+        os.waitpid(child, 0)
+    else:
+        mine = b"x" * (200 << 20)
+        time.sleep(0.6)
+        os._exit(0)
+print("done")
+"""
+
+
+def test_what_a_child_shares_counts_once() -> None:
+    peak_bytes = run([sys.executable, "-c", SHARED]).peak_bytes
+    assert 300 * MIB < peak_bytes < 400 * MIB
+
+
+def test_children_one_after_the_other_count_one_at_a_time() -> None:
+    ran = run([sys.executable, "-c", ONE_AFTER_THE_OTHER])
+    assert 200 * MIB < ran.peak_bytes < 300 * MIB
+    assert ran.stdout == "done\n"
+
+
+def test_a_bad_end_is_told() -> None:
+    with pytest.raises(subprocess.CalledProcessError):
+        run([sys.executable, "-c", "raise SystemExit(3)"])
