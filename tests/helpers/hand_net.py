@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from helpers.schedules import keep_everything
+from helpers.schedules import keep_everything, random_schedule
 from poet.files.tensorfile import RawTensor
 from poet.graph import Argument, Buffer, Call, Graph, Op, Parameter, Ref, Role, Symbol, TensorType, Value
 from poet.homes import decided
@@ -200,3 +200,10 @@ def write(path: Path, schedule: Schedule | None = None, *, parameters_in_storage
     made = plan(of, what, schedule if schedule is not None else keep_everything(of))
     write_plan(path, made, stored(net()))
     return made
+
+
+def paging_plan(seed: int = 3) -> Plan:
+    """A plan that recomputes and pages."""
+    what = graph()
+    of = problem(what)
+    return plan(of, what, random_schedule(of, seed))
