@@ -1,0 +1,239 @@
+"""Learning rates, momentum and betas of each step: set by schedulers of torch, by hand, or by name."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+
+import pytest
+import torch
+from helpers.optimizer_plans import SPECS, net, write
+from helpers.pace import with_slow
+from torch.optim import lr_scheduler
+
+from poet.errors import InputError
+from poet.frontend.plain import PlainTrainer
+from poet.optimizer import OptimizerSpec
+from poet.optimizer_kinds import OPTIONS
+from poet.plans.rate_schedule import RateSchedule
+from poet.random_batches import random_batch
+from poet.runtime import Trainer
+from poet.runtime.training.driven import DrivenOptimizer
+
+COSINE = RateSchedule.parse("cosine:warmup=2,steps=6")
+
+
+@pytest.mark.parametrize("make", [
+    lambda optimizer: lr_scheduler.CosineAnnealingLR(optimizer, T_max=4),
+    lambda optimizer: lr_scheduler.OneCycleLR(optimizer, 0.5, total_steps=6, cycle_momentum=False),
+    lambda optimizer: lr_scheduler.OneCycleLR(optimizer, 0.5, total_steps=6),
+    pytest.param(
+        lambda optimizer: lr_scheduler.CyclicLR(optimizer, 0.01, 0.5, step_size_up=2), marks=pytest.mark.slow
+    ),
+    lambda optimizer: lr_scheduler.LambdaLR(optimizer, COSINE.factor_of),
+    lambda optimizer: lr_scheduler.ExponentialLR(optimizer, 0.8),
+], ids=["cosine", "one-cycle", "one-cycle-momentum", "cyclic-momentum", "ours", "exponential"])  # fmt: skip
+@pytest.mark.parametrize("name", ["momentum groups", "adamw groups"])
+def test_schedulers_of_torch_drive_the_trainer(name: str, make: object, tmp_path: Path) -> None:
+    assert callable(make)
+    plan, module = write(tmp_path / "p", SPECS[name]), net()
+    plain = PlainTrainer(
+        module, loss="cross-entropy", optimizer=plan.optimizer, trained=dict(module.named_parameters())
+    )
+    with Trainer.open(tmp_path / "p", seed=0) as trainer:
+        ours, theirs = make(trainer.optimizer), make(plain.optimizer)
+        torch.manual_seed(0)
+        for number in range(5):
+            inputs, targets = random_batch(plan, number)
+            plain.step(inputs, targets)
+            theirs.step()
+            trainer.step(inputs, targets)
+            ours.step()
+            rates = [group["lr"] for group in plain.optimizer.param_groups]
+            assert sorted(trainer.learning_rates) == sorted(rates)
+        found, states = trainer.parameters(), trainer.optimizer_state()
+    for (parameter, state), tensor in plain.optimizer_state().items():
+        assert torch.equal(states[parameter][state], tensor)
+    assert all(torch.equal(found[name], tensor) for name, tensor in module.named_parameters())
+
+
+@pytest.mark.parametrize(
+    "name",
+    with_slow(
+        ("nesterov", "rmsprop", "lion", "amsgrad", "adamax", "radam"), {"rmsprop", "lion", "adamax", "radam"}
+    ),
+)
+def test_momentum_and_betas_are_set_by_hand_as_well(name: str, tmp_path: Path) -> None:
+    """In each step anew; and they do change something."""
+    plan, module = write(tmp_path / "p", SPECS[name]), net()
+    plain = PlainTrainer(
+        module, loss="cross-entropy", optimizer=plan.optimizer, trained=dict(module.named_parameters())
+    )
+    key = "betas" if "betas" in OPTIONS[plan.optimizer.name] else "momentum"
+    after: list[dict[str, torch.Tensor]] = []
+    for amounts in ([0.6, 0.7, 0.8], [None] * 3):
+        with Trainer.open(tmp_path / "p", seed=0) as trainer:
+            torch.manual_seed(0)
+            for number, amount in enumerate(amounts):
+                inputs, targets = random_batch(plan, number)
+                if amount is not None:
+                    for optimizer in (trainer.optimizer, plain.optimizer):
+                        own = (amount, 0.95) if key == "betas" else amount
+                        optimizer.param_groups[0][key] = own
+                    plain.step(inputs, targets)
+                trainer.step(inputs, targets)
+            after.append(trainer.parameters())
+    assert all(torch.equal(after[0][name], tensor) for name, tensor in module.named_parameters())
+    assert not torch.equal(after[0]["5.weight"], after[1]["5.weight"])
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "amounts", "message"),
+    [
+        ("nesterov", "momentum", [0.0, None, "0.9", -0.1, torch.inf], "it must stay above 0"),
+        ("amsgrad", "betas", [(0.9,), 0.9, None, (0.9, 1.0), ("0.9", 0.9)], "they must be two numbers in"),
+    ],
+)
+def test_what_a_momentum_or_betas_cannot_be_is_refused_before_the_step(
+    name: str, key: str, amounts: list[object], message: str, tmp_path: Path
+) -> None:
+    plan = write(tmp_path / "p", SPECS[name], share=0.0)
+    with Trainer.open(tmp_path / "p", seed=0) as trainer:
+        (group,) = trainer.optimizer.param_groups
+        usual = group[key]
+        for amount in amounts:
+            group[key] = amount
+            with pytest.raises(InputError, match=f"group 0 .* the {key} of a step .*{message}") as refused:
+                trainer.step(*random_batch(plan, 0))
+            assert repr(amount) in str(refused.value)
+        group[key] = usual
+        trainer.step(*random_batch(plan, 0))
+        assert trainer.steps == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "betas"),
+    with_slow(
+        [(name, betas) for name in ("adamw", "adam", "lion") for betas in ((0.9, 0.0), (0.0, 0.9))],
+        {("adam", (0.9, 0.0)), ("adam", (0.0, 0.9)), ("lion", (0.9, 0.0)), ("lion", (0.0, 0.9))},
+    ),
+    ids=str,
+)
+def test_betas_that_are_0_in_the_plan_are_set_by_hand_as_well(
+    name: str, betas: tuple[float, float], tmp_path: Path
+) -> None:
+    """On a plan that recomputes and pages; a beta that becomes 0 as well."""
+    spec = OptimizerSpec(name, lr=0.05, betas=betas)
+    plan = write(tmp_path / "p", spec)
+    assert plan.trace.recomputed_runs
+    threads_before = torch.get_num_threads()
+    for threads in (1, 2):
+        torch.set_num_threads(threads)
+        try:
+            module = net()
+            plain = PlainTrainer(
+                module, loss="cross-entropy", optimizer=spec, trained=dict(module.named_parameters())
+            )
+            with Trainer.open(tmp_path / "p", seed=0) as trainer:
+                torch.manual_seed(0)
+                for number, own in enumerate((betas, (0.5, 0.9), (0.6, 0.0), (0.0, 0.8))):
+                    for optimizer in (trainer.optimizer, plain.optimizer):
+                        optimizer.param_groups[0]["betas"] = own
+                    inputs, targets = random_batch(plan, number)
+                    plain.step(inputs, targets)
+                    trainer.step(inputs, targets)
+                found, states = trainer.parameters(), trainer.optimizer_state()
+        finally:
+            torch.set_num_threads(threads_before)
+        assert all(torch.equal(found[each], tensor) for each, tensor in module.named_parameters())
+        for (parameter, state), tensor in plain.optimizer_state().items():
+            assert torch.equal(states[parameter][state], tensor)
+
+
+def test_a_state_of_the_optimizer_from_earlier_versions_is_taken() -> None:
+    """It has learning rates alone; momentum and betas are those of each group in the plan."""
+    for name, key, usual in (
+        ("momentum groups", "momentum", [0.9, 0.3]),
+        ("adamw groups", "betas", [(0.9, 0.999)] * 3),
+    ):
+        spec = SPECS[name]
+        rates = [0.5] * len(spec.rates)
+        now = DrivenOptimizer(spec, rates, {"momentum", "beta1", "beta2"})
+        old = DrivenOptimizer(spec, [0.25] * len(rates), {"lr"}).state_dict()
+        assert key not in old["param_groups"][0]
+        now.load_state_dict(old)
+        assert now.rates == [0.25] * len(rates)
+        assert [group[key] for group in now.driven] == usual
+        copied = copy.deepcopy(now)
+        copied.load_state_dict(old)
+        assert copied.driven == now.driven
+
+
+def test_plans_of_earlier_versions_have_a_momentum_that_stays() -> None:
+    """Their updates hold it as a number: a scheduler that cycles it is told so by torch."""
+    driven = DrivenOptimizer(SPECS["nesterov"], [0.1], {"lr", "gradient_share"})
+    with pytest.raises(ValueError, match="support momentum or beta1"):
+        lr_scheduler.OneCycleLR(driven, 0.5, total_steps=6)
+    assert DrivenOptimizer(SPECS["adam"], [0.1], {"lr", "beta1"}).driven == [{}]  # its beta2 stays 0
+    driven.param_groups[0]["momentum"] = 0.5
+    with pytest.raises(InputError, match=r"has momentum, which .* plan again"):
+        _ = driven.driven
+
+
+def test_what_no_step_would_heed_is_refused_before_the_step(tmp_path: Path) -> None:
+    plan = write(tmp_path / "p", SPECS["sgd groups"], share=0.0)
+    with Trainer.open(tmp_path / "p", seed=0) as trainer:
+        for name, amount in {"betas": (0.5, 0.9), "momentum": 0.9, "weight_decay": 0.1}.items():
+            trainer.optimizer.param_groups[1][name] = amount
+            with pytest.raises(
+                InputError, match=f"group 1 of the optimizer has {name}, .* no step would heed"
+            ):
+                trainer.step(*random_batch(plan, 0))
+            del trainer.optimizer.param_groups[1][name]
+        lr_scheduler.CyclicLR(trainer.optimizer, 0.1, 0.5, cycle_momentum=False)  # it keeps notes in groups
+        trainer.step(*random_batch(plan, 0))
+        assert trainer.steps == 1
+
+
+def test_rates_are_set_by_hand_as_well(tmp_path: Path) -> None:
+    write(tmp_path / "p", SPECS["sgd groups"], share=0.0)
+    with Trainer.open(tmp_path / "p", learning_rate=0.3) as trainer:
+        assert trainer.learning_rates == (0.3, 0.5, 0.02)
+        scheduled = trainer.optimizer
+        trainer.learning_rate = 0.25
+        assert scheduled.rates == [0.25, 0.5, 0.02]
+        with pytest.raises(InputError, match="2 learning rates were given, the plan has 3"):
+            trainer.learning_rates = (0.1, 0.2)
+
+
+def test_schedules_by_name() -> None:
+    cosine = RateSchedule.parse("cosine:warmup=3,end=0.1").over(13)
+    factors = [cosine.factor_of(step) for step in range(15)]
+    assert factors[:4] == [0.25, 0.5, 0.75, 1.0]
+    assert factors[3:14] == sorted(factors[3:14], reverse=True)
+    assert factors[13:] == pytest.approx([0.1, 0.1])
+    assert [RateSchedule.parse("step:every=2,factor=0.5").factor_of(n) for n in range(5)] == [
+        1,
+        1,
+        0.5,
+        0.5,
+        0.25,
+    ]
+    assert RateSchedule.parse("linear:steps=4").factor_of(3) == 0.25
+    assert RateSchedule.parse("constant:warmup=1").factor_of(9) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("cosin", "did you mean 'cosine'"),
+        ("cosine:every=1", "'every' is not an option; the options of cosine are: warmup, steps, end"),
+        ("cosine:warmup=1.5", "warmup is a whole number from 0 up"),
+        ("step:every=0", "every is a whole number from 1 up"),
+        ("step:factor=x", "factor is a number from 0 up"),
+        ("step:factor=1,factor=1", "gives factor twice"),
+    ],
+)
+def test_a_schedule_that_cannot_be(text: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        RateSchedule.parse(text)
