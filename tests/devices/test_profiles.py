@@ -1,34 +1,20 @@
-"""Profiles: what ships is sourced and sound; what breaks the schema gets one clear line."""
+"""Profiles as they are read: by name or path, laid over one another, and refused in one clear line."""
 
 from __future__ import annotations
 
-import io
 import re
-import tomllib
-from importlib.resources import files
 from pathlib import Path
 
 import pytest
+from helpers.shipped_profiles import shipped_text
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from rich.console import Console
 
 from poet.devices import load as profiles
 from poet.devices.load import load_profile, profile_names
-from poet.devices.profile import PRIOR_FACTOR, UNITS, Figure, OpClass, unit_of
 from poet.errors import ProfileError
-from poet.report.device import format_figure, format_uncertainty, profile_report, significant_digits
 
 NAMES = profile_names()
-HONEST = (
-    "esp32-s3", "imxrt1062", "jetson-nano", "jetson-orin-nano", "mkr1000", "nrf52840", "pixel", "rp2040",
-    "rp2350", "rpi-zero-2w", "rpi3b-plus", "rpi4b", "rpi4b-torch", "rpi4b-xnnpack", "rpi5", "stm32f746",
-    "stm32h743", "stm32l4r5", "stm32u575", "x86-host",
-)  # fmt: skip
-
-
-def _text(name: str) -> str:
-    return files("poet.hardware_profiles").joinpath(f"{name}.toml").read_text(encoding="utf-8")
 
 
 def _error(path: Path, text: str | bytes) -> str:
@@ -39,95 +25,6 @@ def _error(path: Path, text: str | bytes) -> str:
     assert "\n" not in message
     assert message.startswith(path.name)
     return message
-
-
-# --- what ships -------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_every_shipped_profile_is_whole(name: str) -> None:
-    profile = load_profile(name)
-    assert profile.name == name
-    for path, figure in profile.figures():
-        assert unit_of(path[-1]) in UNITS.values()
-        assert len(figure.source) > 5, path
-        low, high = figure.interval
-        assert 0 <= low <= figure.value <= high, path
-        assert figure.locator or figure.kind in (
-            "assumed",
-            "measured",
-            "vendor-doc",
-            "published",
-            "derived",
-        ), path
-
-
-def test_the_promised_devices_ship() -> None:
-    assert {*HONEST, "compat-mkr1000", "compat-m4f", "compat-rpi", "compat-rpi-nocache"} == set(NAMES)
-
-
-@pytest.mark.parametrize("name", [name for name in NAMES if name not in HONEST])
-def test_the_published_model_is_marked_as_such(name: str) -> None:
-    profile = load_profile(name)
-    assert profile.energy.accounting == "marginal"
-    assert profile.charged_idle_watts == 0.0
-    assert all(figure.kind in ("published", "vendor-doc") for _, figure in profile.figures())
-
-
-@pytest.mark.parametrize("name", HONEST)
-def test_at_most_a_quarter_of_the_figures_is_assumed(name: str) -> None:
-    kinds = [figure.kind for _, figure in load_profile(name).figures()]
-    assert kinds.count("assumed") <= len(kinds) / 4
-
-
-@pytest.mark.parametrize("name", HONEST)
-def test_a_figure_computed_with_something_assumed_is_assumed(name: str) -> None:
-    for path, figure in load_profile(name).figures():
-        told = f"{figure.source} {figure.locator or ''}"
-        assert figure.kind == "assumed" or "assum" not in told, path
-
-
-def test_what_a_review_says_is_no_makers_document_and_what_is_chosen_is_assumed() -> None:
-    kinds = {path: figure.kind for path, figure in load_profile("pixel").figures()}
-    assert kinds["memory", "bus_bytes_per_second"] == "published"
-    assert (
-        kinds["memory", "bandwidth_bytes_per_second"] == "derived"
-    )  # from three boards' shares of their buses
-    assert kinds["storage", "read", "latency_seconds"] == "derived"  # an eMMC's
-    assert kinds["storage", "read", "active_watts"] == "assumed"
-
-
-@pytest.mark.parametrize("name", HONEST)
-def test_a_profile_names_library_threads_and_clock(name: str) -> None:
-    profile = load_profile(name)
-    assert profile.kernels.speeds_of
-    assert profile.kernels.threads is not None
-    if name != "x86-host":  # stands for many
-        assert profile.chip is not None
-        assert profile.kernels.threads <= profile.chip.cores.value
-    text = io.StringIO()
-    Console(file=text, width=400).print(profile_report(profile))
-    assert f"speeds of {profile.kernels.speeds_of}, {profile.kernels.threads} thread" in text.getvalue()
-
-
-@pytest.mark.parametrize("name", HONEST)
-def test_assumed_figures_say_how_wide_they_are(name: str) -> None:
-    """A guess that is not exact by construction spans at least a factor 1.3 in all."""
-    for path, figure in load_profile(name).figures():
-        low, high = figure.interval
-        if figure.kind == "assumed" and low != high:
-            assert high / low >= 1.3, path
-
-
-def test_every_class_of_op_has_power_and_all_but_movement_a_speed() -> None:
-    for name in NAMES:
-        compute = load_profile(name).compute
-        for op_class in OpClass:
-            assert compute.watts(op_class) > 0
-            assert compute.throughput(op_class) is not None or op_class is OpClass.MOVEMENT
-
-
-# --- reading ----------------------------------------------------------------------------------
 
 
 def test_a_wrong_device_name_suggests_the_nearest() -> None:
@@ -158,7 +55,7 @@ def test_a_file_of_another_ending_is_told_from_a_device(
 
 def test_a_path_is_read_wherever_it_is(tmp_path: Path) -> None:
     file = tmp_path / "board.toml"
-    file.write_text(_text("rpi4b"))
+    file.write_text(shipped_text("rpi4b"))
     assert load_profile(file) == load_profile(str(file)) == load_profile("rpi4b")
 
 
@@ -292,7 +189,7 @@ EDITS = {
 @pytest.mark.parametrize("case", EDITS)
 def test_what_breaks_the_schema_is_named_in_one_line(case: str, tmp_path: Path) -> None:
     old, new, expected = EDITS[case]
-    text = _text("rpi4b-xnnpack")
+    text = shipped_text("rpi4b-xnnpack")
     assert old in text
     edited = text.replace(old, new, 1)
     if new.endswith("#"):  # the range that follows is commented out with its value
@@ -349,7 +246,7 @@ def test_a_file_that_is_not_there_or_not_a_file(tmp_path: Path) -> None:
 def test_a_damaged_profile_loads_or_is_refused(
     tmp_path: Path, position: int, inserted: bytes, removed: int
 ) -> None:
-    content = _text("nrf52840").encode()
+    content = shipped_text("nrf52840").encode()
     start = position % len(content)
     file = tmp_path / "p.toml"
     file.write_bytes(content[:start] + inserted + content[start + removed :])
@@ -361,87 +258,3 @@ def test_a_damaged_profile_loads_or_is_refused(
         return
     assert "p.toml: " in message
     assert "\n" not in message
-
-
-# --- figures ----------------------------------------------------------------------------------
-
-
-def _figure(value: float, **fields: object) -> Figure:
-    return Figure.model_validate({"value": value, "kind": "measured", "source": "a test", **fields})
-
-
-def test_a_figure_without_uncertainty_gets_its_kinds_prior() -> None:
-    for kind, factor in PRIOR_FACTOR.items():
-        assert _figure(10.0, kind=kind).interval == (10.0 / factor, 10.0 * factor)
-    assert _figure(10.0, uncertainty=0.2).interval == (8.0, 12.0)
-    assert _figure(10.0, range=[1.0, 11.0]).interval == (1.0, 11.0)
-
-
-@pytest.mark.parametrize(
-    ("value", "fields", "digits", "shown"),
-    [
-        (14.8e9, {"range": [5e9, 24e9]}, 2, "15 GFLOP/s"),
-        (14.8e9, {"uncertainty": 0.01}, 3, "14.8 GFLOP/s"),
-        (35e9, {"kind": "assumed"}, 1, "40 GFLOP/s"),
-        (166666.66666666666, {"uncertainty": 0.0}, 10, "166.6666667 kFLOP/s"),
-        (2e9, {"uncertainty": 0.0}, 10, "2 GFLOP/s"),
-        (0.0, {"uncertainty": 0.0}, 10, "0 FLOP/s"),
-        (9.96e6, {"uncertainty": 0.3}, 1, "10 MFLOP/s"),
-        (996e3, {"uncertainty": 0.3}, 1, "1 MFLOP/s"),
-    ],
-)  # fmt: skip
-def test_no_more_digits_than_the_uncertainty_supports(
-    value: float, fields: dict[str, object], digits: int, shown: str
-) -> None:
-    figure = _figure(value, **fields)
-    assert significant_digits(figure) == digits
-    assert format_figure(figure, "FLOP/s") == shown
-
-
-def test_uncertainty_in_words() -> None:
-    assert format_uncertainty(_figure(3.0, uncertainty=0.2), "W") == "± 20 %"
-    assert format_uncertainty(_figure(3.0, range=[1.9, 3.4]), "W") == "1.9 W to 3.4 W"
-    assert format_uncertainty(_figure(3.0, kind="assumed"), "W") == "factor 5 (prior)"
-    assert format_uncertainty(_figure(3.0, uncertainty=0.0), "W") == "exact"
-
-
-def test_the_files_are_plain_data() -> None:
-    for name in NAMES:
-        data = tomllib.loads(_text(name))
-        assert data["version"] == 1
-        assert len(_text(name)) < profiles.MAX_FILE_BYTES / 10
-
-
-# --- the document -----------------------------------------------------------------------------
-
-DOCUMENT = (Path(__file__).parents[2] / "docs" / "profiles.md").read_text(encoding="utf-8")
-
-
-def test_the_document_names_every_field_kind_unit_and_device() -> None:
-    named = set(re.findall(r"`([^`\s]+)`", DOCUMENT)) | set(re.findall(r"[a-z_]+", DOCUMENT))
-    fields = {field for name in NAMES for path, _ in load_profile(name).figures() for field in path}
-    assert fields <= named
-    assert set(PRIOR_FACTOR) <= named
-    assert {"_" + ending for ending in UNITS} <= named
-    assert {op_class.value for op_class in OpClass} <= named
-    ships = DOCUMENT.partition("## What ships")[2]
-    assert set(NAMES) == {
-        name for row in re.findall(r"^\| (`.*?`) \|", ships, re.M) for name in row.split("`")[1::2]
-    }
-
-
-def test_the_documents_example_is_a_profile(tmp_path: Path) -> None:
-    example = next(block for block in re.findall(r"```toml\n(.*?)```", DOCUMENT, re.S) if "extends" in block)
-    file = tmp_path / "pi-2gb.toml"
-    file.write_text(re.sub(r"^   ", "", example, flags=re.M))
-    assert load_profile(file).memory.ram_bytes.value == 2**31
-
-
-def test_the_documents_figure_is_the_one_that_ships() -> None:
-    block = re.findall(r"```toml\n(.*?)```", DOCUMENT, re.S)[0]
-    data = tomllib.loads(block)["compute"]["matmul"]["flops_per_second"]
-    assert data == {
-        key: item
-        for key, item in tomllib.loads(_text("rpi4b"))["compute"]["matmul"]["flops_per_second"].items()
-        if key != "note"
-    }
