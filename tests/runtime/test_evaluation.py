@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import copy
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -12,19 +10,14 @@ import pytest
 import torch
 import torch.nn.functional as F
 from helpers import hand_net
-from helpers.nets import NETS, small_net
-from helpers.reference import run_graph
+from helpers.evaluation_plans import small_plan, traced, write
+from helpers.nets import small_net
 from helpers.schedules import random_schedule
 from torch import Tensor, nn
-from torch.utils import _pytree as pytree
 
 from poet import api
-from poet.errors import InputError, ModelError, PageFileError, PlanError, ReplayError
-from poet.frontend.eager import without_short_cuts
-from poet.frontend.evaluation import EvaluationStep, trace_evaluation
-from poet.frontend.losses import loss_named
-from poet.frontend.trace import TrainingStep, trace_training_step
-from poet.optimizer import OptimizerSpec
+from poet.errors import PageFileError, PlanError, ReplayError
+from poet.frontend.evaluation import trace_evaluation
 from poet.planning.beside import at_home
 from poet.plans.plan_file import read_plan, write_plan
 from poet.plans.plan_parts import Request
@@ -33,80 +26,16 @@ from poet.plans.training_plan import Plan
 from poet.problem import Limits
 from poet.random_batches import random_batch
 from poet.runtime import Trainer, native
-from poet.runtime.data import counting
-from poet.runtime.data.metrics import metric_named
 from poet.runtime.runs.fit import load_samples
 from poet.runtime.runs.requested import metered_epochs, validation_samples
 from poet.runtime.storage.state import raw_tensor
 from poet.schedule import PageIn
-from poet.simulator import simulate
 from poet.verification import verify
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
-FAST = ("cnn", "dropout", "tied")
-
 BESIDE_BYTES = 4096
 """Of a peak: the last page of what stands throughout."""
-
-
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[] if name in FAST else pytest.mark.slow) for name in NETS]
-)
-def test_every_net_evaluates_as_eval_does(name: str) -> None:
-    net = NETS[name]
-    torch.manual_seed(0)
-    module, inputs, targets = net.build(), net.inputs(), net.targets()
-    modes = [part.training for part in module.modules()]
-    step = trace_training_step(module, inputs, loss=net.loss, train=net.train, measure=False)
-    if name == "own-state":
-        with pytest.raises(ModelError, match="in evaluation mode the model writes mean"):
-            trace_evaluation(module, inputs, step, measure=False)
-        return
-    evaluation = trace_evaluation(module, inputs, step, measure=False)
-    assert modes == [part.training for part in module.modules()]
-    assert evaluation.graph.persistent() == step.graph.persistent()
-    given = dict(
-        zip(evaluation.graph.inputs, [*inputs, *([] if targets is None else [targets])], strict=True)
-    )
-    torch.manual_seed(3)
-    found = run_graph(evaluation.graph, {k: v.clone() for k, v in step.tensors.items()}, given, {})
-    module.eval()
-    torch.manual_seed(3)
-    with torch.no_grad(), without_short_cuts():
-        outputs = [item for item in pytree.tree_leaves(module(*inputs)) if isinstance(item, Tensor)]
-        loss = loss_named(net.loss).apply(outputs[0], targets)
-    assert torch.equal(found[evaluation.graph.loss], loss)
-    for prediction, output in zip(evaluation.graph.predictions, outputs, strict=True):
-        assert torch.equal(found[prediction], output)
-
-
-@cache
-def traced() -> tuple[TrainingStep, EvaluationStep]:
-    spec, example = OptimizerSpec("momentum", lr=0.05), torch.zeros(6, 2, 8, 8)
-    step = trace_training_step(small_net(), example, optimizer=spec, measure=False)
-    return step, trace_evaluation(small_net(), example, step, measure=False)
-
-
-def small_plan(seed: int, *, share: float, in_storage: bool = False) -> Plan:
-    """A plan whose training and evaluation recompute, page, and move what lives across steps."""
-    step, evaluation = traced()
-    of = hand_net.problem(step.graph, parameters_in_storage=in_storage)
-    schedule = random_schedule(of, seed, share=share)
-    plan = hand_net.plan(of, step.graph, schedule, optimizer=step.optimizer, loss="cross-entropy", slack=1.0)
-    beside = at_home(hand_net.problem(evaluation.graph), plan)
-    schedule = random_schedule(beside, seed + 1, share=share)
-    peak_bytes = simulate(beside, schedule).peak_ram_bytes
-    limits = replace(plan.request.limits, ram_budget_bytes=peak_bytes)
-    found = hand_net.plan(beside, evaluation.graph, schedule, optimizer=step.optimizer, loss="cross-entropy")
-    found = replace(found, request=Request(limits, "cross-entropy"), model=plan.model)
-    budget_bytes = max(peak_bytes, plan.request.limits.ram_budget_bytes or 0)
-    request = replace(plan.request, limits=replace(limits, ram_budget_bytes=budget_bytes))
-    return replace(plan, request=request, evaluation=found)
-
-
-def write(path: Path, plan: Plan) -> None:
-    write_plan(path, plan, {name: raw_tensor(tensor) for name, tensor in traced()[0].tensors.items()})
 
 
 @pytest.mark.parametrize("in_storage", [False, True])
@@ -214,9 +143,6 @@ def test_an_evaluation_that_contradicts_the_plan_is_refused() -> None:
         )
 
 
-# --- planned ----------------------------------------------------------------------------------
-
-
 @pytest.fixture(scope="module")
 def planned(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("planned") / "p.poet"
@@ -321,45 +247,6 @@ def test_a_run_with_metrics_stays_in_a_budget_that_its_arena_fills(planned: Path
         assert peak_bytes <= full.held_bytes
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_what_is_counted_in_pieces_is_what_torch_counts(dtype: torch.dtype) -> None:
-    generator = torch.Generator().manual_seed(0)
-    for shape, dim in (((7, 5), 1), ((3, 6, 40, 41), 1), ((2, 9, 700), -1), ((2, 5000), 1)):
-        output = torch.randn(shape, generator=generator).to(dtype)
-        places = [size for place, size in enumerate(shape) if place != dim % len(shape)]
-        targets = torch.randint(-2, shape[dim], places, generator=generator)
-        counted = targets >= 0
-        expected = int(((output.argmax(dim=dim) == targets) & counted).sum())
-        assert counting.right_classes(output, targets, dim) == (expected, int(counted.sum()))
-        wanted = output.gather(dim, targets.clamp(min=0).unsqueeze(dim))
-        above = (output > wanted).sum(dim=dim)  # more than five: not among them; equal ones are rare
-        found, _ = counting.right_classes(output, targets, dim, top=5)
-        ties = (output == wanted).sum(dim=dim) > 1
-        assert abs(found - int(((above < 5) & counted).sum())) <= int(ties.sum())
-        sizes = [scores.size for scores, _ in counting.class_pieces(output, targets, dim)]
-        assert max(sizes) <= max(counting.PIECE_ELEMENTS, shape[dim])
-
-
-def test_places_without_a_class_are_not_counted() -> None:
-    output = torch.tensor([[0.0, 3.0, 1.0], [2.0, 0.0, 1.0], [0.0, 1.0, 2.0], [5.0, 0.0, 0.0]])
-    targets = torch.tensor([1, 255, 0, -100])
-    assert counting.right_classes(output, targets, 1) == (1, 2)
-    assert counting.right_classes(output, targets, 1, top=5) == (2, 2)
-    assert counting.right_classes(output, targets, 1, ignored=0) == (1, 1)
-    (pieces,) = counting.class_pieces(output, targets, 1)
-    assert pieces[1].tolist() == [1, 0]
-
-
-def test_metrics_leave_out_what_the_loss_leaves_out(tmp_path: Path) -> None:
-    torch.manual_seed(0)
-    loss = "cross-entropy:ignore_index=255"
-    api.plan(nn.Linear(4, 3), torch.zeros(2, 4), device="rpi4b", ram="1MiB", loss=loss).save(tmp_path / "p")
-    with Trainer.open(tmp_path / "p") as trainer:
-        batch = torch.eye(2, 4), torch.tensor([255, trainer.predict(torch.eye(2, 4))[0][1].argmax().item()])
-        found = trainer.evaluate([batch], metrics=["accuracy", "top-5", "iou"])
-    assert found.metrics == {"accuracy": 1.0, "top-5": 1.0, "iou": 1.0}
-
-
 def test_verify_finds_an_evaluation_that_is_not_the_models(planned: Path, tmp_path: Path) -> None:
     """The forward pass in training mode is not that of ``module.eval()``: the last check bites."""
     other = small_net()
@@ -380,71 +267,3 @@ def test_verify_finds_an_evaluation_that_is_not_the_models(planned: Path, tmp_pa
     write(tmp_path / "p", replace(plan, evaluation=wrong, request=Request(Limits(), "cross-entropy")))
     report = verify(tmp_path / "p", module=small_net(), steps=1, threads=(1,))
     assert "evaluation: output 0" in str(report.comparisons[0].difference)
-
-
-def test_what_cannot_be_evaluated_is_said() -> None:
-    class Counting(nn.Module):
-        seen: Tensor
-
-        def __init__(self) -> None:
-            super().__init__()
-            self.inner = nn.Linear(4, 3)
-            self.register_buffer("seen", torch.zeros(3))
-
-        def forward(self, x: Tensor) -> Tensor:
-            with torch.no_grad():
-                self.seen += 1
-            y: Tensor = self.inner(x)
-            return y
-
-    with pytest.warns(UserWarning, match="no evaluation is planned: .* writes seen"):
-        made = api.plan(Counting(), torch.zeros(2, 4), device="rpi4b", ram=None, measure_host=False)
-    assert made.plan.evaluation is None
-
-
-# --- metrics ----------------------------------------------------------------------------------
-
-
-def test_metrics_are_what_their_formulas_say() -> None:
-    plan = small_plan(0, share=0.0)
-    output, targets = torch.randn(60, 5), torch.randint(5, (60,))
-    targets[:4] = -100
-    kept = targets >= 0
-    for name, expected in (
-        ("accuracy", (output.argmax(1) == targets)[kept].double().mean()),
-        ("top-5", torch.ones(())),
-    ):
-        metric = metric_named(name, plan)
-        assert metric.value() is None
-        for start in range(0, 60, 7):
-            metric.add(output[start : start + 7], targets[start : start + 7])
-        assert metric.value() == pytest.approx(float(expected))
-    metric = metric_named("iou", plan)
-    metric.add(output, targets)
-    chosen = output.argmax(1)
-    shares = [
-        float(((chosen == c) & (targets == c) & kept).sum() / (((chosen == c) | (targets == c)) & kept).sum())
-        for c in range(5)
-    ]
-    assert metric.value() == pytest.approx(sum(shares) / 5)
-    with pytest.raises(InputError, match="mae"):
-        metric_named("mae", plan)
-    with pytest.raises(InputError, match="did you mean"):
-        metric_named("acuracy", plan)
-
-
-def test_mean_absolute_error_and_a_smaller_last_batch(tmp_path: Path) -> None:
-    module = nn.Linear(4, 3)
-    x, y = torch.randn(10, 4), torch.randn(10, 3)
-    made = api.plan(module, x[:4], device="rpi4b", ram=None, loss="mse", measure_host=False)
-    made.save(tmp_path / "p")
-    with Trainer.open(tmp_path / "p") as trainer:
-        result = trainer.evaluate((x[s : s + 4], y[s : s + 4]) for s in (0, 4, 8))
-        with pytest.raises(InputError, match="1 to 4 samples"):
-            trainer.evaluate([(x, y)])
-    with torch.no_grad():
-        expected = copy.deepcopy(module).eval()(x)
-    assert result.samples == 10
-    assert result.metrics == {"mae": pytest.approx(float((expected - y).abs().mean()), rel=1e-6)}
-    losses = [float(F.mse_loss(expected[s : s + 4], y[s : s + 4])) for s in (0, 4)]
-    assert result.loss == pytest.approx(sum(losses) / 2, rel=1e-6)

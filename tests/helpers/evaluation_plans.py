@@ -1,0 +1,50 @@
+"""A small net's plans with an evaluation beside the training step."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import torch
+
+from helpers import hand_net
+from helpers.nets import small_net
+from helpers.schedules import random_schedule
+from poet.frontend.evaluation import EvaluationStep, trace_evaluation
+from poet.frontend.trace import TrainingStep, trace_training_step
+from poet.optimizer import OptimizerSpec
+from poet.planning.beside import at_home
+from poet.plans.plan_file import write_plan
+from poet.plans.plan_parts import Request
+from poet.plans.training_plan import Plan
+from poet.runtime.storage.state import raw_tensor
+from poet.simulator import simulate
+
+
+@cache
+def traced() -> tuple[TrainingStep, EvaluationStep]:
+    spec, example = OptimizerSpec("momentum", lr=0.05), torch.zeros(6, 2, 8, 8)
+    step = trace_training_step(small_net(), example, optimizer=spec, measure=False)
+    return step, trace_evaluation(small_net(), example, step, measure=False)
+
+
+def small_plan(seed: int, *, share: float, in_storage: bool = False) -> Plan:
+    """A plan whose training and evaluation recompute, page, and move what lives across steps."""
+    step, evaluation = traced()
+    of = hand_net.problem(step.graph, parameters_in_storage=in_storage)
+    schedule = random_schedule(of, seed, share=share)
+    plan = hand_net.plan(of, step.graph, schedule, optimizer=step.optimizer, loss="cross-entropy", slack=1.0)
+    beside = at_home(hand_net.problem(evaluation.graph), plan)
+    schedule = random_schedule(beside, seed + 1, share=share)
+    peak_bytes = simulate(beside, schedule).peak_ram_bytes
+    limits = replace(plan.request.limits, ram_budget_bytes=peak_bytes)
+    found = hand_net.plan(beside, evaluation.graph, schedule, optimizer=step.optimizer, loss="cross-entropy")
+    found = replace(found, request=Request(limits, "cross-entropy"), model=plan.model)
+    budget_bytes = max(peak_bytes, plan.request.limits.ram_budget_bytes or 0)
+    request = replace(plan.request, limits=replace(limits, ram_budget_bytes=budget_bytes))
+    return replace(plan, request=request, evaluation=found)
+
+
+def write(path: Path, plan: Plan) -> None:
+    write_plan(path, plan, {name: raw_tensor(tensor) for name, tensor in traced()[0].tensors.items()})
