@@ -15,7 +15,8 @@ from scipy.optimize import nnls
 from poet.devices.amounts import amounts_of
 from poet.devices.costs import op_seconds
 from poet.devices.fitted_power import set_power
-from poet.devices.fitting import MOST_FACTOR, RESAMPLINGS, Known, Speeds, fit_speeds
+from poet.devices.fitting import MOST_FACTOR, RESAMPLINGS, Speeds, fit_speeds
+from poet.devices.known_figures import Known
 from poet.devices.load import validated
 from poet.devices.measurements import (
     FIT,

@@ -3,9 +3,7 @@
 Each op is one equation, ``max(FLOPs / speed, bytes / bandwidth) + overhead = seconds``, and counts by its
 relative error. Non-negative least squares over the sum in place of the maximum gives the start; least squares
 over logarithms ends it, in which no op pulls harder than one that is off by `OUTLIER`. What is known before
-about a figure pulls it back by how narrow its interval is, beside factors that figures share: one that is
-common to all, one of each family of classes whose kernels are made alike, one that overheads have in common,
-for these follow interpreters and caches and not the arithmetic, and one of the calls of convolutions. A few
+about a figure pulls it back by how narrow its interval is, beside the factors that figures share: a few
 ops move what they touch, then their family, and the rest with the machine as a whole. On how many channels
 the kernels of convolutions work at once is that of a few counts with which the ops fit best.
 """
@@ -21,11 +19,9 @@ from numpy.typing import NDArray
 from scipy.optimize import nnls
 
 from poet.devices.amounts import Amounts, amounts_of
+from poet.devices.known_figures import SHARED_WIDTHS, Floats, Known, known_of, shared_of, widths_of
 from poet.devices.measurements import OpTime
 from poet.devices.profile import OpClass, Profile
-
-Floats = NDArray[np.float64]
-Interval = tuple[float, float]
 
 OUTLIER = 0.25
 """Error of an op, as a logarithm, from which it pulls no harder; a usual op is off by as much."""
@@ -34,48 +30,8 @@ RESAMPLINGS = 40
 LEAST_WIDTH = 0.03
 """Of a fitted interval, either way: what clocks of a machine do from day to day."""
 
-LEAST_KNOWN_WIDTH = math.log(1.5)
-"""Of what is known beforehand: the base may be another board than the one that was measured."""
-
 MOST_FACTOR = 1.5
 """Median factor between fitted and measured ops of a class beyond which the class is refused."""
-
-_UNKNOWN_WIDTH = math.log(30.0)
-_INHERITED_WIDTH = math.log(5.0)
-"""Of the speed of a class that the base costs like its parent: kernels of both may be quite different."""
-
-_MOST_SPEED_WIDTH = math.log(2.0)
-"""Of the speed of a class of the base, beside what its family has in common."""
-
-_MOST_CALL_WIDTH = math.log(2.0)
-"""Of an overhead, beside what all have in common: calls of all classes go through the same code."""
-
-_LEAST_MEMORY_WIDTH = math.log(5.0)
-"""Of the memory beside the machine's other speeds, from one machine to another."""
-
-_C = OpClass
-_FAMILIES = (
-    (
-        (_C.MATMUL, _C.CONVOLUTION, _C.CONVOLUTION_BACKWARD, _C.POINTWISE, _C.POINTWISE_BACKWARD),
-        math.log(3.0),
-    ),
-    ((_C.DEPTHWISE, _C.DEPTHWISE_BACKWARD, _C.GROUPED), math.log(10.0)),
-    (
-        (
-            *(_C.ELEMENTWISE, _C.REDUCTION, _C.TRANSCENDENTAL, _C.MOVEMENT, _C.POOLING, _C.GELU),
-            *(_C.BATCH_NORM, _C.BATCH_NORM_BACKWARD, _C.ADAPTIVE_UPDATE, _C.RANDOM),
-            *(_C.TANH, _C.SHORT_ROWS),
-        ),
-        math.log(3.0),
-    ),
-)
-"""Classes whose speeds differ together from one machine or library to another, and how far, beside the
-machine as a whole. Libraries differ most by convolutions of few channels each: by 40 beside products."""
-
-_CONVOLUTIONS = frozenset((*_FAMILIES[0][0][1:], *_FAMILIES[1][0]))
-"""Their calls cost more than others' where a library chooses and prepares kernels for each."""
-
-_CONVOLUTION_CALL_WIDTH = math.log(3.0)
 
 _SHARPNESSES = (3.0, math.inf)
 """Of the maximum in the model, first to last: at its edges a descent would stop."""
@@ -83,11 +39,6 @@ _SHARPNESSES = (3.0, math.inf)
 _MIDDLE = 0.5
 _STARTS = (0.1, 0.3, _MIDDLE, 0.7, 0.9)
 """Quantiles of how far single ops are from the base, from which the common factor begins."""
-
-_COMMON_WIDTHS = (math.log(30.0), math.log(5.0))
-"""How far the machine as a whole may be from the base, and how far its calls from the rest."""
-
-_SHARED_WIDTHS = (*_COMMON_WIDTHS, _CONVOLUTION_CALL_WIDTH, *(width for _, width in _FAMILIES))
 
 _BLOCKS_CHANNELS = (1, 4, 8, 16)
 """On which kernels of convolutions work at once: one, or the lanes of a vector."""
@@ -97,24 +48,6 @@ _LEAST_EVIDENCE = 3.0
 
 _MOST_ITERATIONS, _LEAST_STEP = 80, 1e-4
 _LEAST_SECONDS_PER_UNIT = 1e-14
-
-
-@dataclass(frozen=True, slots=True)
-class Known:
-    """What is known of a figure: before the fit, or from it."""
-
-    value: float
-    interval: Interval
-
-    @property
-    def width(self) -> float:
-        """Half of the interval, as a logarithm."""
-        low, high = self.interval
-        return max(LEAST_KNOWN_WIDTH, 0.5 * math.log(high / low)) if low > 0 else _UNKNOWN_WIDTH
-
-    def times(self, factor: float) -> Known:
-        """Scaled."""
-        return Known(self.value * factor, (self.interval[0] * factor, self.interval[1] * factor))
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +133,7 @@ def fit_speeds(
     errors = np.abs(np.log(table.modelled(logs) / table.seconds))
     classes, shared = table.classes, free[len(logs) :]
     every = tuple(OpClass)
-    moved = np.exp(_shared(every) @ shared)
+    moved = np.exp(shared_of(every) @ shared)
     return Speeds(
         dict(zip(classes, figures, strict=False)),
         dict(zip(classes, figures[len(classes) :], strict=False)),
@@ -223,10 +156,10 @@ def log_evidence(ops: Sequence[OpTime], base: Profile) -> float:
         UnsupportedOperator: an op has no row in the cost table.
     """
     table = _table([(amounts_of(op), op.seconds) for op in ops], _block_of(base))
-    known = _known(table.classes, base, _start(table))
+    known = known_of(table.classes, base, _start(table))
     begin = _begins(table, known, (_MIDDLE,))[0]
     logs, _free, badness = _fit(table, known, begin, _SHARPNESSES)
-    widths, common = _widths(known), _shared(table.classes)
+    widths, common = widths_of(known), shared_of(table.classes)
     errors, slopes = _errors(table, logs, math.inf)
     slopes = np.column_stack([slopes, slopes @ common])
     weighted = slopes / np.sqrt(1.0 + (errors / OUTLIER) ** 2)[:, None]
@@ -250,7 +183,7 @@ def _fit_of_best_block(
         table = _table(found, block)
         if best is not None and np.array_equal(table.flops, best[1].flops):
             continue  # no op tells the two apart
-        known = _known(table.classes, base, _start(table))
+        known = known_of(table.classes, base, _start(table))
         logs, free, badness = _best_fit(table, known)
         badness += 2.0 * OUTLIER**2 * _LEAST_EVIDENCE * (block != believed)
         if best is None or badness < best[0]:
@@ -292,42 +225,6 @@ def _start(table: _Table) -> Floats:
     return np.asarray(signs * np.log(found))
 
 
-def _known(classes: Sequence[OpClass], base: Profile | None, start: Floats) -> list[Known]:
-    if base is None:
-        return [_within(math.exp(value), _UNKNOWN_WIDTH) for value in start]
-    bandwidth = base.memory.bandwidth_bytes_per_second
-    speeds, overheads = [], []
-    for op_class in classes:
-        throughput = base.compute.throughput(op_class)
-        overhead = base.compute.call_overhead_seconds
-        if throughput is not None:
-            figure = throughput.flops_per_second
-            known = Known(figure.value, figure.interval)
-            inherited = getattr(base.compute, op_class.value) is None
-            width = _INHERITED_WIDTH if inherited else min(known.width, _MOST_SPEED_WIDTH)
-            speeds.append(_within(known.value, width))
-            overhead = throughput.call_overhead_seconds or overhead
-        else:  # only the memory limits it: an element of four bytes is one FLOP
-            assert bandwidth is not None
-            speeds.append(_within(bandwidth.value, _UNKNOWN_WIDTH))
-        value = max(overhead.value, 1e-9)
-        width = Known(value, overhead.interval).width
-        overheads.append(_within(value, min(width, _MOST_CALL_WIDTH)))
-    memory = (
-        _within(math.exp(start[-1]), _UNKNOWN_WIDTH)
-        if bandwidth is None
-        else _within(
-            bandwidth.value, max(Known(bandwidth.value, bandwidth.interval).width, _LEAST_MEMORY_WIDTH)
-        )
-    )
-    return [*speeds, *overheads, memory]
-
-
-def _within(value: float, width: float) -> Known:
-    """A figure of a ``width`` as `Known.width` has it."""
-    return Known(value, (value * math.exp(-width), value * math.exp(width)))
-
-
 def _best_fit(table: _Table, known: Sequence[Known]) -> tuple[Floats, Floats, float]:
     """`_fit` from several beginnings: where few ops are of few kinds, one of them may mislead it."""
     begins = _begins(table, known, _STARTS)
@@ -340,31 +237,10 @@ def _begins(table: _Table, known: Sequence[Known], shares: Sequence[float]) -> l
     off = np.log(table.modelled(prior) / table.seconds)
     begins = []
     for share in shares:
-        begin = np.zeros(len(known) + len(_SHARED_WIDTHS))
+        begin = np.zeros(len(known) + len(SHARED_WIDTHS))
         begin[len(known)] = float(np.quantile(off, share))
         begins.append(begin)
     return begins
-
-
-def _widths(known: Sequence[Known]) -> Floats:
-    return np.array([*(figure.width for figure in known), *_SHARED_WIDTHS])
-
-
-def _shared(classes: Sequence[OpClass]) -> Floats:
-    """How a table's figures, one a row, follow what they share, one a column, in `_SHARED_WIDTHS`' order."""
-    speeds, calls, zeros = np.ones(len(classes)), np.ones(len(classes)), np.zeros(len(classes))
-    convolves = np.array([float(c in _CONVOLUTIONS) for c in classes])
-    families = [
-        np.concatenate([[float(c in family) for c in classes], zeros, [0.0]]) for family, _ in _FAMILIES
-    ]
-    return np.column_stack(
-        [
-            np.concatenate([speeds, -calls, [1.0]]),
-            np.concatenate([zeros, calls, [0.0]]),
-            np.concatenate([zeros, convolves, [0.0]]),
-            *families,
-        ]
-    )
 
 
 def _fit(
@@ -376,8 +252,8 @@ def _fit(
     """
     figures = len(known)
     prior = np.log(np.array([figure.value for figure in known]))
-    common = _shared(table.classes)
-    pull = (OUTLIER / _widths(known)) ** 2
+    common = shared_of(table.classes)
+    pull = (OUTLIER / widths_of(known)) ** 2
 
     def logs_at(free: Floats) -> Floats:
         return np.asarray(prior + free[:figures] + common @ free[figures:])

@@ -43,7 +43,7 @@ FLOORS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
             "devices.sense", "devices.contrast", "devices.schema", "devices.load", "devices.cost_rules",
             "devices.cost_table", "devices.machine", "devices.measurements", "devices.op_rows",
             "devices.amounts", "devices.costs", "devices.device_problem", "devices.spread", "devices.host",
-            "devices.power",
+            "devices.power", "devices.known_figures",
             "devices.fitting", "devices.proportions", "devices.meter", "devices.profile_text",
             "devices.fitted_power",
             "devices.fitted_profile",
