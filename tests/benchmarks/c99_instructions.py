@@ -14,14 +14,10 @@ Needs gcc-arm-none-eabi, libnewlib-arm-none-eabi and qemu-system-arm. Some minut
 from __future__ import annotations
 
 import argparse
-import json
-import re
-import subprocess
 import sys
 import tempfile
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -30,214 +26,26 @@ sys.path[:0] = [str(ROOT / "examples"), str(ROOT / "tests"), str(Path(__file__).
 
 import numpy as np  # noqa: E402
 import torch  # noqa: E402
+from c99_counts import Counted, counted, random_counts  # noqa: E402
+from c99_factors import fit  # noqa: E402
 from c99_table import BUDGETS_BYTES, DEVICE, planned  # noqa: E402
 from helpers import sequence_nets, strange_nets  # noqa: E402
 from helpers.c_plans import CNet, traced  # noqa: E402
-from helpers.random_c_nets import KINDS, random_net  # noqa: E402
+from helpers.random_c_nets import KINDS  # noqa: E402
 
-from poet.c99.call_amounts import amounts_of  # noqa: E402
 from poet.c99.instructions import (  # noqa: E402
     CLASSES,
-    FACTORS,
     REST,
     class_of,
     factors,
     statement_instructions,
 )
-from poet.c99.project import c_project  # noqa: E402
-from poet.c99.statements import Statement  # noqa: E402
-from poet.c99.window_amounts import added, amounts  # noqa: E402
 from poet.devices.load import load_profile  # noqa: E402
-from poet.plans.plan_file import PlanFile  # noqa: E402
 
-_RUN = "        schedule[i].run(net, schedule[i].numbers);\n"
-_COUNTED = """        {
-            const uint32_t before = board_instructions();
-            schedule[i].run(net, schedule[i].numbers);
-            const uint32_t taken = board_instructions() - before;
-            if (net->steps == POET_TEST_STEPS - 1) {
-                board_text("run 0x");
-                board_number(taken);
-                board_text("\\n");
-            }
-        }
-"""
-_DECLARED = """#include <string.h>
-#define POET_TEST_STEPS 3u
-void board_text(const char *text);
-void board_number(uint32_t number);
-uint32_t board_instructions(void);
-"""
-_BY_HAND = {("run", "step"): 500.0, ("restore", "call"): 20.0, ("restore", "word"): 11.0}
-"""What a step does beside its runs, about; and what was read off the assembler: few words are copied so."""
-_GRAIN = 40
-"""QEMU's counter has a tick for so many instructions."""
 SEQUENCE_NETS = ("mlp", "tcn", "gru", "lstm", "transformer")
 STRANGE_NETS = ("keyword-spotter", "squeezed", "transposed", "segmenter", "mixer")
 LARGE_CLASS = 0.01
 """The least share of a step of which the page says how far its class is off."""
-
-
-@dataclass(frozen=True, slots=True)
-class Counted:
-    """A plan's step on the board.
-
-    Attributes:
-        runs: each statement that has calls, and the instructions of its run in the last step.
-        sizes_bytes: of the buffers that transfers name.
-        whole: instructions of the whole last step, counted without counting its runs.
-        seconds: that the plan's costs give each op.
-    """
-
-    runs: tuple[tuple[Statement, int], ...]
-    sizes_bytes: dict[str, int]
-    whole: int
-    seconds: dict[str, float]
-
-
-def counted(folder: Path, plan: Path, *, as_whole: bool = True) -> Counted:
-    """Count a plan's step in QEMU; ``folder`` is made for it. Not ``as_whole``: its runs alone.
-
-    Raises:
-        SystemExit: it cannot be built or run.
-    """
-    with PlanFile(plan) as file:
-        made = c_project(file)
-        sizes_bytes = {buffer.name: buffer.size_bytes for buffer in file.plan.graph.buffers}
-        seconds = {op.name: op.seconds for op in file.plan.problem.ops}
-    made.write(folder)
-    whole = re.findall(r"instructions 0x(\w+)", _board(folder)) if as_whole else ["0"]
-    source = folder / "poet_step.c"
-    text = source.read_text()
-    if text.count(_RUN) != 1:
-        sys.exit("the loop over a step's runs is written otherwise than this program knows")
-    source.write_text(text.replace(_RUN, _COUNTED).replace("#include <string.h>\n", _DECLARED, 1))
-    runs = [int(number, 16) for number in re.findall(r"run 0x(\w+)", _board(folder))]
-    statements = [item for item in made.statements.statements if item.calls]
-    if len(runs) != len(statements):
-        sys.exit(f"{plan.name}: {len(runs)} runs of {len(statements)} statements")
-    return Counted(tuple(zip(statements, runs, strict=True)), sizes_bytes, int(whole[-1], 16), seconds)
-
-
-def _board(folder: Path) -> str:
-    """What the board says; where random masks differ from PyTorch's, its losses do."""
-    command = ["make", "-C", str(folder), "test-cortex-m", "RAM_BYTES=4000000"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    text = done.stdout + done.stderr
-    if done.returncode and "differs from PyTorch" not in text:
-        sys.exit(text)
-    return text
-
-
-# --- fitting ----------------------------------------------------------------------------------
-
-Equation = tuple[dict[tuple[str, str], float], int]
-"""How often a run, or a step, does each thing; and the instructions that it took."""
-
-
-def random_counts(kind: str, seed: int, *, as_whole: bool) -> Counted:
-    """Of a random net; seeds take turns in recomputing, moving, paging, and homes in storage."""
-    net = random_net(kind, seed)
-    ways: tuple[dict[str, bool], ...] = ({}, {"homes": True}, {"moves": True}, {"pages": True}, {})
-    is_long = kind in ("elements", "sequence")  # to draw schedules that recompute through them takes minutes
-    plan = net.plan() if is_long or seed % 5 == 0 else net.plan(seed, **ways[seed % 5])
-    with tempfile.TemporaryDirectory() as work:
-        path = net.write(Path(work) / "net.poet", plan)
-        return counted(Path(work) / "c", path, as_whole=as_whole)
-
-
-def fit(count: int, first: int, counts: Path, only: str | None = None) -> None:
-    """Fit to ``count`` nets of each kind, whose seeds begin at ``first``, and write what was found.
-
-    What was counted of a net is kept in the folder ``counts``, and taken from there. With ``only`` a kind,
-    functions that have a price keep it, and the others are fitted to nets of that kind.
-    """
-    equations: list[Equation] = []
-    for seed in range(first, first + count):
-        for kind in KINDS if only is None else (only,):
-            path = counts / f"{kind}-{seed}.json"
-            if not path.exists():
-                path.write_text(json.dumps(_equations(random_counts(kind, seed, as_whole=False))))
-            for does, taken in json.loads(path.read_text()):
-                equations.append(({(of, what): number for of, what, number in does}, taken))
-        print(f"{seed - first + 1} of {count} of each kind", file=sys.stderr, flush=True)
-    if only is None:
-        fitted = solved(equations) | _BY_HAND
-        write_factors(fitted, f"{count} nets of each of {len(KINDS)} kinds, {len(equations):,} runs of ops")
-        return
-    known = {(of, what): price for of, things in factors().items() for what, price in things.items()}
-    rest = [_beside_known(equation, known) for equation in equations]
-    unknown = [equation for equation in rest if equation[0]]
-    if not unknown:
-        sys.exit(f"nets of {only} call nothing that has no price")
-    fitted = solved(unknown)
-    said = re.findall(r"^# (\d.*),$", FACTORS.read_text(), re.MULTILINE)
-    write_factors({**known, **fitted}, f"{said[0]} (and {count} nets of {only} for what those do not call)")
-
-
-def _beside_known(equation: Equation, known: Mapping[tuple[str, str], float]) -> Equation:
-    """What of a run has no price yet, and what is left for it."""
-    does, taken = equation
-    spent = sum(number * known[key] for key, number in does.items() if key in known)
-    return {key: number for key, number in does.items() if key not in known}, max(0, round(taken - spent))
-
-
-def _equations(found: Counted) -> list[tuple[list[tuple[str, str, float]], int]]:
-    """What each run does, and what it took."""
-    made = []
-    for statement, taken in found.runs:
-        total = added(
-            amounts("run", call=1), *(amounts_of(call, found.sizes_bytes) for call in statement.calls)
-        )
-        made.append(([(*key, number) for key, number in total.items()], taken))
-    return made
-
-
-def solved(equations: list[Equation]) -> dict[tuple[str, str], float]:
-    """Least squares of relative errors; nothing takes less than nothing. Runs that do the same count once."""
-    from scipy.optimize import nnls
-
-    alike: dict[tuple[tuple[tuple[str, str], float], ...], list[int]] = defaultdict(list)
-    for does, number in equations:
-        alike[tuple(sorted(does.items()))].append(number)
-    columns = sorted({key for does, _ in equations for key in does})
-    numbers = {key: column for column, key in enumerate(columns)}
-    taken = np.array([sum(found) / len(found) for found in alike.values()], dtype=float)
-    weights = 1.0 / np.maximum(taken, 10 * _GRAIN)
-    matrix = np.zeros((len(alike), len(columns)))
-    for row, does_what in enumerate(alike):
-        for key, amount in does_what:
-            matrix[row, numbers[key]] = amount * weights[row]
-    scale = np.maximum(np.linalg.norm(matrix, axis=0), 1e-12)
-    solution, _ = nnls(matrix / scale, taken * weights, maxiter=100 * len(columns))
-    return {key: float(value) for key, value in zip(columns, solution / scale, strict=True)}
-
-
-_HEAD = """\
-What each thing that a C kernel does takes on a Cortex-M4F, in instructions, by function and thing. Names are
-those of poet/c99/call_amounts.py and poet/c99/window_amounts.py. Written by
-`python tests/benchmarks/c99_instructions.py --fit`: least squares of relative errors, nothing below 0, to
-{fitted},
-each counted in QEMU (mps2-an386, {compiler}, -O2).
-Things that come together in every kernel have one sum that is right and parts that are not known apart.
-"""
-
-
-def write_factors(fitted: dict[tuple[str, str], float], said: str) -> None:
-    """Write ``poet/c99/instructions.toml``."""
-    version = subprocess.run(["arm-none-eabi-gcc", "--version"], capture_output=True, text=True, check=True)
-    compiler = "gcc " + version.stdout.split("\n")[0].split(" ")[-2]
-    head = "".join(f"# {line}\n" for line in _HEAD.format(fitted=said, compiler=compiler).splitlines())
-    tables: dict[str, list[str]] = defaultdict(list)
-    for (function, what), number in sorted(fitted.items()):
-        tables[function].append(f"{what} = {number:.2f}\n")
-    body = "".join(f"\n[{function}]\n{''.join(lines)}" for function, lines in tables.items())
-    new = FACTORS.with_suffix(".new")
-    new.write_text(head + body)
-    new.replace(FACTORS)
-
-
-# --- the table --------------------------------------------------------------------------------
 
 HEAD = """\
 # Instructions of C steps, foreseen and counted

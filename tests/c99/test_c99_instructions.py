@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
-from c99_instructions import LARGE_CLASS, PAGE, WHOLE, compared, counted
+from c99_counts import counted
+from c99_instructions import LARGE_CLASS, PAGE, WHOLE, compared
 from c99_table import BUDGETS_BYTES, planned
 from helpers import sequence_nets
 from helpers.c_build import needs_cortex_m
