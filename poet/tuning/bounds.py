@@ -63,6 +63,9 @@ class DiscretisationTuning(Checked):
         fewest_stages: that a suffix program must cover: a shorter one adds little.
         level_shares: as of `GridsTuning`, up to where the suffix program begins: one moment per round, that
             of the largest value, because each makes the program in whole numbers slower.
+        counterexamples: stretches in which the solution, played through as a step, lacks RAM most, whose
+            moments are added where others are in vain or not worth it: each is one that it must count, and a
+            few at once save programs in between. Off: none.
         gap_share: relative gap at which a program counts as solved, as of a round's part.
         longest_program_seconds: of one program where there is no time limit, as of the large search.
         listen_seconds: between looks at the child: shorter than of the large search, because its programs
@@ -75,6 +78,7 @@ class DiscretisationTuning(Checked):
     game_share: float = 0.5
     fewest_stages: int = 4
     level_shares: tuple[float, ...] = (1.0,)
+    counterexamples: int = tuned(3, off=0)
     gap_share: float = 1e-5
     longest_program_seconds: float = 600.0
     listen_seconds: float = 0.02

@@ -19,9 +19,8 @@ class SearchTuning(Checked):
             more ops than this take engines longer than a usual time limit. Off: none is large.
         small_ops: up to here every rerun is offered in every stage, several times: a model of so few ops is
             solved at once. Off: nowhere.
-        sizeable_ops: above, the large search is tried after the first round if the gap is sizeable, and
-            relaxations in whole numbers are not: their programs, with a column per op and moment, are meant
-            for steps of fewer.
+        sizeable_ops: above, the large search is tried before the first round and after it, if the gap is
+            sizeable: its event models have few slots, where those of the rounds take ten seconds.
         sizeable_first_share: of the time left, for the large search on a sizeable step before the first
             round: where time is short its linear program has a bound long before the event model. Off: it
             waits.

@@ -3,7 +3,9 @@
 After Boland, Hewitt, Marshall and Savelsbergh (2017). The windows relaxation
 (`poet.solvers.bounds.relaxation`) is solved in whole numbers with few moments on its grids, which
 takes seconds. The moments at which its solution under-counts memory
-(`poet.solvers.bounds.refinement.pretended_moments`) are added to the grids, and it is solved again.
+(`poet.solvers.bounds.refinement.pretended_moments`) are added to the grids, and it is solved again. Where
+these are in vain, those are added at which its solution, played through as a step, lacks RAM
+(`poet.solvers.bounds.played`).
 Towards the end of the step, where RAM is tightest, this would need too many moments. There a suffix
 dynamic program (`poet.solvers.bounds.suffix_program`) gives the least joules to the end of the step
 for each set of large tensor versions in RAM, and cuts (`poet.solvers.bounds.suffix_cuts`) add these
@@ -18,6 +20,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
+from poet.solvers.bounds.played import Played
 from poet.solvers.bounds.refinement import pretended_moments
 from poet.solvers.bounds.relaxation import laid_out, relaxation_of
 from poet.solvers.bounds.suffix_cuts import EndgameCuts
@@ -64,6 +67,7 @@ def refined_bounds(
         return
     moments = frozenset({rows[int(np.argmax(first.answer.prices[: len(rows)]))]})
     games, seconds = set[int | None](), 0.0
+    progress = 1.0 + instance.tuning.grids.progress_share
     for most_states in tuning.stage_states:
         if finished() or tuning.slower_factor * seconds > tuning.game_share * seconds_left():
             return
@@ -77,7 +81,7 @@ def refined_bounds(
         cuts, latest = None, len(instance.tasks)
         if game is not None:
             cuts, latest = EndgameCuts(game, seed), game.moment - 1
-        more = True
+        more, best_joules = True, 0.0
         while more and not finished():
             bound = first
             for bound in bounds_at(instance, child, moments, cuts, seconds_left, finished):
@@ -86,6 +90,9 @@ def refined_bounds(
                 return
             unsaid = pretended_moments(instance, bound, levels=tuning.level_shares, latest=latest)
             unsaid = unsaid or pretended_moments(instance, bound)
+            if not unsaid or bound.overhead_joules <= progress * best_joules:
+                unsaid |= Played(instance, bound).lacking_moments(tuning.counterexamples)
+            best_joules = max(best_joules, bound.overhead_joules)
             more, moments = bool(unsaid), moments | unsaid
 
 

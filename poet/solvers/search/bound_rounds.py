@@ -5,7 +5,8 @@ step of this size it is solved in a fraction of the time of one event model, and
 bound and its schedules are far better than none.
 After the first round of the event model, the bounds of `poet.solvers.bounds.discretisation` get a
 short run, without a suffix program. After each later round that raised the bound by little they get a
-long run. An interrupted long run is resumed by the next one, as long as the best bound is from it.
+long run. An interrupted long run is resumed by the next one, as long as the best bound is from it. Solutions
+in whole numbers that RAM is enough for are plans (`poet.solvers.bounds.played`).
 """
 
 from __future__ import annotations
@@ -16,13 +17,15 @@ from collections.abc import Iterator
 from poet.closing import Closing
 from poet.solvers.bounds.discretisation import refined_bounds
 from poet.solvers.bounds.pace import Pace
+from poet.solvers.bounds.played import Played
 from poet.solvers.bounds.refinement import priced_bound
 from poet.solvers.bounds.windows_bound import Bound
 from poet.solvers.engines.highs_process import HighsProcess
 from poet.solvers.heuristics.lp_guided import walks_along
 from poet.solvers.instance.context import Conduct
+from poet.solvers.instance.incumbent import Incumbent
 from poet.solvers.instance.instance import Instance
-from poet.solvers.search.finders import WALKS
+from poet.solvers.search.finders import WALKS, WHOLE
 
 _ROUNDING = 1e-9  # of a plan's overhead, within which two bounds are equal
 
@@ -117,6 +120,7 @@ class BoundRounds(Closing):
                     self._going = iter(())
                     break
                 self._best_joules = max(self._best_joules, bound.overhead_joules)
+                self._play(bound)
                 self._walk_along(bound)
                 leads = self._best_joules >= bound_joules
                 spent = self.conduct.clock.now() - began
@@ -133,6 +137,13 @@ class BoundRounds(Closing):
             self._heard = bound
             self.conduct.bounded(bound.overhead_joules, True)
             self._walk_along(bound)
+
+    def _play(self, bound: Bound) -> None:
+        """Pass on the solution of ``bound`` as a schedule, where RAM is enough for it."""
+        judged = Incumbent(self.instance.problem, self.instance.limits, clock=self.conduct.clock)
+        judged.consider(Played(self.instance, bound).schedule(), WHOLE, is_ours=False)
+        if judged.schedule is not None:
+            self.conduct.found(judged.schedule, WHOLE)
 
     def _walk_along(self, bound: Bound) -> None:
         """Pass on the schedules that follow the solution of ``bound``."""

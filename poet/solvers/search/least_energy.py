@@ -147,14 +147,14 @@ class _Search:
                 tuning = self.options.tuning.copies_search
                 self.varied.turn(tuning.round_share, most_share=tuning.large_share)
             return not self._search_as_large(1.0, goes_on=True)
-        pays = self.tuning.small_ops < ops <= self.tuning.sizeable_ops
+        is_sizeable = ops > self.tuning.sizeable_ops
         left, first_share = self.standing.seconds_left(), self.tuning.sizeable_first_share
-        if ops > self.tuning.sizeable_ops and first_share > 0.0 and not self.standing.finished():
+        if is_sizeable and first_share > 0.0 and not self.standing.finished():
             share = min(first_share, self.tuning.sizeable_first_seconds / left)
             if not math.isinf(left) and not self._search_as_large(share):
                 return True
-        with BoundRounds(self.instance, self._conduct(), pays=pays) as bound_rounds:
-            if not bound_rounds.first() or self._search_in_rounds(bound_rounds):
+        with BoundRounds(self.instance, self._conduct(), pays=ops > self.tuning.small_ops) as bound_rounds:
+            if (not is_sizeable and not bound_rounds.first()) or self._search_in_rounds(bound_rounds):
                 return True
             if ops <= self.tuning.small_ops and not self.standing.finished() and self._search_all_reruns():
                 return True
@@ -215,10 +215,10 @@ class _Search:
                     return True
             elif self.copies.leads:
                 self.copies.turn(self.options.tuning.copies.round_share)
+            self._refine_bound(bound_rounds, number, before)
             far_off = number == 0 and not self.copies.leads and self._far_off()
             if far_off and not self._search_as_large(self.tuning.large_share):
                 return True
-            self._refine_bound(bound_rounds, number, before)
         return False
 
     def _bound_by_copies(self, *, decisive: bool) -> None:
@@ -285,10 +285,8 @@ class _Search:
         def restart(number: int) -> None:
             self.standing.seed = self.options.seed + number
 
-        small_enough = len(self.instance.tasks) <= self.tuning.sizeable_ops
-
         def look_longer() -> None:
-            if small_enough and self.best.trace is not None:
+            if self.best.trace is not None:
                 bound_rounds.long(self.best.trace.joules - self.baseline_joules, -math.inf, 0.0)
 
         return Ways(

@@ -65,6 +65,7 @@ NO_TUNING = {
     "engines/matrix.py:_DEAREST",
     "engines/matrix.py:ONE",
     "engines/matrix.py:NOUGHT",
+    "bounds/played.py:_CHOSEN",  # what rounds to 1
     "engines/highs.py:_FEW_COLUMNS",  # around a fault of an engine
     "bounds/copies_master.py:_UNITS",
     "bounds/copies_master.py:_STEP_UNITS",

@@ -1,0 +1,203 @@
+"""A solution of the windows relaxation in whole numbers, played through as a step.
+
+The relaxation (`poet.solvers.bounds.relaxation`) says in which window something is made again or paged in,
+not when, and counts RAM at the moments of its grids. Here each rerun and page-in comes as late in its window
+as those allow that read what it brings, everything is in RAM from there to its last read, and RAM is counted
+beside every run. Where that is within the budget, the solution is a schedule, and none is cheaper. Where it
+is not, the moment of the run is one that the relaxation must count (refinement by counterexamples: Clarke,
+Grumberg, Jha, Lu and Veith, CAV 2000).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from poet.schedule import Compute, Free, PageIn, PageOut, Schedule, Step
+from poet.solvers.bounds.windows_bound import Bound
+from poet.solvers.engines.matrix import Numbers, value
+from poet.solvers.instance.instance import Instance
+
+_CHOSEN = 0.5  # a column of whole numbers above it is 1
+
+
+class Act(NamedTuple):
+    """In a stage a task runs, first where it is the stage's own and else again, or a content is paged in."""
+
+    stage: int
+    task: int | None
+    content: int = -1
+
+    @property
+    def is_first(self) -> bool:
+        """The first run of the stage's op."""
+        return self.task == self.stage
+
+
+class _Window(NamedTuple):
+    """Of a task that is run again, or of a content that is paged in: after one moment, up to another."""
+
+    number: int
+    after: int
+    until: int
+
+
+class Played:
+    """What a step does that takes the solution's reruns and page-ins, each as late as it can be.
+
+    Args:
+        instance: whose relaxation was solved.
+        bound: with values of its columns in whole numbers; rounded where they are not.
+
+    Attributes:
+        acts: in order, frees left out.
+        bytes: RAM beside each.
+        stays: contents that something after each act needs.
+    """
+
+    def __init__(self, instance: Instance, bound: Bound) -> None:
+        self.instance, self.tasks, self.contents = instance, instance.tasks, instance.contents
+        self.moments = bound.moments
+        values = bound.answer.values
+        at_home = bound.relaxation.at_home.items()
+        away = set[str]() if values is None else {t for t, c in at_home if value(c, values) < _CHOSEN}
+        away -= {c.tensor for c in self.contents if c.page_in is None or c.page_out is None}
+        self._at_home = {c.number for c in self.contents if c.home is not None and c.tensor not in away}
+        self.acts = [] if values is None else list(self._in_order(*_windows(instance, bound, values)))
+        self.bytes, self.stays = list[int](), list[frozenset[int]]()
+        live = {c.number for c in self.contents if c.ends_in_ram or self._comes_home(c.number)}
+        for act in reversed(self.acts):
+            self.stays.append(frozenset(live))
+            beside, live = self._beside(act, live)
+            self.bytes.append(beside)
+        self.bytes.reverse()
+        self.stays.reverse()
+        self._needed_at_start = frozenset(live)
+
+    def lacking_moments(self, most: int) -> frozenset[int]:
+        """Moments that are not on the grids: of ``most`` stretches in which RAM lacks most, the worst one.
+
+        Where a rerun or page-in lacks RAM and its stage ends with a moment that is, the moment before.
+        """
+        budget, worst = self.instance.limits.ram_budget_bytes, dict[int, tuple[int, int]]()
+        if budget is None:
+            return frozenset()
+        stretch = 0
+        for act, taken in zip(self.acts, self.bytes, strict=True):
+            if taken <= budget:
+                stretch += 1
+                continue
+            moment = act.stage if act.is_first or act.stage not in self.moments else act.stage - 1
+            if moment > 0 and moment not in self.moments and taken > worst.get(stretch, (0, 0))[0]:
+                worst[stretch] = taken, moment
+        return frozenset(moment for _, moment in sorted(worst.values(), reverse=True)[:most])
+
+    def schedule(self) -> Schedule | None:
+        """Of these acts; ``None``: RAM is too little for them, or there is no solution.
+
+        It is for a judge to say whether it is valid: the relaxation lets a tensor that is at home in RAM, and
+        that no op updates, be read from storage.
+        """
+        budget = self.instance.limits.ram_budget_bytes
+        if not self.acts or (budget is not None and max(self.bytes) > budget):
+            return None
+        return tuple(self._steps())
+
+    def _in_order(self, runs: set[_Window], pages: set[_Window]) -> Iterator[Act]:
+        """All first runs, and reruns and page-ins before those that read what they bring."""
+        read_in = defaultdict[int, list[int]](list)  # by content, stages in which reruns read it
+        again, paged = defaultdict[int, list[int]](list), defaultdict[int, list[int]](list)
+        for window in sorted(runs, reverse=True):  # what reads an op's outputs comes after it
+            task = self.tasks[window.number]
+            stage = _latest(window, (at for c in task.outputs for at in read_in[c]))
+            again[stage].append(task.number)
+            for content in task.rerun_reads:
+                read_in[content].append(stage)
+        for window in pages:
+            paged[_latest(window, read_in[window.number])].append(window.number)
+        for stage in range(len(self.tasks) + 1):
+            waiting = sorted(paged[stage])
+            for number in sorted(again[stage]):
+                yield from (Act(stage, None, c) for c in waiting if c in self.tasks[number].rerun_reads)
+                waiting = [c for c in waiting if c not in self.tasks[number].rerun_reads]
+                yield Act(stage, number)
+            yield from (Act(stage, None, c) for c in waiting)
+            if stage < len(self.tasks):
+                yield Act(stage, stage)
+
+    def _beside(self, act: Act, live: set[int]) -> tuple[int, set[int]]:
+        """Bytes in RAM beside an act, and what is needed before it, where ``live`` is needed after it."""
+        if act.task is None:
+            return self._bytes({*live, act.content}), live - {act.content}
+        task = self.tasks[act.task]
+        reads = task.reads if act.is_first else task.rerun_reads
+        updated = task.updated if act.is_first else ()  # in the bytes of what it was
+        there = {*live, *reads, *task.outputs}.difference(updated)
+        return self._bytes(there) + task.workspace_bytes, {*live.difference(task.outputs, updated), *reads}
+
+    def _bytes(self, contents: Iterable[int]) -> int:
+        return sum(self.contents[content].bytes for content in contents)
+
+    def _comes_home(self, content: int) -> bool:
+        """Whether it must be in RAM at the end as its tensor is at home there."""
+        return self.contents[content].comes_home and content in self._at_home
+
+    def _steps(self) -> Iterator[Step]:
+        contents = self.contents
+        in_ram = {
+            c.number
+            for c in contents
+            if c.starts_in_ram or (c.home == c.number and c.number in self._at_home)
+        }
+        yield from self._copied(c.number for c in contents if c.birth == -1)
+        yield from self._freed(in_ram, self._needed_at_start)
+        for act, stays in zip(self.acts, self.stays, strict=True):
+            task = None if act.task is None else self.tasks[act.task]
+            wanted = (act.content,) if task is None else task.reads if act.is_first else task.rerun_reads
+            for content in sorted({*wanted} - in_ram):  # of the negligible, too, that no column speaks of
+                yield PageIn(contents[content].tensor)
+                in_ram.add(content)
+            if task is not None:
+                yield Compute(task.name)
+                in_ram.update(task.outputs)
+            if task is not None and act.is_first:
+                in_ram -= {c for c in task.reads if contents[c].death == task.number}
+                in_ram.update(task.updated)
+                yield from self._copied((*task.outputs, *task.updated))
+            yield from self._freed(in_ram, stays)
+
+    def _copied(self, born: Iterable[int]) -> Iterator[Step]:
+        """Page-outs of those that are paged in later, or at home in storage in the end."""
+        paged = {act.content for act in self.acts}
+        for number in born:
+            content = self.contents[number]
+            away = content.home is not None and number not in self._at_home
+            is_there = content.starts_stored or (away and content.home == number)
+            if not is_there and (number in paged or content.ends_stored or (away and content.comes_home)):
+                yield PageOut(content.tensor)
+
+    def _freed(self, in_ram: set[int], stays: frozenset[int]) -> Iterator[Step]:
+        """Frees of what is there and not needed, which ``in_ram`` loses."""
+        for number in sorted(in_ram - stays):
+            yield Free(self.contents[number].tensor)
+            in_ram.remove(number)
+
+
+def _latest(window: _Window, read_in: Iterable[int]) -> int:
+    """The last stage of a window that is no later than any in which it is read within the window."""
+    return min((stage for stage in read_in if window.after < stage <= window.until), default=window.until)
+
+
+def _windows(instance: Instance, bound: Bound, values: Numbers) -> tuple[set[_Window], set[_Window]]:
+    """In which the solution runs tasks again, and pages contents in."""
+    runs, pages = set[_Window](), set[_Window]()
+    for segment in bound.relaxation.segments + bound.relaxation.tails:
+        producer = instance.contents[segment.content].producer
+        ends = (*segment.moments[1:], segment.until)
+        for after, until, made, paged in zip(segment.moments, ends, segment.made, segment.paged, strict=True):
+            if producer is not None and value(made, values) > _CHOSEN:
+                runs.add(_Window(producer, after, min(until, instance.tasks[producer].last_rerun_stage)))
+            if value(paged, values) > _CHOSEN:
+                pages.add(_Window(segment.content, after, until))
+    return runs, pages

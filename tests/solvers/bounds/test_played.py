@@ -1,0 +1,111 @@
+"""Solutions of the windows relaxation, played through: the judge's word on them, and what lacks RAM."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from helpers.pace import with_slow
+from helpers.random_problems import dear_storage, mixed_problem, random_limits, training_like, with_homes
+from helpers.relaxed import whole_bound
+
+from poet.errors import InvalidSchedule
+from poet.problem import Limits, Problem, ProblemOp, Tensor
+from poet.schedule import Compute
+from poet.simulator import simulate
+from poet.solvers.bounds.played import Played
+from poet.solvers.bounds.windows_bound import bound_overhead
+from poet.solvers.instance.instance import instance_of
+
+
+def chain_and_back() -> tuple[Problem, Limits]:
+    """a, b forward; c reads both, and d reads a and takes much; without d all would fit."""
+    tensors = [Tensor("a", 4), Tensor("b", 4), Tensor("c", 1), Tensor("d", 6), Tensor("e", 1)]
+    ops = [
+        ProblemOp("a", (), ("a",), 0.0, 1.0),
+        ProblemOp("b", ("a",), ("b",), 0.0, 1.0),
+        ProblemOp("c", ("b",), ("c",), 0.0, 1.0),
+        ProblemOp("d", ("c",), ("d",), 0.0, 1.0),
+        ProblemOp("e", ("d", "b"), ("e",), 0.0, 1.0),
+    ]
+    return Problem("chain", tuple(tensors), tuple(ops)), Limits(ram_budget_bytes=11, paging=False)
+
+
+def test_what_fits_is_a_schedule_as_dear_as_the_bound() -> None:
+    problem, limits = chain_and_back()
+    bound = whole_bound(instance_of(problem, limits))
+    played = Played(instance_of(problem, limits), bound)
+    schedule = played.schedule()
+    assert schedule is not None
+    assert not played.lacking_moments(3)
+    trace = simulate(problem, schedule, limits)
+    assert trace.joules == pytest.approx(problem.compute_joules + bound.overhead_joules)
+    assert max(played.bytes) == trace.peak_ram_bytes
+    runs = [step.op for step in schedule if isinstance(step, Compute)]
+    assert runs == [problem.ops[act.task].name for act in played.acts if act.task is not None]
+
+
+@pytest.mark.parametrize("seed", with_slow(range(240), set(range(40, 240))))
+def test_schedules_are_valid_and_no_cheaper_than_the_bound(seed: int) -> None:
+    makers = (mixed_problem, mixed_problem, lambda n: training_like(4 + n % 5, seed=n), dear_storage)
+    problem = makers[seed % 4](seed)
+    limits = random_limits(problem, seed)
+    instance = instance_of(problem, limits)
+    bound = whole_bound(instance, moments=range(1, len(problem.ops)))
+    schedule = Played(instance, bound).schedule()
+    if schedule is not None:
+        trace = simulate(problem, schedule, limits)  # or it raises
+        assert trace.joules >= (problem.compute_joules + bound.overhead_joules) * (1.0 - 1e-6)
+
+
+def test_most_solutions_with_all_moments_are_plans() -> None:
+    kinds = Counter[str]()
+    for seed in range(60):
+        problem = with_homes(mixed_problem(seed), seed) if seed % 5 == 0 else mixed_problem(seed)
+        limits = random_limits(problem, seed)
+        instance = instance_of(problem, limits)
+        bound = whole_bound(instance, moments=range(1, len(problem.ops)))
+        schedule = Played(instance, bound).schedule()
+        if bound.answer.values is None or schedule is None:
+            kinds["none"] += 1
+            continue
+        try:
+            joules = simulate(problem, schedule, limits).joules
+        except InvalidSchedule as verdict:
+            kinds[verdict.rule] += 1
+            continue
+        cheapest = problem.compute_joules + bound.overhead_joules
+        kinds["as dear" if joules <= cheapest * (1.0 + 1e-6) else "dearer"] += 1
+    assert kinds["as dear"] > 35
+    assert kinds.keys() <= {"as dear", "dearer", "none", "page_in"}
+
+
+def test_a_moment_that_lacks_ram_raises_the_bound() -> None:
+    problem = training_like(12, seed=3)
+    limits = Limits(ram_budget_bytes=_tight_bytes(problem), paging=False)
+    instance = instance_of(problem, limits)
+    bound = whole_bound(instance)
+    played = Played(instance, bound)
+    lacking = played.lacking_moments(3)
+    assert played.schedule() is None
+    assert lacking
+    assert not lacking & bound.moments
+    finer = whole_bound(instance, moments=lacking)
+    assert finer.overhead_joules > 1.01 * bound.overhead_joules
+    assert played.lacking_moments(0) == frozenset()
+
+
+def _tight_bytes(problem: Problem) -> int:
+    from poet.solvers.instance.ram_bound import minimum_ram_bytes
+
+    least = minimum_ram_bytes(problem, Limits()).bytes
+    return least + (sum(tensor.bytes for tensor in problem.tensors) - least) // 10
+
+
+def test_without_a_solution_nothing_is_played() -> None:
+    problem, _ = chain_and_back()
+    instance = instance_of(problem, Limits(ram_budget_bytes=1, paging=False))
+    bound = bound_overhead(instance)
+    assert bound.answer.values is None
+    assert Played(instance, bound).schedule() is None
+    assert not Played(instance, bound).lacking_moments(3)
