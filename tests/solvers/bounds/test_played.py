@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 
 import pytest
+from helpers.clocks import Given
 from helpers.pace import with_slow
 from helpers.random_problems import dear_storage, mixed_problem, random_limits, training_like, with_homes
 from helpers.relaxed import whole_bound
@@ -13,9 +15,18 @@ from poet.errors import InvalidSchedule
 from poet.problem import Limits, Problem, ProblemOp, Tensor
 from poet.schedule import Compute
 from poet.simulator import simulate
+from poet.solvers.bounds.discretisation import refined_bounds
 from poet.solvers.bounds.played import Played
 from poet.solvers.bounds.windows_bound import bound_overhead
+from poet.solvers.engines.highs_process import HighsProcess
 from poet.solvers.instance.instance import instance_of
+from poet.solvers.instance.ram_bound import minimum_ram_bytes
+from poet.tuning import DEFAULT
+
+
+def _tight_bytes(problem: Problem) -> int:
+    least = minimum_ram_bytes(problem, Limits()).bytes
+    return least + (sum(tensor.bytes for tensor in problem.tensors) - least) // 10
 
 
 def chain_and_back() -> tuple[Problem, Limits]:
@@ -47,7 +58,7 @@ def test_what_fits_is_a_schedule_as_dear_as_the_bound() -> None:
 
 @pytest.mark.parametrize("seed", with_slow(range(240), set(range(40, 240))))
 def test_schedules_are_valid_and_no_cheaper_than_the_bound(seed: int) -> None:
-    makers = (mixed_problem, mixed_problem, lambda n: training_like(4 + n % 5, seed=n), dear_storage)
+    makers = (mixed_problem, mixed_problem, lambda n: training_like(3 + n % 3, seed=n), dear_storage)
     problem = makers[seed % 4](seed)
     limits = random_limits(problem, seed)
     instance = instance_of(problem, limits)
@@ -95,11 +106,24 @@ def test_a_moment_that_lacks_ram_raises_the_bound() -> None:
     assert played.lacking_moments(0) == frozenset()
 
 
-def _tight_bytes(problem: Problem) -> int:
-    from poet.solvers.instance.ram_bound import minimum_ram_bytes
-
-    least = minimum_ram_bytes(problem, Limits()).bytes
-    return least + (sum(tensor.bytes for tensor in problem.tensors) - least) // 10
+@pytest.mark.parametrize("layers", [6, 7, 13])
+def test_refinement_by_what_lacks_ram_ends_with_a_plan_as_dear_as_the_bound(layers: int) -> None:
+    problem = training_like(layers, seed=3)
+    limits = Limits(ram_budget_bytes=_tight_bytes(problem), paging=False)
+    without = DEFAULT.without("discretisation.counterexamples")
+    bounds, plans = [0.0, 0.0], list[float]()
+    with HighsProcess(DEFAULT, Given()) as child:
+        for number, tuning in enumerate((without, DEFAULT)):
+            instance = instance_of(problem, limits, tuning=tuning)
+            for bound in refined_bounds(
+                instance, child, most_joules=math.inf, seconds_left=lambda: 60.0, finished=lambda: False
+            ):
+                bounds[number] = max(bounds[number], bound.overhead_joules)
+                schedule = Played(instance, bound).schedule()
+                if schedule is not None:
+                    plans.append(simulate(problem, schedule, limits).joules - problem.compute_joules)
+    assert bounds[1] > 1.005 * bounds[0]
+    assert min(plans) == pytest.approx(bounds[1], rel=1e-5)
 
 
 def test_without_a_solution_nothing_is_played() -> None:

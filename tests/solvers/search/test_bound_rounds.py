@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from helpers.clocks import Given, Ticking, counted
+from helpers.random_problems import training_like
 
 from poet.clock import Clock
 from poet.problem import Limits, Problem
@@ -238,3 +239,16 @@ def test_a_plan_refutes_an_engines_word_but_not_arithmetic() -> None:
     assert bound.joules == 107.0
     bound.forget()
     assert bound.joules == 100.0
+
+
+def test_a_solution_that_ram_is_enough_for_is_a_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = training_like(7, seed=3)
+    least = minimum_ram_bytes(problem).bytes
+    most = sum(tensor.bytes for tensor in problem.tensors)
+    limits = Limits(ram_budget_bytes=least + (most - least) // 10, paging=False)
+    heard, found = list[float](), list[Schedule]()
+    monkeypatch.setattr("poet.solvers.search.bound_rounds.walks_along", lambda instance, bound: ())
+    with BoundRounds(instance_of(problem, limits), conduct(heard, found=found)) as rounds:
+        rounds.short(20.0, 0.0)
+    joules = [simulate(problem, schedule, limits).joules for schedule in found]
+    assert min(joules) == pytest.approx(problem.compute_joules + max(heard), rel=1e-6)
