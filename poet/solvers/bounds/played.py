@@ -194,8 +194,8 @@ def _windows(instance: Instance, bound: Bound, values: Numbers) -> tuple[set[_Wi
     runs, pages = set[_Window](), set[_Window]()
     for segment in bound.relaxation.segments + bound.relaxation.tails:
         producer = instance.contents[segment.content].producer
-        ends = (*segment.moments[1:], segment.until)
-        for after, until, made, paged in zip(segment.moments, ends, segment.made, segment.paged, strict=True):
+        windows = zip(segment.moments, segment.ends, segment.made, segment.paged, strict=True)
+        for after, until, made, paged in windows:
             if producer is not None and value(made, values) > _CHOSEN:
                 runs.add(_Window(producer, after, min(until, instance.tasks[producer].last_rerun_stage)))
             if value(paged, values) > _CHOSEN:

@@ -185,8 +185,7 @@ def _waits(instance: Instance, bound: Bound, values: Numbers) -> list[_Wait]:
     for used, stretches in ((True, bound.relaxation.segments), (False, bound.relaxation.tails)):
         for segment in stretches:
             content = instance.contents[segment.content]
-            ends = (*segment.moments[1:], segment.until)
-            for begin, end, made in zip(segment.moments, ends, segment.made, strict=True):
+            for begin, end, made in zip(segment.moments, segment.ends, segment.made, strict=True):
                 if content.producer is not None and value(made, values) > least:
                     mine = windows.setdefault(content.producer, {})
                     mine[begin, end] = mine.get((begin, end), 0) + used * content.bytes

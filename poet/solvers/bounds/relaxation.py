@@ -99,6 +99,11 @@ class Segment:
     paged: tuple[int, ...]
     made: tuple[int, ...]
 
+    @property
+    def ends(self) -> tuple[int, ...]:
+        """Moments at which the windows end."""
+        return (*self.moments[1:], self.until)
+
 
 @dataclass(frozen=True, slots=True)
 class Relaxation:

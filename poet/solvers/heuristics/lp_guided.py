@@ -124,9 +124,8 @@ def _absences(
         tensor = number[instance.contents[segment.content].tensor]
         for window, kept in enumerate(segment.kept):
             if value(kept, values) < surely:
-                until = (*segment.moments, segment.until)[window + 1]
                 way = _way_back(segment, window, values, back)
-                absences[tensor].append(Absence(segment.moments[window], until, way))
+                absences[tensor].append(Absence(segment.moments[window], segment.ends[window], way))
     return tuple(tuple(sorted(mine, key=lambda absence: absence.after)) for mine in absences)
 
 
