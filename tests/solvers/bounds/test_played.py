@@ -56,7 +56,7 @@ def test_what_fits_is_a_schedule_as_dear_as_the_bound() -> None:
     assert runs == [problem.ops[act.task].name for act in played.acts if act.task is not None]
 
 
-@pytest.mark.parametrize("seed", with_slow(range(240), set(range(40, 240))))
+@pytest.mark.parametrize("seed", with_slow(range(240), set(range(20, 240))))
 def test_schedules_are_valid_and_no_cheaper_than_the_bound(seed: int) -> None:
     makers = (mixed_problem, mixed_problem, lambda n: training_like(3 + n % 3, seed=n), dear_storage)
     problem = makers[seed % 4](seed)
@@ -71,7 +71,7 @@ def test_schedules_are_valid_and_no_cheaper_than_the_bound(seed: int) -> None:
 
 def test_most_solutions_with_all_moments_are_plans() -> None:
     kinds = Counter[str]()
-    for seed in range(60):
+    for seed in range(30):
         problem = with_homes(mixed_problem(seed), seed) if seed % 5 == 0 else mixed_problem(seed)
         limits = random_limits(problem, seed)
         instance = instance_of(problem, limits)
@@ -87,7 +87,7 @@ def test_most_solutions_with_all_moments_are_plans() -> None:
             continue
         cheapest = problem.compute_joules + bound.overhead_joules
         kinds["as dear" if joules <= cheapest * (1.0 + 1e-6) else "dearer"] += 1
-    assert kinds["as dear"] > 35
+    assert kinds["as dear"] > 18
     assert kinds.keys() <= {"as dear", "dearer", "none", "page_in"}
 
 
