@@ -1,3 +1,5 @@
+"""What importing an ONNX model makes of it, beside onnxruntime and the original module; what it refuses."""
+
 from __future__ import annotations
 
 import copy

@@ -31,7 +31,13 @@ def traced() -> tuple[TrainingStep, EvaluationStep]:
 
 def small_plan(seed: int, *, share: float, in_storage: bool = False) -> Plan:
     """A plan whose training and evaluation recompute, page, and move what lives across steps."""
-    step, evaluation = traced()
+    return plan_by_chance(*traced(), seed, share=share, in_storage=in_storage)
+
+
+def plan_by_chance(
+    step: TrainingStep, evaluation: EvaluationStep, seed: int, *, share: float, in_storage: bool = False
+) -> Plan:
+    """A plan with an evaluation that both recompute and page by chance; not with a ``share`` of 0."""
     of = hand_net.problem(step.graph, parameters_in_storage=in_storage)
     schedule = random_schedule(of, seed, share=share)
     plan = hand_net.plan(of, step.graph, schedule, optimizer=step.optimizer, loss="cross-entropy", slack=1.0)

@@ -14,22 +14,18 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
-from helpers import hand_net
+from helpers.evaluation_plans import plan_by_chance
 from helpers.pace import with_slow
-from helpers.schedules import random_schedule
 from torch import Tensor, nn
 
 from poet.frontend.evaluation import trace_evaluation
 from poet.frontend.trace import trace_training_step
-from poet.planning.beside import at_home
 from poet.plans.plan_file import write_plan
-from poet.plans.plan_parts import Request
 from poet.plans.training_plan import Plan
 from poet.random_batches import random_batch
 from poet.runtime import Trainer
 from poet.runtime.storage.state import raw_tensor
 from poet.schedule import Compute, PageIn
-from poet.simulator import simulate
 from poet.verification import verify
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -80,20 +76,7 @@ def planned(module: nn.Module, inputs: Tensor, *, share: float, path: Path) -> P
     """A plan file whose training and evaluation recompute and page by chance; not with a ``share`` of 0."""
     step = trace_training_step(module, inputs, measure=False)
     evaluation = trace_evaluation(module, inputs, step, measure=False)
-    of = hand_net.problem(step.graph)
-    plan = hand_net.plan(
-        of, step.graph, random_schedule(of, 1, share=share), optimizer=step.optimizer,
-        loss="cross-entropy", slack=1.0,
-    )  # fmt: skip
-    beside = at_home(hand_net.problem(evaluation.graph), plan)
-    schedule = random_schedule(beside, 2, share=share)
-    peak_bytes = simulate(beside, schedule).peak_ram_bytes
-    limits = replace(plan.request.limits, ram_budget_bytes=peak_bytes)
-    found = hand_net.plan(beside, evaluation.graph, schedule, optimizer=step.optimizer, loss="cross-entropy")
-    found = replace(found, request=Request(limits, "cross-entropy"), model=plan.model)
-    budget_bytes = max(peak_bytes, plan.request.limits.ram_budget_bytes or 0)
-    request = replace(plan.request, limits=replace(limits, ram_budget_bytes=budget_bytes))
-    plan = replace(plan, request=request, evaluation=found)
+    plan = plan_by_chance(step, evaluation, 1, share=share)
     write_plan(path, plan, {name: raw_tensor(tensor) for name, tensor in step.tensors.items()})
     return plan
 

@@ -52,7 +52,7 @@ class Played:
 
     Attributes:
         acts: in order, frees left out.
-        bytes: RAM beside each.
+        bytes: of RAM, that are taken beside each.
         stays: contents that something after each act needs.
     """
 
@@ -62,7 +62,6 @@ class Played:
         values = bound.answer.values
         at_home = bound.relaxation.at_home.items()
         away = set[str]() if values is None else {t for t, c in at_home if value(c, values) < _CHOSEN}
-        away -= {c.tensor for c in self.contents if c.page_in is None or c.page_out is None}
         self._at_home = {c.number for c in self.contents if c.home is not None and c.tensor not in away}
         self.acts = [] if values is None else list(self._in_order(*_windows(instance, bound, values)))
         self.bytes, self.stays = list[int](), list[frozenset[int]]()
