@@ -130,6 +130,7 @@ class BoundRounds(Closing):
                 pace.add(spent, highest_joules)
                 if number >= self._tuning.pace_bounds and pace.after(seconds - spent) < bound_joules:
                     break
+            self.close()  # idle, it would hold a hundred megabytes beside other engines; it is begun anew
 
     def _hear(self, bound: Bound) -> None:
         """Pass on a bound of the linear program and what follows its solution, each with more moments."""

@@ -3,14 +3,16 @@
 1. The windows relaxation as a linear program bounds every plan within a second or a few.
 2. Where blocks of the network repeat, the plan is improved with all of them decided alike
    (`poet.solvers.search.symmetry`): a small program, and a good plan soon.
-3. In whole numbers the relaxation gives a stronger bound, and shows better what to rerun: first those that
-   say what is written, of which there are few and which decide where page-outs are dear, then all. LP-guided
-   list scheduling (`poet.solvers.heuristics.lp_guided`) rounds each of its solutions to a plan.
-4. The linear program with more moments on its grids (`poet.solvers.bounds.refinement`) gives a still
-   stronger bound where recomputation is deep.
-5. The event model gets slots for the reruns in the relaxation's solution, and for those of the best
-   plan (and of the best LP-guided plan, where 2. found the best one). These make a *class* of plans:
-   those that rerun nothing else.
+3. Those of its numbers that say what is written, of which there are few and which decide where page-outs
+   are dear, are made whole. LP-guided list scheduling (`poet.solvers.heuristics.lp_guided`) rounds each of
+   the relaxation's solutions to a plan.
+4. The linear program with more moments on its grids (`poet.solvers.bounds.refinement`) gives a stronger
+   bound where recomputation is deep. With these moments, where they bring much, all is made whole
+   (`poet.solvers.search.whole_relaxation`): a still stronger bound, and a solution that shows better what
+   to rerun.
+5. The event model gets slots for the reruns in the relaxation's solution, for those of a step that takes
+   it at its word (`poet.solvers.bounds.played`), and for those of the best plan (and of the best LP-guided
+   plan, where 2. found the best one). These make a *class* of plans: those that rerun nothing else.
 6. A few rounds of large-neighbourhood search improve the plan quickly.
 7. The model is solved as a whole, in a process of its own: its bound holds for the class.
 8. More rounds, until they bring nothing; then a larger class, while there is time.
@@ -26,14 +28,15 @@ from __future__ import annotations
 import itertools
 import logging
 import math
+from collections.abc import Callable
 from dataclasses import replace
 
 from poet.problem import Limits, Problem
 from poet.schedule import Schedule
+from poet.solvers.bounds.played import Played
 from poet.solvers.bounds.refinement import priced_bound, tightest_bound
 from poet.solvers.bounds.windows_bound import Bound, taken_up
 from poet.solvers.engines.highs_process import HighsProcess
-from poet.solvers.engines.matrix import Matrix, Numbers
 from poet.solvers.heuristics.lp_guided import walks_along
 from poet.solvers.instance.context import Conduct
 from poet.solvers.instance.incumbent import Incumbent
@@ -43,6 +46,7 @@ from poet.solvers.search.neighbourhood import Rounds, offering
 from poet.solvers.search.slots_of_plans import Reruns, merged, reruns_of
 from poet.solvers.search.slots_of_relaxation import Offer, offered_by
 from poet.solvers.search.symmetry import repeats, tied
+from poet.solvers.search.whole_relaxation import WholeRelaxation
 
 _log = logging.getLogger(__name__)
 
@@ -83,6 +87,8 @@ class _LargeSearch:
         self.bounded, self.planned, self.best, self.conduct = bounded, planned, best, conduct
         self.tuning = planned.tuning
         self.heard: Bound | None = None
+        self.followed: Bound | None = None  # the last solution in whole numbers
+        self.whole = WholeRelaxation(bounded, best, conduct, self._walk_along, self._tell)
         # of the LP-guided plans
         self.walked = Incumbent(best.problem, best.limits, conduct.metered, clock=conduct.clock)
         self.tied_first = False  # the best plan came from the tied program, before any whole-number solution
@@ -115,16 +121,8 @@ class _LargeSearch:
                 guide = self._take_up(guide)
             if guide.overhead_joules == math.inf:
                 return False
-            whole = guide
-            if guide.answer.done and tuning.copies_share > 0.0 and not conduct.finished():
-                with conduct.phase("windows relaxation: copies in whole numbers, walks along it"):
-                    self._bound_in_whole_numbers(guide, rounds, tuning.copies_share, guide.relaxation.copies)
-            if guide.answer.done and not conduct.finished():
-                with conduct.phase("windows relaxation: whole numbers, walks along it"):
-                    whole = self._bound_in_whole_numbers(guide, rounds, tuning.bound_share)
             if not conduct.finished():
-                self._refine(guide)
-            guide = whole
+                guide = self._bound_in_whole_numbers(guide, rounds)
         for offer in self._offers():
             self._search_while_better(guide, offer)
         for number in itertools.count(1):
@@ -143,14 +141,36 @@ class _LargeSearch:
             self._hear(bound)
         return bound
 
-    def _refine(self, begin: Bound) -> None:
-        """Bounds of the linear program with more moments than ``begin``, and walks along them."""
+    def _bound_in_whole_numbers(self, guide: Bound, rounds: Rounds | None) -> Bound:
+        """Copies in whole numbers, more moments, then all in whole numbers; what plans are to follow.
+
+        With more moments the program grows: those that raise the bound by little are left out of it.
+        """
+        conduct, tuning = self.conduct, self.tuning.large
+        if guide.answer.done and tuning.copies_share > 0.0:
+            with conduct.phase("windows relaxation: copies in whole numbers, walks along it"):
+                share, copies = self._share(tuning.copies_share), guide.relaxation.copies
+                self.whole.bounded(guide, share, self._beside(rounds), copies)
+        if conduct.finished():
+            return guide
+        refined, least_joules = self._refine(guide), (1.0 + tuning.moments_share) * guide.overhead_joules
+        raised = refined.answer.done and refined.overhead_joules > least_joules
+        begin = refined if raised else guide
+        if not begin.answer.done or conduct.finished():
+            return guide
+        with conduct.phase("windows relaxation: whole numbers, walks along it"):
+            found = self.whole.tightened(begin, self._share(tuning.whole_share), self._beside(rounds))
+        self.followed = None if found is begin else found
+        return self.followed or guide
+
+    def _refine(self, begin: Bound) -> Bound:
+        """The best bound of the linear program with more moments than ``begin``, and walks along all."""
         conduct = self.conduct
         begin = self._take_up(begin)
         if conduct.finished():
-            return
+            return begin
         with conduct.phase("windows relaxation: refinement, walks along it"):
-            tightest_bound(
+            return tightest_bound(
                 self.bounded,
                 seconds=self._share(self.tuning.large.bound_share),
                 watcher=self._hear,
@@ -273,7 +293,9 @@ class _LargeSearch:
         for the time left; ``None`` where even the plan's own are.
         """
         own = [self.best.schedule, self.walked.schedule if self.tied_first else None]
-        plans = [reruns_of(self.planned, schedule) for schedule in own if schedule is not None]
+        plans: list[Reruns] = [reruns_of(self.planned, schedule) for schedule in own if schedule is not None]
+        if guide is self.followed:
+            plans.append(Played(self.bounded, guide).reruns())
         tuning = self.tuning.large
         if self.conduct.seconds_left() < tuning.build_factor * self.building_seconds:
             return None
@@ -307,50 +329,6 @@ class _LargeSearch:
         if self.best.schedule is not None:
             self.conduct.found(self.best.schedule, self.best.found_by)
 
-    def _bound_in_whole_numbers(
-        self, guide: Bound, rounds: Rounds | None, share: float, columns: tuple[int, ...] | None = None
-    ) -> Bound:
-        """Solve the relaxation in whole numbers, for bounds and plans; ``guide`` with its solution.
-
-        ``columns``: which are whole, if not all; nothing is done where ``guide`` has them so, or nearly so,
-        and where the engine, which begins with a large step's linear program anew, would hardly get further.
-        """
-        large = len(self.bounded.tasks) > self.tuning.search.large_ops
-        if large and self.tuning.large.whole_factor * guide.seconds > self._share(share):
-            return guide
-        fixed, matrix = guide.relaxation.fixed_joules, guide.relaxation.program.matrix()
-        tuning, values = self.tuning.large, guide.answer.values
-        if columns is not None:
-            matrix = matrix.whole_in(columns)
-            least_joules = tuning.fractions_share * guide.overhead_joules
-            if values is None or matrix.fractional_joules(values) <= least_joules:
-                return guide
-        patience, heard = self._share(tuning.patience_share), (self.conduct.clock.now(), -math.inf)
-        with HighsProcess(self.tuning, self.conduct.clock) as child:
-            child.begin(matrix, self._share(share))
-            while not child.news.ended and not self.conduct.finished():
-                better = self._wait_for(child, rounds)
-                if better or child.news.bound_joules > heard[1]:
-                    heard = (self.conduct.clock.now(), child.news.bound_joules)
-                elif math.isfinite(heard[1]) and self.conduct.clock.now() - heard[0] > patience:
-                    break
-                if child.news.bound_joules > 0.0:
-                    self.conduct.bounded(fixed + child.news.bound_joules, False)
-                if better and self._is_cheap(guide, matrix, child.news.values):
-                    guide = replace(guide, answer=replace(guide.answer, values=child.news.values))
-                    self._walk_along(guide)
-        return guide
-
-    def _is_cheap(self, guide: Bound, matrix: Matrix, values: Numbers | None) -> bool:
-        """Whether a solution of the relaxation takes fewer joules than the best plan: else it, an engine's
-        first try, tells nothing of better plans, and remakes so much that no model of it can be built.
-        """
-        trace = self.best.trace
-        if values is None or trace is None:
-            return values is not None
-        joules = guide.relaxation.fixed_joules + matrix.joules(values)
-        return joules < trace.joules - self.planned.problem.compute_joules
-
     def _solve_as_a_whole(self, rounds: Rounds) -> bool:
         """Solve the class's model with nothing fixed; whether it was solved to optimality."""
         arrays = rounds.arrays
@@ -383,3 +361,7 @@ class _LargeSearch:
         if rounds.round(min(tuning.beside_seconds, self._share(1.0)), late=late):
             self._tell()
         return child.listen(0.0)
+
+    def _beside(self, rounds: Rounds | None) -> Callable[[HighsProcess], bool]:
+        """`_wait_for` with ``rounds``."""
+        return lambda child: self._wait_for(child, rounds)

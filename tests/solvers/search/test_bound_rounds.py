@@ -117,6 +117,28 @@ def conduct(
     )
 
 
+def test_the_engine_ends_between_two_looks_and_begins_anew(
+    deep: tuple[Problem, Limits], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Idle it would hold its memory beside other engines."""
+    children, heard = list[HighsProcess](), list[float]()
+
+    class Watched(HighsProcess):
+        def __init__(self, tuning: Tuning, clock: Clock) -> None:
+            super().__init__(tuning, clock)
+            children.append(self)
+
+    monkeypatch.setattr("poet.solvers.search.bound_rounds.HighsProcess", Watched)
+    one = DEFAULT.having("bound_rounds.time_share", 0.0).having("bound_rounds.leading_time_share", 0.0)
+    with BoundRounds(instance_of(*deep, tuning=one), conduct(heard, Ticking(1e-6))) as rounds:
+        rounds.prepare()
+        assert children[0].is_running
+        for told in (1, 2, 3):  # of one run that goes on: the linear program, and two in whole numbers
+            rounds.long(math.inf, -math.inf, 0.0)
+            assert (len(heard), len(children), children[0].is_running) == (told, 1, False)
+    assert heard[2] > 1.1 * heard[0]
+
+
 def test_the_linear_program_and_what_follows_it_come_before_any_event_model(
     lean: tuple[Problem, Limits],
 ) -> None:

@@ -15,9 +15,10 @@ from poet.clock import WorkClock
 from poet.problem import Limits, Problem
 from poet.ram_survey import budget_between, keep_everything_bytes
 from poet.solvers import minimum_ram_bytes
+from poet.solvers.bounds.played import Played
 from poet.solvers.bounds.refinement import priced_bound
 from poet.solvers.bounds.windows_bound import Bound
-from poet.solvers.engines.highs_process import News
+from poet.solvers.engines.highs_process import HighsProcess, News
 from poet.solvers.engines.matrix import Matrix
 from poet.solvers.heuristics.greedy import greedy
 from poet.solvers.instance.context import Conduct
@@ -73,6 +74,10 @@ def searching(
     return _LargeSearch(instance, instance, best, conduct), guiding(instance)
 
 
+def listened(child: HighsProcess) -> bool:
+    return child.listen(0.05)
+
+
 def guiding(instance: Instance) -> Bound:
     bound = priced_bound(instance, seconds=100.0, watcher=lambda bound: None, clock=WorkClock())
     assert bound.answer.done
@@ -124,9 +129,9 @@ def test_a_solution_of_the_relaxation_that_is_dearer_than_the_plan_is_no_guide()
     search, guide = searching()
     matrix = guide.relaxation.program.matrix()
     assert guide.answer.values is not None
-    assert search._is_cheap(guide, matrix, guide.answer.values)
-    assert not search._is_cheap(guide, matrix, np.ones(len(matrix.costs)))
-    assert not search._is_cheap(guide, matrix, None)
+    assert search.whole._is_cheap(guide, matrix, guide.answer.values)
+    assert not search.whole._is_cheap(guide, matrix, np.ones(len(matrix.costs)))
+    assert not search.whole._is_cheap(guide, matrix, None)
 
 
 class Stalling:
@@ -184,10 +189,47 @@ def test_copies_in_whole_numbers_raise_the_bound_where_fractions_of_them_were_ch
     budget = budget_between(minimum_ram_bytes(step).bytes, keep_everything_bytes(step), 0.05)
     search, guide = searching(step=step, limits=Limits(ram_budget_bytes=budget), bounds=bounds)
     copies = guide.relaxation.copies
-    search._bound_in_whole_numbers(guide, None, 0.5, copies)
+    search.whole.bounded(guide, 500.0, listened, copies)
     assert search.best.trace is not None
     plan_joules = search.best.trace.joules - step.compute_joules
     assert guide.overhead_joules * 1.01 < max(bounds) <= plan_joules * (1.0 + 1e-9)
     bounds.clear()
-    assert search._bound_in_whole_numbers(guide, None, 0.5, ()) is guide, "nothing is asked to be whole"
+    assert search.whole.bounded(guide, 500.0, listened, ()) == (guide, False), "nothing is asked to be whole"
     assert not bounds
+
+
+@pytest.mark.parametrize("share", [0.0, 1e9])
+def test_whole_numbers_have_more_moments_where_these_raise_the_bound(
+    share: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tuning = DEFAULT.having("large.moments_share", share).without("large.copies_share")
+    search, guide = searching(tuning, seconds=20.0)
+    begun = list[Bound]()
+
+    def begin(bound: Bound, *_: object) -> Bound:
+        begun.append(bound)
+        return bound
+
+    monkeypatch.setattr(search.whole, "tightened", begin)
+    assert search._bound_in_whole_numbers(guide, None) is guide, "there was no solution"
+    assert search.followed is None
+    assert search.heard is not None
+    assert guide.moments < search.heard.moments
+    assert (guide.moments < begun[0].moments) is (share == 0.0)
+    assert (begun[0] is guide) is (share > 0.0)
+
+
+def test_a_class_may_rerun_what_a_solution_in_whole_numbers_does() -> None:
+    search, guide = searching(seconds=60.0)
+    found = search.whole.tightened(guide, 20.0, listened)
+    again = Played(search.bounded, found).reruns()
+    least = Offer(0, 0)
+    alone, search.followed = search._affordable(found, least), found
+    offered = search._affordable(found, least)
+    assert found is not guide
+    assert alone is not None
+    assert offered is not None
+    assert again
+    assert all(tasks <= {*offered[stage]} for stage, tasks in again.items())
+    assert any(not tasks <= {*alone.get(stage, ())} for stage, tasks in again.items())
+    assert search._affordable(guide, least) != offered

@@ -1,0 +1,114 @@
+"""The relaxation of large steps in whole numbers: sound bounds, more moments, solutions that are plans."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import pytest
+from helpers.clocks import Given
+from helpers.oracle import least_joules
+from helpers.pace import with_slow
+from helpers.random_problems import mixed_problem, random_limits, training_like
+
+from poet.problem import Limits, Problem
+from poet.simulator import simulate
+from poet.solvers import minimum_ram_bytes
+from poet.solvers.bounds.played import Played
+from poet.solvers.bounds.windows_bound import Bound, bound_overhead
+from poet.solvers.heuristics.greedy import greedy
+from poet.solvers.instance.context import Conduct
+from poet.solvers.instance.incumbent import Incumbent
+from poet.solvers.instance.instance import instance_of
+from poet.solvers.search.finders import WHOLE
+from poet.solvers.search.slots_of_plans import reruns_of
+from poet.solvers.search.whole_relaxation import WholeRelaxation
+from poet.tuning import DEFAULT
+
+
+class Heard(NamedTuple):
+    """Of one run: the last solution, all bounds, the best plan, solutions to follow, joules of plans told."""
+
+    solution: Bound
+    bounds: list[float]
+    best: Incumbent
+    followed: list[Bound]
+    told: list[float]
+
+
+def tightened(problem: Problem, limits: Limits, seconds: float = 60.0, *, counterexamples: int = 3) -> Heard:
+    bounds, followed, told = list[float](), list[Bound](), list[float]()
+
+    def hear(joules: float, proven: bool) -> bool:
+        assert not proven
+        bounds.append(joules)
+        return True
+
+    def tell() -> None:
+        assert best.trace is not None
+        told.append(best.trace.joules)
+
+    conduct = Conduct(
+        seconds_left=lambda: seconds,
+        finished=lambda: False,
+        found=lambda schedule, found_by: None,
+        bounded=hear,
+        classed=lambda joules, reruns: None,
+        threads=1,
+        seed=0,
+        clock=Given(),
+    )
+    tuning = DEFAULT if counterexamples else DEFAULT.without("discretisation.counterexamples")
+    instance, best = instance_of(problem, limits, tuning=tuning), Incumbent(problem, limits)
+    best.consider(greedy(problem, limits))
+    whole = WholeRelaxation(instance, best, conduct, followed.append, tell)
+    solution = whole.tightened(bound_overhead(instance), seconds, lambda child: child.listen(0.05))
+    return Heard(solution, bounds, best, followed, told)
+
+
+def chain(layers: int) -> tuple[Problem, Limits]:
+    problem = training_like(layers, seed=3)
+    least_bytes = minimum_ram_bytes(problem, Limits()).bytes
+    most_bytes = sum(tensor.bytes for tensor in problem.tensors)
+    return problem, Limits(ram_budget_bytes=least_bytes + (most_bytes - least_bytes) // 10, paging=False)
+
+
+@pytest.mark.parametrize("seed", with_slow(range(40), set(range(4, 40))))
+def test_bounds_hold_and_plans_are_judged(seed: int) -> None:
+    problem = mixed_problem(seed, largest=6)
+    limits = random_limits(problem, seed)
+    oracle, heard = least_joules(problem, limits), tightened(problem, limits)
+    if oracle is None:
+        assert heard.best.schedule is None
+        return
+    least = simulate(problem, oracle, limits).joules
+    assert all(bound <= least - problem.compute_joules + 1e-9 * least for bound in heard.bounds)
+    assert all(joules >= least * (1.0 - 1e-9) for joules in heard.told)
+
+
+@pytest.mark.parametrize("layers", with_slow([7, 13], {13}))
+def test_what_lacks_ram_is_counted_until_a_solution_is_a_plan(layers: int) -> None:
+    problem, limits = chain(layers)
+    without, heard = tightened(problem, limits, counterexamples=0), tightened(problem, limits)
+    assert not without.solution.moments
+    assert heard.solution.moments
+    assert max(heard.bounds) > 1.01 * max(without.bounds)
+    assert heard.best.found_by == WHOLE
+    assert heard.best.trace is not None
+    assert heard.told[-1] == heard.best.trace.joules
+    overhead = heard.best.trace.joules - problem.compute_joules
+    assert overhead == pytest.approx(max(heard.bounds), rel=1e-3)
+    assert heard.followed[-1] is heard.solution
+    played = Played(instance_of(problem, limits), heard.solution)
+    assert heard.best.schedule is not None
+    assert played.schedule() == heard.best.schedule
+    assert played.reruns() == reruns_of(instance_of(problem, limits), heard.best.schedule)
+    assert played.reruns()
+
+
+def test_without_time_there_is_no_solution() -> None:
+    problem, limits = chain(6)
+    heard = tightened(problem, limits, seconds=0.0)
+    assert not heard.bounds
+    assert heard.solution.overhead_joules == bound_overhead(instance_of(problem, limits)).overhead_joules
+    assert math.isfinite(heard.solution.overhead_joules)
