@@ -26,6 +26,8 @@ class LargeTuning(Checked):
         alike_share: of the time left, for blocks that repeat to be decided alike, so that equal layers soon
             have a good plan: eight seconds of a minute; a recurrent net's 16 time steps take seven. Off:
             they are not.
+        alike_columns: of their program, up to which it has all of that; a larger one, which would need many
+            times as long, has the less, and the search in parts the more.
         quick_share: of the time left, for the quick rounds: a first harvest, which whole programs then start
             from.
         bound_share: of the time left, for each relaxation: there are several, and plans need the rest.
@@ -40,11 +42,11 @@ class LargeTuning(Checked):
         fractions_share: of a linear program's bound, that fractions of copies must take for that: where they
             take less, whole ones would hardly raise it.
         whole_factor: times the seconds of a large step's linear program, that it must have in whole numbers:
-            the engine begins with that program, from nothing, and tells no bound before. Off: it is begun in
-            any case.
+            the engine begins with that program, from nothing, and tells no bound before; with five times it
+            found no solution, which with ten it mostly did. Off: it is begun in any case.
         class_share: of the time left, for a class's program as a whole: half, as larger classes follow.
-        patience_share: of the time left, without a better bound or plan, after which a bound in whole numbers
-            is given up, which leaves its time to plans. Off: it has all of its share.
+        patience_share: of the time left, without a better bound or plan, or any, after which a bound in whole
+            numbers is given up, which leaves its time to plans. Off: it has all of its share.
         class_patience_share: of the time left, without a better plan or a smaller gap (``closing_share``),
             after which a class's program is given up: its first better plan may take half of that, and may
             be better than all that parts find. Off: it has all of its share.
@@ -71,13 +73,14 @@ class LargeTuning(Checked):
     late_seconds: float = tuned(12.0, off=0.0)
     quick_rounds: int = tuned(8, off=0)
     alike_share: float = tuned(0.15, off=0.0)
+    alike_columns: int = 6_000
     quick_share: float = 0.15
     bound_share: float = 0.25
     whole_share: float = tuned(0.3, off=0.0)
     moments_share: float = tuned(0.04, off=0.0)
     copies_share: float = tuned(0.1, off=0.0)
     fractions_share: float = 0.01
-    whole_factor: float = tuned(2.0, off=0.0)
+    whole_factor: float = tuned(8.0, off=0.0)
     class_share: float = 0.5
     patience_share: float = tuned(0.1, off=1.0)
     class_patience_share: float = tuned(0.3, off=1.0)

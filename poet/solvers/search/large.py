@@ -157,11 +157,11 @@ class _LargeSearch:
         raised = refined.answer.done and refined.overhead_joules > least_joules
         begin = refined if raised else guide
         if not begin.answer.done or conduct.finished():
-            return guide
+            return begin
         with conduct.phase("windows relaxation: whole numbers, walks along it"):
             found = self.whole.tightened(begin, self._share(tuning.whole_share), self._beside(rounds))
         self.followed = None if found is begin else found
-        return self.followed or guide
+        return found
 
     def _refine(self, begin: Bound) -> Bound:
         """The best bound of the linear program with more moments than ``begin``, and walks along all."""
@@ -223,7 +223,9 @@ class _LargeSearch:
         if repeating and rounds is not None:
             tie = tied(rounds.arrays, rounds.values)
             with HighsProcess(self.tuning, self.conduct.clock) as child:
-                seconds, gap = self._share(tuning.alike_share), self.tuning.rounds.gap_share
+                size = len(tie.matrix.costs)
+                seconds = self._share(tuning.alike_share) * min(1.0, tuning.alike_columns / size)
+                gap = self.tuning.rounds.gap_share
                 child.begin(tie.matrix, seconds, relative_gap=gap)
                 while not child.news.ended and not self.conduct.finished():
                     found = child.news.values if child.listen(tuning.listen_seconds) else None

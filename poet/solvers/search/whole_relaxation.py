@@ -110,7 +110,7 @@ class WholeRelaxation:
                 better, news = wait(child), child.news
                 if better or news.bound_joules > heard[1]:
                     heard = (conduct.clock.now(), news.bound_joules)
-                elif math.isfinite(heard[1]) and conduct.clock.now() - heard[0] > patience_seconds:
+                elif conduct.clock.now() - heard[0] > patience_seconds:
                     break
                 if news.bound_joules > 0.0:
                     conduct.bounded(fixed + news.bound_joules, False)
