@@ -24,10 +24,10 @@ class LargeTuning(Checked):
         quick_rounds: without a better plan, before whole programs are tried: each frees another part, and
             eight see most of a step. Off: none are made.
         alike_share: of the time left, for blocks that repeat to be decided alike, so that equal layers soon
-            have a good plan: eight seconds of a minute; a recurrent net's 16 time steps take seven. Off:
-            they are not.
-        alike_columns: of their program, up to which it has all of that; a larger one, which would need many
-            times as long, has the less, and the search in parts the more.
+            have a good plan: a few seconds of a minute. Off: they are not.
+        small_alike_share: of the time left, where their program is small: after seven seconds, a recurrent
+            net's 16 time steps have a plan that nothing else finds in a minute. Off: no more than others.
+        small_alike_columns: of such a program, at most.
         quick_share: of the time left, for the quick rounds: a first harvest, which whole programs then start
             from.
         bound_share: of the time left, for each relaxation: there are several, and plans need the rest.
@@ -72,8 +72,9 @@ class LargeTuning(Checked):
     listen_seconds: float = 0.05
     late_seconds: float = tuned(12.0, off=0.0)
     quick_rounds: int = tuned(8, off=0)
-    alike_share: float = tuned(0.15, off=0.0)
-    alike_columns: int = 6_000
+    alike_share: float = tuned(0.06, off=0.0)
+    small_alike_share: float = tuned(0.15, off=0.0)
+    small_alike_columns: int = 6_000
     quick_share: float = 0.15
     bound_share: float = 0.25
     whole_share: float = tuned(0.3, off=0.0)

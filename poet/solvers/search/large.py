@@ -223,10 +223,10 @@ class _LargeSearch:
         if repeating and rounds is not None:
             tie = tied(rounds.arrays, rounds.values)
             with HighsProcess(self.tuning, self.conduct.clock) as child:
-                size = len(tie.matrix.costs)
-                seconds = self._share(tuning.alike_share) * min(1.0, tuning.alike_columns / size)
+                is_small = len(tie.matrix.costs) <= tuning.small_alike_columns
+                share = max(tuning.alike_share, tuning.small_alike_share if is_small else 0.0)
                 gap = self.tuning.rounds.gap_share
-                child.begin(tie.matrix, seconds, relative_gap=gap)
+                child.begin(tie.matrix, self._share(share), relative_gap=gap)
                 while not child.news.ended and not self.conduct.finished():
                     found = child.news.values if child.listen(tuning.listen_seconds) else None
                     if found is not None and rounds.take(tie.whole(found), TIED):

@@ -184,6 +184,27 @@ def test_a_class_whose_gap_does_not_close_leaves_its_time_to_others(
     assert least <= Stalling.listened <= most
 
 
+@pytest.mark.parametrize(
+    ("columns", "small_share", "share"), [(10**9, 0.2, 0.2), (1, 0.2, 0.1), (10**9, 0.0, 0.1)]
+)
+def test_a_small_program_of_blocks_alike_has_more_of_the_time(
+    columns: int, small_share: float, share: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = list[float]()
+
+    class Ending(Stalling):
+        def begin(self, matrix: Matrix, seconds: float, **_: Any) -> None:
+            given.append(seconds / search.conduct.seconds_left())
+            self.news.ended = True
+
+    tuning = DEFAULT.having("large.alike_share", 0.1).having("large.small_alike_share", small_share)
+    search, guide = searching(tuning.having("large.small_alike_columns", columns))
+    monkeypatch.setattr(large, "HighsProcess", Ending)
+    monkeypatch.setattr(large, "repeats", lambda instance: True)
+    search._decide_alike(guide)
+    assert given == [pytest.approx(share)]
+
+
 def test_copies_in_whole_numbers_raise_the_bound_where_fractions_of_them_were_cheap() -> None:
     step, bounds = dear_storage(1, layers=6), list[float]()
     budget = budget_between(minimum_ram_bytes(step).bytes, keep_everything_bytes(step), 0.05)
