@@ -53,7 +53,7 @@ class Played:
     Attributes:
         acts: in order, frees left out.
         bytes: of RAM, that are taken beside each.
-        stays: contents that something after each act needs.
+        ends: contents that each act has in RAM and that nothing after it needs.
     """
 
     def __init__(self, instance: Instance, bound: Bound) -> None:
@@ -64,15 +64,8 @@ class Played:
         away = set[str]() if values is None else {t for t, c in at_home if value(c, values) < _CHOSEN}
         self._at_home = {c.number for c in self.contents if c.home is not None and c.tensor not in away}
         self.acts = [] if values is None else list(self._in_order(*_windows(instance, bound, values)))
-        self.bytes, self.stays = list[int](), list[frozenset[int]]()
-        live = {c.number for c in self.contents if c.ends_in_ram or self._comes_home(c.number)}
-        for act in reversed(self.acts):
-            self.stays.append(frozenset(live))
-            beside, live = self._beside(act, live)
-            self.bytes.append(beside)
-        self.bytes.reverse()
-        self.stays.reverse()
-        self._needed_at_start = frozenset(live)
+        self.bytes, self.ends = list[int](), list[frozenset[int]]()
+        self._needed_at_start = self._counted_back()
 
     def lacking_moments(self, most: int) -> frozenset[int]:
         """Moments that are not on the grids: of ``most`` stretches in which RAM lacks most, the worst one.
@@ -133,15 +126,32 @@ class Played:
             if stage < len(self.tasks):
                 yield Act(stage, stage)
 
-    def _beside(self, act: Act, live: set[int]) -> tuple[int, set[int]]:
-        """Bytes in RAM beside an act, and what is needed before it, where ``live`` is needed after it."""
+    def _counted_back(self) -> frozenset[int]:
+        """Count bytes, and what ends, from the last act to the first; what is needed before all."""
+        live = {c.number for c in self.contents if c.ends_in_ram or self._comes_home(c.number)}
+        live_bytes = self._bytes(live)
+        for act in reversed(self.acts):
+            reads, made, updated, workspace_bytes = self._parts(act)
+            there = reads | made
+            in_place_bytes = self._bytes(live & updated)  # in the bytes of what it was
+            more_bytes = self._bytes(there - live) + workspace_bytes
+            self.bytes.append(live_bytes - in_place_bytes + more_bytes)
+            self.ends.append((there | updated) - live)
+            gone, come = live & ((made | updated) - reads), reads - live
+            live_bytes += self._bytes(come) - self._bytes(gone)
+            live -= gone
+            live |= come
+        self.bytes.reverse()
+        self.ends.reverse()
+        return frozenset(live)
+
+    def _parts(self, act: Act) -> tuple[frozenset[int], frozenset[int], frozenset[int], int]:
+        """What an act reads, makes or pages in, and updates, and the bytes that it works in."""
         if act.task is None:
-            return self._bytes({*live, act.content}), live - {act.content}
+            return frozenset(), frozenset((act.content,)), frozenset(), 0
         task = self.tasks[act.task]
-        reads = task.reads if act.is_first else task.rerun_reads
-        updated = task.updated if act.is_first else ()  # in the bytes of what it was
-        there = {*live, *reads, *task.outputs}.difference(updated)
-        return self._bytes(there) + task.workspace_bytes, {*live.difference(task.outputs, updated), *reads}
+        reads, updated = (task.reads, task.updated) if act.is_first else (task.rerun_reads, ())
+        return frozenset(reads), frozenset(task.outputs), frozenset(updated), task.workspace_bytes
 
     def _bytes(self, contents: Iterable[int]) -> int:
         return sum(self.contents[content].bytes for content in contents)
@@ -158,8 +168,8 @@ class Played:
             if c.starts_in_ram or (c.home == c.number and c.number in self._at_home)
         }
         yield from self._copied(c.number for c in contents if c.birth == -1)
-        yield from self._freed(in_ram, self._needed_at_start)
-        for act, stays in zip(self.acts, self.stays, strict=True):
+        yield from self._freed(in_ram, in_ram - self._needed_at_start)
+        for act, ends in zip(self.acts, self.ends, strict=True):
             task = None if act.task is None else self.tasks[act.task]
             wanted = (act.content,) if task is None else task.reads if act.is_first else task.rerun_reads
             for content in sorted({*wanted} - in_ram):  # of the negligible, too, that no column speaks of
@@ -172,7 +182,7 @@ class Played:
                 in_ram -= {c for c in task.reads if contents[c].death == task.number}
                 in_ram.update(task.updated)
                 yield from self._copied((*task.outputs, *task.updated))
-            yield from self._freed(in_ram, stays)
+            yield from self._freed(in_ram, in_ram & ends)
 
     def _copied(self, born: Iterable[int]) -> Iterator[Step]:
         """Page-outs of those that are paged in later, or at home in storage in the end."""
@@ -184,9 +194,9 @@ class Played:
             if not is_there and (number in paged or content.ends_stored or (away and content.comes_home)):
                 yield PageOut(content.tensor)
 
-    def _freed(self, in_ram: set[int], stays: frozenset[int]) -> Iterator[Step]:
-        """Frees of what is there and not needed, which ``in_ram`` loses."""
-        for number in sorted(in_ram - stays):
+    def _freed(self, in_ram: set[int], ended: set[int]) -> Iterator[Step]:
+        """Frees of what has ended, which ``in_ram`` loses."""
+        for number in sorted(ended):
             yield Free(self.contents[number].tensor)
             in_ram.remove(number)
 
