@@ -145,8 +145,8 @@ class _Search:
         if ops > self.tuning.large_ops:
             if self.varied.transfers_decide():
                 tuning = self.options.tuning.copies_search
-                shares = {"vain_share": tuning.vain_share, "most_share": tuning.large_share}
-                self.varied.turn(tuning.round_share, **shares)
+                vain, most = tuning.vain_share, tuning.large_share
+                self.varied.turn(tuning.round_share, vain_share=vain, most_share=most)
             return not self._search_as_large(1.0, goes_on=True)
         is_sizeable = ops > self.tuning.sizeable_ops
         left, first_share = self.standing.seconds_left(), self.tuning.sizeable_first_share
