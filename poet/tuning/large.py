@@ -43,8 +43,8 @@ class LargeTuning(Checked):
             take less, whole ones would hardly raise it.
         whole_factor: times the seconds of a large step's linear program, that it must have in whole numbers:
             the engine begins with that program, from nothing, and tells no bound before; with four times it
-            found nothing on a dense net, with seven it raised a recurrent one's bound. Off: it is begun in any
-            case.
+            found nothing on a dense net, with seven it raised a recurrent one's bound. Off: it is begun in
+            any case.
         class_share: of the time left, for a class's program as a whole: half, as larger classes follow.
         patience_share: of the time left, without a better bound or plan, or any, after which a bound in whole
             numbers is given up, which leaves its time to plans. Off: it has all of its share.
