@@ -96,9 +96,6 @@ class CopiesSearchTuning(Checked):
             from which on it is tried there as well: below it, it is mostly reruns. Off: never.
         large_share: of the time left, to which it may go on there while it finds better plans: nothing else
             there finds out so soon which tensors are written. Off: no longer than `round_share`.
-        vain_share: of the time left, after which it ends there without a better plan: where page-outs cost by
-            their bytes, it mostly has none, and where each costs a sector, it has the first within a second.
-            Off: it has its share in any case.
         most_seconds: of either, where there is much time or no limit.
         open_share: of the overhead, from which on a gap is worth it: a small one is closed by the event
             model sooner.
@@ -120,7 +117,6 @@ class CopiesSearchTuning(Checked):
     restart_share: float = tuned(0.05, off=0.0)
     large_steps: float = tuned(0.5, off=1e9)
     large_share: float = tuned(0.4, off=0.0)
-    vain_share: float = tuned(0.05, off=1.0)
     most_seconds: float = 20.0
     open_share: float = 0.05
     try_schedules: int = 6

@@ -145,8 +145,7 @@ class _Search:
         if ops > self.tuning.large_ops:
             if self.varied.transfers_decide():
                 tuning = self.options.tuning.copies_search
-                vain, most = tuning.vain_share, tuning.large_share
-                self.varied.turn(tuning.round_share, vain_share=vain, most_share=most)
+                self.varied.turn(tuning.round_share, most_share=tuning.large_share)
             return not self._search_as_large(1.0, goes_on=True)
         is_sizeable = ops > self.tuning.sizeable_ops
         left, first_share = self.standing.seconds_left(), self.tuning.sizeable_first_share

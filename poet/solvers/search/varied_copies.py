@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 from poet.solvers.heuristics.copies_search import better_copies
 from poet.solvers.search.finders import SETS
 from poet.solvers.search.standing import Standing
@@ -31,11 +29,10 @@ class VariedCopies:
         trace, once_joules = self.standing.best.trace, self.standing.baseline_joules
         return trace is not None and trace.joules - once_joules >= self.tuning.large_steps * once_joules
 
-    def turn(self, share: float, *, vain_share: float = math.inf, most_share: float = 0.0) -> None:
+    def turn(self, share: float, *, most_share: float = 0.0) -> None:
         """Plans near the best one, for a share of the time left, where what is open is worth it.
 
-        After ``vain_share``, if that is less, it ends where it found no better plan. Up to ``most_share``, if
-        that is more, it goes on as long again as its last better plan took to find.
+        Up to ``most_share``, if that is more, it goes on as long again as its last better plan took to find.
         """
         standing, clock = self.standing, self.standing.clock
         schedule, trace = standing.best.schedule, standing.best.trace
@@ -46,9 +43,8 @@ class VariedCopies:
             return
         with standing.recorder.phase("local search over copies"):
             begun, left_seconds = clock.now(), standing.seconds_left()
-            least = begun + min(share * left_seconds, self.tuning.most_seconds)
-            end = min(least, begun + vain_share * left_seconds)
-            latest = max(least, begun + min(most_share * left_seconds, self.tuning.most_seconds))
+            end = begun + min(share * left_seconds, self.tuning.most_seconds)
+            latest = max(end, begun + min(most_share * left_seconds, self.tuning.most_seconds))
             for better in better_copies(
                 standing.problem,
                 standing.limits,
@@ -61,6 +57,6 @@ class VariedCopies:
             ):
                 standing.consider(better, SETS)
                 now = clock.now()
-                end = max(least, min(now + (now - begun), latest))
+                end = max(end, min(now + (now - begun), latest))
                 standing.report()
         self._begun, self._leads = True, standing.best.schedule is not schedule

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Iterator
 from itertools import pairwise
 
@@ -16,7 +15,7 @@ from poet.problem import Limits, Problem
 from poet.ram_survey import budget_between, keep_everything_bytes
 from poet.schedule import PageOut, Schedule
 from poet.simulator import simulate
-from poet.solution import Solution, SolveOptions, Status
+from poet.solution import Solution, SolveOptions
 from poet.solvers import minimum_ram_bytes, solve
 from poet.solvers.heuristics.copies_search import better_copies
 from poet.solvers.literature.page_everything import page_everything
@@ -158,22 +157,6 @@ def test_a_turn_goes_on_as_long_again_as_its_last_better_plan_took() -> None:
     assert alone < little < 0.05 * 2.0 + 0.03
     assert little < longer < most
     assert joules[2] < joules[0]
-
-
-@pytest.mark.parametrize(("vain_share", "lasts"), [(0.1, 0.1), (1.0, 0.9), (math.inf, 0.9)])
-def test_a_turn_that_finds_nothing_ends_sooner(vain_share: float, lasts: float) -> None:
-    problem = dear_storage(1)
-    limits, clock = tight(problem), WorkClock()
-    tuning = DEFAULT.having("copies_search.patience_tries", 100_000)
-    standing = Standing(problem, limits, SolveOptions(1.0, clock=clock, tuning=tuning), "highs", None)
-    best = solve(problem, limits, SolveOptions(20.0, clock=WorkClock()))
-    assert best.status is Status.OPTIMAL
-    assert best.schedule is not None
-    standing.consider(best.schedule, GREEDY)
-    begun = clock.now()
-    VariedCopies(standing).turn(0.9, vain_share=vain_share)
-    assert standing.best.schedule is best.schedule
-    assert clock.now() - begun == pytest.approx(lasts, rel=0.2)
 
 
 def searched(problem: Problem, tuning: Tuning) -> Solution:
