@@ -37,6 +37,9 @@ class LargeTuning(Checked):
             in whole numbers to have them: its program grows with them. Convolutional and dense nets gain 5 to
             50 %, and whole numbers as much again; a recurrent net 2 or 3 %, where they lose more than that.
             Off: it has them where they raise it at all.
+        lacking_share: of the RAM budget, that a solution in whole numbers may lack for all that it reruns to
+            be offered to the event model: one that lacks a thousandth is mended by it, and one that lacks
+            much makes it larger and no better. Off: it is offered where it lacks none.
         copies_share: of the time left, for a relaxation in which copies alone are whole: where it decides, it
             takes seconds. Off: there is none.
         fractions_share: of a linear program's bound, that fractions of copies must take for that: where they
@@ -80,6 +83,7 @@ class LargeTuning(Checked):
     bound_share: float = 0.25
     whole_share: float = tuned(0.3, off=0.0)
     moments_share: float = tuned(0.04, off=0.0)
+    lacking_share: float = tuned(0.1, off=0.0)
     copies_share: float = tuned(0.1, off=0.0)
     fractions_share: float = 0.01
     whole_factor: float = tuned(5.0, off=0.0)

@@ -11,8 +11,9 @@
    (`poet.solvers.search.whole_relaxation`): a still stronger bound, and a solution that shows better what
    to rerun.
 5. The event model gets slots for the reruns in the relaxation's solution, for those of a step that takes
-   it at its word (`poet.solvers.bounds.played`), and for those of the best plan (and of the best LP-guided
-   plan, where 2. found the best one). These make a *class* of plans: those that rerun nothing else.
+   it at its word (`poet.solvers.bounds.played`) where that lacks little RAM, and for those of the best
+   plan (and of the best LP-guided plan, where 2. found the best one). These make a *class* of plans: those
+   that rerun nothing else.
 6. A few rounds of large-neighbourhood search improve the plan quickly.
 7. The model is solved as a whole, in a process of its own: its bound holds for the class.
 8. More rounds, until they bring nothing; then a larger class, while there is time.
@@ -87,7 +88,7 @@ class _LargeSearch:
         self.bounded, self.planned, self.best, self.conduct = bounded, planned, best, conduct
         self.tuning = planned.tuning
         self.heard: Bound | None = None
-        self.followed: Bound | None = None  # the last solution in whole numbers
+        self.followed: Bound | None = None  # a solution in whole numbers that lacks little RAM
         self.whole = WholeRelaxation(bounded, best, conduct, self._walk_along, self._tell)
         # of the LP-guided plans
         self.walked = Incumbent(best.problem, best.limits, conduct.metered, clock=conduct.clock)
@@ -160,7 +161,10 @@ class _LargeSearch:
             return begin
         with conduct.phase("windows relaxation: whole numbers, walks along it"):
             found = self.whole.tightened(begin, self._share(tuning.whole_share), self._beside(rounds))
-        self.followed = None if found is begin else found
+        if found is not begin:
+            budget = self.bounded.limits.ram_budget_bytes or 0
+            most_bytes = (1.0 + tuning.lacking_share) * budget
+            self.followed = found if max(Played(self.bounded, found).bytes) <= most_bytes else None
         return found
 
     def _refine(self, begin: Bound) -> Bound:

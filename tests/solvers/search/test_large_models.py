@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Self
 
 import numpy as np
@@ -238,6 +239,19 @@ def test_whole_numbers_have_more_moments_where_these_raise_the_bound(
     assert guide.moments < search.heard.moments
     assert (guide.moments < begun[0].moments) is (share == 0.0)
     assert (begun[0] is guide) is (share > 0.0)
+
+
+@pytest.mark.parametrize(("share", "is_offered"), [(0.0, False), (1e9, True)])
+def test_a_solution_that_lacks_much_ram_is_not_offered(
+    share: float, is_offered: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tuning = DEFAULT.having("large.lacking_share", share).without("large.copies_share")
+    search, guide = searching(tuning, seconds=20.0)
+    found = replace(guide, overhead_joules=guide.overhead_joules)
+    monkeypatch.setattr(search.whole, "tightened", lambda *_: found)
+    assert search._bound_in_whole_numbers(guide, None) is found
+    assert (search.followed is found) is is_offered
+    assert max(Played(search.bounded, found).bytes) > (LIMITS.ram_budget_bytes or 0)
 
 
 def test_a_class_may_rerun_what_a_solution_in_whole_numbers_does() -> None:
