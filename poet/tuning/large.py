@@ -83,7 +83,7 @@ class LargeTuning(Checked):
     bound_share: float = 0.25
     whole_share: float = tuned(0.3, off=0.0)
     moments_share: float = tuned(0.04, off=0.0)
-    lacking_share: float = tuned(0.1, off=0.0)
+    lacking_share: float = tuned(0.02, off=0.0)
     copies_share: float = tuned(0.1, off=0.0)
     fractions_share: float = 0.01
     whole_factor: float = tuned(5.0, off=0.0)
