@@ -28,7 +28,7 @@ from poet.solvers.instance.context import Conduct
 from poet.solvers.instance.instance import Instance, instance_of
 from poet.solvers.search.best_bound import BestBound
 from poet.solvers.search.bound_rounds import BoundRounds
-from poet.tuning import DEFAULT, Tuning
+from poet.tuning import DEFAULT
 
 SHORT_SECONDS = 1.2
 """Of work: until the bound is refined, and hardly more."""
@@ -70,26 +70,26 @@ def test_a_bound_that_a_plan_refutes_is_not_believed(
     assert found.bound_joules >= lean[0].compute_joules + bound_overhead(instance_of(*lean)).overhead_joules
 
 
-@pytest.mark.slow
-def test_the_engine_ends_with_the_search(
-    lean: tuple[Problem, Limits], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    children, begun = list[HighsProcess](), list[float]()
+@pytest.fixture
+def begun(monkeypatch: pytest.MonkeyPatch) -> list[HighsProcess]:
+    """The engines of the refinement, one for each program that it begins."""
+    processes = list[HighsProcess]()
 
     class Watched(HighsProcess):
-        def __init__(self, tuning: Tuning, clock: Clock) -> None:
-            super().__init__(tuning, clock)
-            children.append(self)
-
         def begin(self, matrix: Matrix, seconds: float, *, relative_gap: float = 1e-4) -> None:
-            begun.append(seconds)
+            processes.append(self)
             super().begin(matrix, seconds, relative_gap=relative_gap)
 
     monkeypatch.setattr("poet.solvers.search.bound_rounds.HighsProcess", Watched)
+    return processes
+
+
+@pytest.mark.slow
+def test_the_engine_ends_with_the_search(lean: tuple[Problem, Limits], begun: list[HighsProcess]) -> None:
     solve(*lean, counted(SHORT_SECONDS, confirm=False, tuning=PLAIN))
     assert begun
-    assert len(children) == 1
-    assert not children[0].is_running
+    assert len(set(begun)) == 1
+    assert not begun[0].is_running
 
 
 def conduct(
@@ -118,24 +118,18 @@ def conduct(
 
 
 def test_the_engine_ends_between_two_looks_and_begins_anew(
-    deep: tuple[Problem, Limits], monkeypatch: pytest.MonkeyPatch
+    deep: tuple[Problem, Limits], begun: list[HighsProcess]
 ) -> None:
     """Idle it would hold its memory beside other engines."""
-    children, heard = list[HighsProcess](), list[float]()
-
-    class Watched(HighsProcess):
-        def __init__(self, tuning: Tuning, clock: Clock) -> None:
-            super().__init__(tuning, clock)
-            children.append(self)
-
-    monkeypatch.setattr("poet.solvers.search.bound_rounds.HighsProcess", Watched)
+    heard = list[float]()
     one = DEFAULT.having("bound_rounds.time_share", 0.0).having("bound_rounds.leading_time_share", 0.0)
     with BoundRounds(instance_of(*deep, tuning=one), conduct(heard, Ticking(1e-6))) as rounds:
         rounds.prepare()
-        assert children[0].is_running
-        for told in (1, 2, 3):  # of one run that goes on: the linear program, and two in whole numbers
+        for programs in (0, 1, 2):  # in whole numbers, after the linear one; of one run that goes on
             rounds.long(math.inf, -math.inf, 0.0)
-            assert (len(heard), len(children), children[0].is_running) == (told, 1, False)
+            assert (len(heard), len(begun)) == (programs + 1, programs)
+            assert not any(engine.is_running for engine in begun)
+    assert len(set(begun)) == 1
     assert heard[2] > 1.1 * heard[0]
 
 
