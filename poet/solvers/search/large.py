@@ -161,10 +161,8 @@ class _LargeSearch:
             return begin
         with conduct.phase("windows relaxation: whole numbers, walks along it"):
             found = self.whole.tightened(begin, self._share(tuning.whole_share), self._beside(rounds))
-        if found is not begin:
-            budget = self.bounded.limits.ram_budget_bytes or 0
-            most_bytes = (1.0 + tuning.lacking_share) * budget
-            self.followed = found if max(Played(self.bounded, found).bytes) <= most_bytes else None
+        if found is not begin and self.whole.is_nearly_a_plan(found):
+            self.followed = found
         return found
 
     def _refine(self, begin: Bound) -> Bound:

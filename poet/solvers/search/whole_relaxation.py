@@ -119,6 +119,21 @@ class WholeRelaxation:
                     self._follow(guide)
             return guide, child.news.exhausted
 
+    def is_nearly_a_plan(self, solution: Bound) -> bool:
+        """Whether so little RAM lacks, played through, that what ``solution`` reruns can be a plan's reruns.
+
+        Where transfers take most of its joules, plans, which have more of them, rerun other things.
+        """
+        tuning, values = self.tuning.large, solution.answer.values
+        budget = self.instance.limits.ram_budget_bytes
+        if values is None or budget is None:
+            return False
+        played, relaxation = Played(self.instance, solution), solution.relaxation
+        all_joules = relaxation.fixed_joules + relaxation.program.matrix().joules(values)
+        mostly_reruns = played.rerun_joules > all_joules / 2
+        share = tuning.lacking_for_reruns_share if mostly_reruns else tuning.lacking_share
+        return max(played.bytes) <= (1.0 + share) * budget
+
     def _take(self, played: Played) -> None:
         """Put a solution that RAM is enough for, and that is a better plan, where plans are kept."""
         best, conduct = self.best, self.conduct

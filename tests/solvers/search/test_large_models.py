@@ -245,7 +245,8 @@ def test_whole_numbers_have_more_moments_where_these_raise_the_bound(
 def test_a_solution_that_lacks_much_ram_is_not_offered(
     share: float, is_offered: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tuning = DEFAULT.having("large.lacking_share", share).without("large.copies_share")
+    tuning = DEFAULT.having("large.lacking_share", share).having("large.lacking_for_reruns_share", share)
+    tuning = tuning.without("large.copies_share")
     search, guide = searching(tuning, seconds=20.0)
     found = replace(guide, overhead_joules=guide.overhead_joules)
     monkeypatch.setattr(search.whole, "tightened", lambda *_: found)

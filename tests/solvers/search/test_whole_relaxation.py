@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import NamedTuple
 
 import pytest
@@ -23,12 +24,15 @@ from poet.solvers.instance.instance import instance_of
 from poet.solvers.search.finders import WHOLE
 from poet.solvers.search.slots_of_plans import reruns_of
 from poet.solvers.search.whole_relaxation import WholeRelaxation
-from poet.tuning import DEFAULT
+from poet.tuning import DEFAULT, Tuning
+
+ONCE = DEFAULT.without("discretisation.counterexamples")
 
 
 class Heard(NamedTuple):
     """Of one run: the last solution, all bounds, the best plan, solutions to follow, joules of plans told."""
 
+    whole: WholeRelaxation
     solution: Bound
     bounds: list[float]
     best: Incumbent
@@ -36,7 +40,7 @@ class Heard(NamedTuple):
     told: list[float]
 
 
-def tightened(problem: Problem, limits: Limits, seconds: float = 60.0, *, counterexamples: int = 3) -> Heard:
+def tightened(problem: Problem, limits: Limits, seconds: float = 60.0, *, tuning: Tuning = DEFAULT) -> Heard:
     bounds, followed, told = list[float](), list[Bound](), list[float]()
 
     def hear(joules: float, proven: bool) -> bool:
@@ -58,12 +62,11 @@ def tightened(problem: Problem, limits: Limits, seconds: float = 60.0, *, counte
         seed=0,
         clock=Given(),
     )
-    tuning = DEFAULT if counterexamples else DEFAULT.without("discretisation.counterexamples")
     instance, best = instance_of(problem, limits, tuning=tuning), Incumbent(problem, limits)
     best.consider(greedy(problem, limits))
     whole = WholeRelaxation(instance, best, conduct, followed.append, tell)
     solution = whole.tightened(bound_overhead(instance), seconds, lambda child: child.listen(0.05))
-    return Heard(solution, bounds, best, followed, told)
+    return Heard(whole, solution, bounds, best, followed, told)
 
 
 def chain(layers: int) -> tuple[Problem, Limits]:
@@ -89,7 +92,7 @@ def test_bounds_hold_and_plans_are_judged(seed: int) -> None:
 @pytest.mark.parametrize("layers", with_slow([7, 13], {13}))
 def test_what_lacks_ram_is_counted_until_a_solution_is_a_plan(layers: int) -> None:
     problem, limits = chain(layers)
-    without, heard = tightened(problem, limits, counterexamples=0), tightened(problem, limits)
+    without, heard = tightened(problem, limits, tuning=ONCE), tightened(problem, limits)
     assert not without.solution.moments
     assert heard.solution.moments
     assert max(heard.bounds) > 1.01 * max(without.bounds)
@@ -104,6 +107,32 @@ def test_what_lacks_ram_is_counted_until_a_solution_is_a_plan(layers: int) -> No
     assert played.schedule() == heard.best.schedule
     assert played.reruns() == reruns_of(instance_of(problem, limits), heard.best.schedule)
     assert played.reruns()
+
+
+@pytest.mark.parametrize(
+    ("paging", "mine", "other"),
+    [
+        (False, "lacking_for_reruns_share", "lacking_share"),
+        (True, "lacking_share", "lacking_for_reruns_share"),
+    ],
+)
+def test_how_much_ram_may_lack_is_another_thing_where_reruns_take_the_joules(
+    paging: bool, mine: str, other: str
+) -> None:
+    problem, limits = chain(7)
+    limits = replace(limits, paging=paging)
+    solution = tightened(problem, limits, tuning=ONCE).solution
+    played = Played(instance_of(problem, limits), solution)
+    assert solution.answer.values is not None
+    joules = solution.relaxation.program.matrix().joules(solution.answer.values)
+    assert solution.relaxation.fixed_joules == 0.0
+    assert (played.rerun_joules == pytest.approx(joules)) is not paging
+    lacking_share = max(played.bytes) / (limits.ram_budget_bytes or 0) - 1.0
+    for share in (0.9 * lacking_share, 1.1 * lacking_share):
+        for others in (0.0, 1e9):
+            tuning = ONCE.having(f"large.{mine}", share).having(f"large.{other}", others)
+            heard = tightened(problem, limits, tuning=tuning)
+            assert heard.whole.is_nearly_a_plan(heard.solution) is (share > lacking_share)
 
 
 def test_without_time_there_is_no_solution() -> None:
