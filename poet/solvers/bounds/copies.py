@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 
 from poet.clock import Clock
@@ -65,7 +65,7 @@ def copies_bounds(
     clock: Clock,
     finished: Callable[[], bool] = _never,
     seconds_left: Callable[[], float] = lambda: math.inf,
-) -> Iterator[CopiesBound]:
+) -> Generator[CopiesBound]:
     """Bounds that follow smaller and smaller contents, until there are too many sets; one after each round.
 
     Args:

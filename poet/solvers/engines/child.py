@@ -8,6 +8,7 @@ import queue
 import subprocess
 import tempfile
 import threading
+import weakref
 from typing import IO, Any
 
 from poet import children
@@ -34,14 +35,12 @@ class Child(Closing):
             start_new_session=True,
         )
         threading.Thread(target=_read, args=(_open(self._process.stdout), self._lines), daemon=True).start()
+        # at exit as well, while the thread that reads can still give its pipe back: later, that ends Python
+        self._end = weakref.finalize(self, _end, self._process, self._errors)
 
     def close(self) -> None:
         """End the child, whatever it is at."""
-        self._process.kill()
-        self._process.wait()
-        for pipe in (self._process.stdin, self._process.stdout, self._errors):
-            with contextlib.suppress(OSError):
-                _open(pipe).close()
+        self._end()
 
     @property
     def is_running(self) -> bool:
@@ -75,6 +74,14 @@ class Child(Closing):
         self._errors.seek(0)
         lines = self._errors.read().decode(errors="replace").strip().splitlines()
         return lines[-1] if lines else f"it ended with code {self._process.returncode}"
+
+
+def _end(process: subprocess.Popen[bytes], errors: IO[bytes]) -> None:
+    process.kill()
+    process.wait()
+    for pipe in (process.stdin, process.stdout, errors):
+        with contextlib.suppress(OSError):
+            _open(pipe).close()
 
 
 def _write(stdin: IO[bytes], request: bytes) -> None:

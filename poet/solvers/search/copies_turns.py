@@ -8,8 +8,9 @@ as the bound, at the pace of late, would close some of the gap within what a lon
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Generator
 
+from poet.closing import Closing
 from poet.solvers.bounds.copies import CopiesBound, copies_bounds
 from poet.solvers.bounds.pace import Pace
 from poet.solvers.bounds.ram_paths import CheapestStep
@@ -19,8 +20,10 @@ from poet.solvers.search.model_runs import ModelRuns
 from poet.solvers.search.slots_of_plans import followed_by
 
 
-class CopiesTurns:
+class CopiesTurns(Closing):
     """One search over copies, in turns; bounds and plans go to ``runs`` and where they stand.
+
+    Leaving the context ends the solver process of the search, if there is one.
 
     Args:
         runs: solves the exact event model with the reruns of what was found.
@@ -30,10 +33,16 @@ class CopiesTurns:
     def __init__(self, runs: ModelRuns, few_copies: FewCopies) -> None:
         self.runs, self.standing, self.few_copies = runs, runs.standing, few_copies
         self.tuning = self.standing.options.tuning.copies
-        self._going: Iterator[CopiesBound] | None = None
+        self._going: Generator[CopiesBound] | None = None
         self._below_joules = math.inf  # of the overhead, that the search is below
         self._pace = Pace()
         self._leads = self._promised = False
+
+    def close(self) -> None:
+        """End the search; another turn begins anew."""
+        if self._going is not None:
+            self._going.close()
+        self._going = None
 
     @property
     def has_begun(self) -> bool:
@@ -93,7 +102,7 @@ class CopiesTurns:
         if trace is not self.standing.best.trace and self._overhead_joules() < (
             (1.0 - self.tuning.anew_share) * self._below_joules
         ):
-            self._going = None  # what it counts residents by, and rules out, is too coarse
+            self.close()  # what it counts residents by, and rules out, is too coarse
 
     def _promises(self, seconds: float) -> bool:
         """Whether its bound, at its pace, would close a part of the gap within so many seconds."""
@@ -104,7 +113,7 @@ class CopiesTurns:
         reached_joules = standing.baseline_joules + self._pace.after(max(seconds, 0.0))
         return reached_joules >= bound_joules + self.tuning.promise_share * (trace.joules - bound_joules)
 
-    def _bounds(self) -> Iterator[CopiesBound]:
+    def _bounds(self) -> Generator[CopiesBound]:
         """Those that follow, below the plan that was the best when they began."""
         standing = self.standing
         if self._going is None:

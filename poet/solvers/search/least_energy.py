@@ -57,11 +57,12 @@ def solve(
         InputError: the engine named in ``options`` is not available.
     """
     search = _Search(problem, limits or Limits(), options or SolveOptions(), metered)
-    try:
-        return search.run()
-    except KeyboardInterrupt:
-        search.standing.stopped = True
-        return search.answer(STOPPED)
+    with search.copies:
+        try:
+            return search.run()
+        except KeyboardInterrupt:
+            search.standing.stopped = True
+            return search.answer(STOPPED)
 
 
 class _Search:

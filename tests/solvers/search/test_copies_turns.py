@@ -13,7 +13,7 @@ from poet.clock import WorkClock
 from poet.problem import Limits
 from poet.ram_survey import budget_between, keep_everything_bytes
 from poet.solution import SolveOptions
-from poet.solvers import minimum_ram_bytes
+from poet.solvers import minimum_ram_bytes, solve
 from poet.solvers.bounds.copies import CopiesBound
 from poet.solvers.bounds.pace import Pace
 from poet.solvers.bounds.ram_paths import CheapestStep, RamPath
@@ -142,6 +142,61 @@ def test_a_much_better_plan_begins_the_search_anew(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(going.few_copies, "pays", lambda: True)
     going.turn(0.1)
     assert begun[1:] == [pytest.approx(0.9 * begun[0])]
+
+
+def test_its_programs_end_with_the_search_and_where_it_begins_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended = list[str]()
+
+    def bounds(*_: object, below_joules: float, **__: object) -> Iterator[CopiesBound]:
+        try:
+            while True:
+                yield CopiesBound(0.1 * below_joules, 1, False, proven=False)
+        finally:
+            ended.append("a search over copies")
+
+    going = turns([], monkeypatch)
+    monkeypatch.setattr(copies_turns, "copies_bounds", bounds)
+    with going:
+        next(going._bounds())
+        going.close()
+        assert len(ended) == 1
+        next(going._bounds())
+        next(going._bounds())
+    assert len(ended) == 2
+    going.close()
+    assert len(ended) == 2
+
+
+@pytest.mark.parametrize("interrupted", [False, True])
+def test_a_whole_search_ends_its_search_over_copies(
+    interrupted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told, clock, begun = list[str](), WorkClock(), list[Iterator[CopiesBound]]()
+
+    def begin(*arguments: object, **named: Any) -> Iterator[CopiesBound]:
+        begun.append(bounds(*arguments, **named))  # a reference, so that nothing but the search ends it
+        return begun[-1]
+
+    def bounds(*_: object, below_joules: float, **__: object) -> Iterator[CopiesBound]:
+        told.append("begun")
+        try:
+            while True:
+                clock.spend(engine_seconds=0.1)
+                yield CopiesBound(0.1 * below_joules, 1, False, proven=False)
+                if interrupted:
+                    monkeypatch.setattr(Standing, "take_bound", interrupt)
+        finally:
+            told.append("ended")
+
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(copies_turns, "copies_bounds", begin)
+    least, most = minimum_ram_bytes(STEP, Limits()).bytes, keep_everything_bytes(STEP)
+    limits = Limits(ram_budget_bytes=budget_between(least, most, 0.3))
+    solution = solve(STEP, limits, SolveOptions(2.0, engine="highs", clock=clock))
+    assert solution.was_interrupted is interrupted
+    assert told == ["begun", "ended"]
 
 
 def spent(turns: CopiesTurns, share: float) -> float:

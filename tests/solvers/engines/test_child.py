@@ -1,0 +1,54 @@
+"""A solver's process ends with whoever started it, and quietly: at once, or when Python exits."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from poet import children
+from poet.solvers.engines.child import Child
+
+MODULE = "poet.solvers.engines.highs_child"
+HELD = f"""\
+from poet.solvers.engines.child import Child
+
+def pids():
+    with Child({MODULE!r}) as child:
+        yield child.pid
+
+class Ring:  # which nothing but Python's end takes apart
+    def __init__(self):
+        self.me, self.going = self, pids()
+
+print(next(Ring().going), flush=True)
+"""
+
+
+def is_there(pid: int) -> bool:
+    return Path(f"/proc/{pid}").exists()
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="looks for processes in /proc")
+def test_one_that_nobody_ended_is_ended_when_python_exits_and_says_nothing() -> None:
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", HELD], env=children.environment(), capture_output=True, text=True
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    end = time.monotonic() + 10.0
+    while is_there(int(done.stdout)) and time.monotonic() < end:
+        time.sleep(0.01)
+    assert not is_there(int(done.stdout))
+
+
+def test_to_end_one_twice_does_nothing() -> None:
+    child = Child(MODULE)
+    os.kill(child.pid, 0)
+    child.close()
+    child.close()
+    with pytest.raises(ProcessLookupError):
+        os.kill(child.pid, 0)
