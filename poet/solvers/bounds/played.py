@@ -95,7 +95,7 @@ class Played:
 
     @property
     def rerun_joules(self) -> float:
-        """Of all reruns."""
+        """What all reruns take together, page-ins left out."""
         again = (act.task for act in self.acts if not act.is_first)
         return sum(self.tasks[task].cost.joules for task in again if task is not None)
 

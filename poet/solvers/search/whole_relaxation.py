@@ -122,7 +122,8 @@ class WholeRelaxation:
     def is_nearly_a_plan(self, solution: Bound) -> bool:
         """Whether so little RAM lacks, played through, that what ``solution`` reruns can be a plan's reruns.
 
-        Where transfers take most of its joules, plans, which have more of them, rerun other things.
+        It is within a share of the RAM budget: `lacking_for_reruns_share` where reruns take most of its joules,
+        and `lacking_share`, which is less, where transfers do: a plan then pages more, and reruns other things.
         """
         tuning, values = self.tuning.large, solution.answer.values
         budget = self.instance.limits.ram_budget_bytes
