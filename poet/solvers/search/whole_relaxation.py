@@ -122,8 +122,8 @@ class WholeRelaxation:
     def is_nearly_a_plan(self, solution: Bound) -> bool:
         """Whether so little RAM lacks, played through, that what ``solution`` reruns can be a plan's reruns.
 
-        It is within a share of the RAM budget: `lacking_for_reruns_share` where reruns take most of its joules,
-        and `lacking_share`, which is less, where transfers do: a plan then pages more, and reruns other things.
+        It is within a share of the RAM budget: `lacking_for_reruns_share` where reruns take most of its
+        joules; `lacking_share`, which is less, where transfers do: a plan pages more, and reruns other things.
         """
         tuning, values = self.tuning.large, solution.answer.values
         budget = self.instance.limits.ram_budget_bytes
