@@ -123,7 +123,7 @@ class WholeRelaxation:
         """Whether so little RAM lacks, played through, that what ``solution`` reruns can be a plan's reruns.
 
         It is within a share of the RAM budget: `lacking_for_reruns_share` where reruns take most of its
-        joules; `lacking_share`, which is less, where transfers do: a plan pages more, and reruns other things.
+        joules; `lacking_share`, which is less, where transfers do: plans page more, and rerun other things.
         """
         tuning, values = self.tuning.large, solution.answer.values
         budget = self.instance.limits.ram_budget_bytes
