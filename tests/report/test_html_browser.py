@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 import torch
+from helpers.html_pages import HOSTILE, INSTANCE, mixed_plan, searched
 from helpers.pace import with_slow
 from selenium import webdriver
 from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
 from selenium.webdriver.remote.webelement import WebElement
-from test_html import HOSTILE, INSTANCE, mixed_plan, searched
 from zoo import NETS
 
 import poet
