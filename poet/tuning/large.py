@@ -21,8 +21,8 @@ class LargeTuning(Checked):
             seen.
         late_seconds: before the end, from which on no round may overrun its time: one in this process can, by
             seconds on the largest steps. Off: each may.
-        quick_rounds: without a better plan, before whole programs are tried: each frees another part, and
-            eight see most of a step. Off: none are made.
+        quick_rounds: without a better plan, easy ones left out, before whole programs are tried: each frees
+            another part, and eight see most of a step. Off: none are made.
         alike_share: of the time left, for blocks that repeat to be decided alike, so that equal layers soon
             have a good plan: a few seconds of a minute. Off: they are not.
         small_alike_share: of the time left, where their program is small: after seven seconds, a recurrent
@@ -52,13 +52,16 @@ class LargeTuning(Checked):
             found nothing on a dense net, with seven it raised a recurrent one's bound. Off: it is begun in
             any case.
         class_share: of the time left, for a class's program as a whole: half, as larger classes follow.
-        patience_share: of the time left, without a better bound or plan, or any, after which a bound in whole
-            numbers is given up, which leaves its time to plans. Off: it has all of its share.
+        patience_share: of the time left, without a smaller gap (``whole_closing_share``), after which a bound
+            in whole numbers is given up, which leaves its time to plans. Off: it has all of its share.
         class_patience_share: of the time left, without a better plan or a smaller gap (``closing_share``),
             after which a class's program is given up: its first better plan may take half of that, and may
             be better than all that parts find. Off: it has all of its share.
         closing_share: of the joules open in a class before, to which they must have come down to count as a
             smaller gap: bounds creep for minutes.
+        whole_closing_share: the same of a relaxation in whole numbers, open between its bound and the cheaper
+            of its best solution and the best plan: while one that ends comes closer by a tenth, others creep
+            by hundredths to the end of their time.
         alike_least_seconds: with less, repeated blocks are not decided alike: building the program takes most
             of it.
         beside_seconds: of one round beside a whole program, after which the program is listened to: its
@@ -95,6 +98,7 @@ class LargeTuning(Checked):
     patience_share: float = tuned(0.1, off=1.0)
     class_patience_share: float = tuned(0.3, off=1.0)
     closing_share: float = 0.9
+    whole_closing_share: float = 0.95
     alike_least_seconds: float = 1.0
     beside_seconds: float = 1.0
     relaxing_tensor_seconds: float = tuned(2e-4, off=0.0)
@@ -119,8 +123,8 @@ class RoundsTuning(Checked):
         late_seconds: before the end, from which on no round may overrun its time, as of the large search.
             Off: each may.
         listen_seconds: between looks at a child, as of the large search.
-        patience_rounds: without a better plan, after which a model is given up: by then rounds have freed
-            many parts of a step more than once. Off: no rounds.
+        patience_rounds: without a better plan, easy ones left out, after which a model is given up: by then
+            rounds have freed many parts of a step more than once. Off: no rounds.
         stretch_counts: of the step that a round frees, of which one is drawn: one stretch mostly, several at
             times, because RAM freed in one can be spent in another. Off: one stretch in every round.
         disputed_every_rounds: of which the last one frees only what plan and relaxation disagree on: often

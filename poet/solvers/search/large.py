@@ -44,6 +44,7 @@ from poet.solvers.instance.incumbent import Incumbent
 from poet.solvers.instance.instance import Instance
 from poet.solvers.search.finders import CLASS, TIED, WALKS
 from poet.solvers.search.neighbourhood import Rounds, offering
+from poet.solvers.search.patience import Patience
 from poet.solvers.search.slots_of_plans import Reruns, merged, reruns_of
 from poet.solvers.search.slots_of_relaxation import Offer, offered_by
 from poet.solvers.search.symmetry import repeats, tied
@@ -338,21 +339,19 @@ class _LargeSearch:
         arrays = rounds.arrays
         reruns = sum(not slot.mandatory for slot in arrays.model.timeline.slots)
         matrix = replace(arrays.matrix, start=rounds.values)
-        patience = self._share(self.tuning.large.class_patience_share)
-        with HighsProcess(self.tuning, self.conduct.clock) as child:
-            child.begin(matrix, self._share(self.tuning.large.class_share))
-            began, open_joules = self.conduct.clock.now(), math.inf
+        tuning, clock = self.tuning.large, self.conduct.clock
+        patience = Patience(clock, self._share(tuning.class_patience_share), tuning.closing_share)
+        with HighsProcess(self.tuning, clock) as child:
+            child.begin(matrix, self._share(tuning.class_share))
             while not child.news.ended and not self.conduct.finished():
                 found = child.news.values if self._wait_for(child, rounds) else None
-                if found is not None and rounds.take(found, CLASS):
+                is_better = found is not None and rounds.take(found, CLASS)
+                if is_better:
                     self._tell()
-                    began = self.conduct.clock.now()
                 if math.isfinite(child.news.bound_joules) and self.planned.serial == self.bounded.serial:
                     self.conduct.classed(child.news.bound_joules, reruns)
-                left = matrix.joules(rounds.values) - child.news.bound_joules
-                if left < self.tuning.large.closing_share * open_joules:
-                    began, open_joules = self.conduct.clock.now(), left
-                elif math.isfinite(left) and self.conduct.clock.now() - began > patience:
+                left_joules = matrix.joules(rounds.values) - child.news.bound_joules
+                if patience.is_over(left_joules, better=is_better) and math.isfinite(left_joules):
                     break
             return child.news.exhausted
 

@@ -14,11 +14,11 @@ from dataclasses import replace
 from poet.solvers.bounds.played import Played
 from poet.solvers.bounds.windows_bound import Bound, bound_overhead
 from poet.solvers.engines.highs_process import HighsProcess
-from poet.solvers.engines.matrix import Matrix, Numbers
 from poet.solvers.instance.context import Conduct
 from poet.solvers.instance.incumbent import Incumbent
 from poet.solvers.instance.instance import Instance
 from poet.solvers.search.finders import WHOLE
+from poet.solvers.search.patience import Patience
 
 _log = logging.getLogger(__name__)
 
@@ -103,20 +103,23 @@ class WholeRelaxation:
             if values is None or matrix.fractional_joules(values) <= least_joules:
                 return guide, False
         patience_seconds = min(tuning.patience_share * conduct.seconds_left(), tuning.longest_program_seconds)
-        heard = (conduct.clock.now(), -math.inf)
+        patience = Patience(conduct.clock, patience_seconds, tuning.whole_closing_share)
+        cheapest_joules = math.inf
         with HighsProcess(self.tuning, conduct.clock) as child:
             child.begin(matrix, seconds)
             while not child.news.ended and not conduct.finished():
                 better, news = wait(child), child.news
-                if better or news.bound_joules > heard[1]:
-                    heard = (conduct.clock.now(), news.bound_joules)
-                elif conduct.clock.now() - heard[0] > patience_seconds:
-                    break
                 if news.bound_joules > 0.0:
                     conduct.bounded(fixed + news.bound_joules, False)
-                if better and self._is_cheap(guide, matrix, news.values):
-                    guide = replace(guide, answer=replace(guide.answer, values=news.values))
-                    self._follow(guide)
+                if better and news.values is not None:
+                    joules = fixed + matrix.joules(news.values)
+                    if joules < self._plan_joules():
+                        guide = replace(guide, answer=replace(guide.answer, values=news.values))
+                        cheapest_joules = joules
+                        self._follow(guide)
+                left_joules = min(cheapest_joules, self._plan_joules()) - fixed - news.bound_joules
+                if patience.is_over(left_joules, better=better and math.isinf(news.bound_joules)):
+                    break
             return guide, child.news.exhausted
 
     def is_nearly_a_plan(self, solution: Bound) -> bool:
@@ -143,12 +146,9 @@ class WholeRelaxation:
         if judged.schedule is not None and best.consider(judged.schedule, WHOLE):
             self._tell()
 
-    def _is_cheap(self, guide: Bound, matrix: Matrix, values: Numbers | None) -> bool:
-        """Whether a solution of the relaxation takes fewer joules than the best plan: else it, an engine's
-        first try, tells nothing of better plans, and remakes so much that no model of it can be built.
+    def _plan_joules(self) -> float:
+        """Of the best plan above running every op once: solutions that take more, an engine's first tries,
+        tell nothing of better plans, and remake so much that no model of them can be built.
         """
         trace = self.best.trace
-        if values is None or trace is None:
-            return values is not None
-        joules = guide.relaxation.fixed_joules + matrix.joules(values)
-        return joules < trace.joules - self.instance.problem.compute_joules
+        return math.inf if trace is None else trace.joules - self.instance.problem.compute_joules

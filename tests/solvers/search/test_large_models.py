@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Self
 
-import numpy as np
 import pytest
 from helpers.pace import with_slow
 from helpers.random_problems import dear_storage, training_like
@@ -124,15 +123,6 @@ def test_what_the_last_model_took_tells_how_large_the_next_may_be() -> None:
     assert slots(search._rounds(guide, LONG)) <= enough < most
     search.building_seconds = 51.0  # twice that is more than is left
     assert search._rounds(guide, LONG) is None
-
-
-def test_a_solution_of_the_relaxation_that_is_dearer_than_the_plan_is_no_guide() -> None:
-    search, guide = searching()
-    matrix = guide.relaxation.program.matrix()
-    assert guide.answer.values is not None
-    assert search.whole._is_cheap(guide, matrix, guide.answer.values)
-    assert not search.whole._is_cheap(guide, matrix, np.ones(len(matrix.costs)))
-    assert not search.whole._is_cheap(guide, matrix, None)
 
 
 class Stalling:

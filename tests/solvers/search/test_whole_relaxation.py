@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from typing import NamedTuple
 
+import numpy as np
 import pytest
-from helpers.clocks import Given
+from helpers.clocks import Given, Ticking
 from helpers.oracle import least_joules
 from helpers.pace import with_slow
 from helpers.random_problems import mixed_problem, random_limits, training_like
 
+from poet.closing import Closing
 from poet.problem import Limits, Problem
 from poet.simulator import simulate
 from poet.solvers import minimum_ram_bytes
 from poet.solvers.bounds.played import Played
 from poet.solvers.bounds.windows_bound import Bound, bound_overhead
+from poet.solvers.engines.highs_process import News
+from poet.solvers.engines.matrix import Matrix, Numbers
 from poet.solvers.heuristics.greedy import greedy
 from poet.solvers.instance.context import Conduct
 from poet.solvers.instance.incumbent import Incumbent
@@ -141,3 +146,103 @@ def test_without_time_there_is_no_solution() -> None:
     assert not heard.bounds
     assert heard.solution.overhead_joules == bound_overhead(instance_of(problem, limits)).overhead_joules
     assert math.isfinite(heard.solution.overhead_joules)
+
+
+class Scripted(Closing):
+    """In an engine's place: tells of bounds and solutions, a second after the other."""
+
+    def __init__(self, clock: Ticking, told: list[tuple[float, Numbers | None]]) -> None:
+        self.clock, self.told, self.news = clock, told, News()
+
+    def close(self) -> None:
+        """There is no process."""
+
+    def begin(self, matrix: Matrix, seconds: float) -> None:
+        """It tells what it was made with, whatever the program."""
+
+    def tell(self) -> bool:
+        self.clock.seconds += 1.0
+        self.news.bound_joules, values = self.told.pop(0)
+        self.news.values, self.news.ended = values, not self.told
+        return values is not None
+
+
+def heard_of(
+    monkeypatch: pytest.MonkeyPatch, tell: Callable[[Bound, float], list[tuple[float, Numbers | None]]]
+) -> tuple[Bound, Bound, list[float], list[Bound]]:
+    """Of a program with 50 s left of which an engine tells what is made of the linear program's solution and
+    the best plan's joules: that solution, the one after it, all bounds, what was followed.
+    """
+    problem, limits = chain(7)
+    instance, best, clock = instance_of(problem, limits), Incumbent(problem, limits), Ticking()
+    best.consider(greedy(problem, limits))
+    begin, bounds, followed = bound_overhead(instance), list[float](), list[Bound]()
+    assert best.trace is not None
+    told = tell(begin, best.trace.joules - problem.compute_joules)
+    monkeypatch.setattr(
+        "poet.solvers.search.whole_relaxation.HighsProcess", lambda tuning, clock: Scripted(clock, told)
+    )
+
+    def hear(joules: float, proven: bool) -> bool:
+        bounds.append(joules)
+        return True
+
+    conduct = Conduct(
+        seconds_left=lambda: 50.0,
+        finished=lambda: False,
+        found=lambda schedule, found_by: None,
+        bounded=hear,
+        classed=lambda joules, reruns: None,
+        threads=1,
+        seed=0,
+        clock=clock,
+    )
+    whole = WholeRelaxation(instance, best, conduct, followed.append, lambda: None)
+    found, solved = whole.bounded(begin, 40.0, lambda child: child.tell())  # type: ignore[attr-defined]
+    assert not solved
+    return begin, found, bounds, followed
+
+
+@pytest.mark.parametrize(("closed_share", "heard"), [(0.5, 12), (0.005, 8), (0.0, 8)])
+def test_a_bound_that_creeps_is_given_up(
+    closed_share: float, heard: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two seconds close a tenth each of the gap to the plan; its patience is a tenth of the time left."""
+
+    def tell(begin: Bound, plan_joules: float) -> list[tuple[float, Numbers | None]]:
+        open_joules = [0.9 * plan_joules]
+        while len(open_joules) < 12:
+            share = 0.1 if len(open_joules) < 2 else closed_share
+            open_joules.append((1.0 - share) * open_joules[-1])
+        return [(plan_joules - left_joules, None) for left_joules in open_joules]
+
+    begin, found, bounds, followed = heard_of(monkeypatch, tell)
+    assert len(bounds) == heard
+    assert found is begin
+    assert not followed
+
+
+def test_the_gap_is_that_of_the_cheapest_solution_where_it_is_below_the_plans(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What would be a twentieth of the gap to the plan is half of the one to that solution."""
+
+    def tell(begin: Bound, plan_joules: float) -> list[tuple[float, Numbers | None]]:
+        assert begin.answer.values is not None
+        joules = begin.overhead_joules
+        return [(joules * (1.0 - 2.0**-n), None if n else begin.answer.values) for n in range(12)]
+
+    begin, found, bounds, followed = heard_of(monkeypatch, tell)
+    assert len(bounds) == 11  # and at first 0, which is no bound
+    assert followed == [found]
+    assert found is not begin
+
+
+def test_a_solution_that_is_dearer_than_the_plan_is_no_guide(monkeypatch: pytest.MonkeyPatch) -> None:
+    def tell(begin: Bound, plan_joules: float) -> list[tuple[float, Numbers | None]]:
+        return [(-math.inf, np.ones(len(begin.relaxation.program.matrix().costs)))]
+
+    begin, found, bounds, followed = heard_of(monkeypatch, tell)
+    assert found is begin
+    assert not bounds
+    assert not followed
