@@ -92,8 +92,9 @@ class CopiesSearchTuning(Checked):
         round_share: of the time left, after the first round of the event model: a good plan makes the bounds
             that follow, which look at nothing above it, much shorter. Off: it is not tried there.
         restart_share: of the time left, in each restart. Off: not tried there.
-        large_steps: times that a large step's first plan takes what running every op once does, above that,
-            from which on it is tried there as well: below it, it is mostly reruns. Off: never.
+        large_steps: times that a large step's first plan, if it is mostly transfers, takes what running every
+            op once does, above that, from which on it is tried there as well: below it, reruns can be cheaper
+            than any copy. Off: never.
         large_share: of the time left, to which it may go on there while it finds better plans: nothing else
             there finds out so soon which tensors are written. Off: no longer than `round_share`.
         most_seconds: of either, where there is much time or no limit.

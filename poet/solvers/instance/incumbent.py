@@ -82,6 +82,14 @@ class Incumbent:
         """By rule, the faults among what the judge rejected; each is logged as a warning."""
         return self.rejections.faults
 
+    @property
+    def is_mostly_transfers(self) -> bool:
+        """Whether the best plan's page-ins and page-outs take longer than its reruns; false without one."""
+        if self.trace is None:
+            return False
+        rerun_seconds = self.trace.compute_seconds - self.problem.compute_seconds
+        return self.trace.page_in_seconds + self.trace.page_out_seconds > max(rerun_seconds, 0.0)
+
     def consider(
         self, schedule: Schedule | None, found_by: str = "a heuristic", *, is_ours: bool = True
     ) -> bool:

@@ -100,7 +100,7 @@ class Rounds:
             end: of the time, by the incumbent's clock.
             stop: called with each better schedule; whether to stop.
             finished: asked before each round; whether to stop.
-            patience: rounds without a better plan; ``None``: as tuned.
+            patience: rounds without a better plan that were not easy, either; ``None``: as tuned.
 
         Returns:
             False if ``stop`` or ``finished`` ended them.
@@ -112,8 +112,9 @@ class Rounds:
                 return False
             late, every = left < tuning.late_seconds, tuning.disputed_every_rounds
             disputed = number % every == every - 1
+            before = self.size
             better = self.round(min(tuning.round_seconds, left), disputed=disputed, late=late)
-            number, vain = number + 1, 0 if better else vain + 1
+            number, vain = number + 1, 0 if better else vain + (self.size <= before)
             if better and self.best.schedule is not None and stop(self.best.schedule):
                 return False
         return True

@@ -25,9 +25,11 @@ class VariedCopies:
         return self._leads
 
     def transfers_decide(self) -> bool:
-        """The best plan takes so much above running every op once that it is mostly transfers."""
-        trace, once_joules = self.standing.best.trace, self.standing.baseline_joules
-        return trace is not None and trace.joules - once_joules >= self.tuning.large_steps * once_joules
+        """The best plan takes much above running every op once, and is mostly transfers."""
+        best, once_joules = self.standing.best, self.standing.baseline_joules
+        if best.trace is None or best.trace.joules - once_joules < self.tuning.large_steps * once_joules:
+            return False
+        return best.is_mostly_transfers
 
     def turn(self, share: float, *, most_share: float = 0.0) -> None:
         """Plans near the best one, for a share of the time left, where what is open is worth it.

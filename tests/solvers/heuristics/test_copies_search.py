@@ -18,6 +18,7 @@ from poet.simulator import simulate
 from poet.solution import Solution, SolveOptions
 from poet.solvers import minimum_ram_bytes, solve
 from poet.solvers.heuristics.copies_search import better_copies
+from poet.solvers.heuristics.greedy import greedy
 from poet.solvers.literature.page_everything import page_everything
 from poet.solvers.search.finders import GREEDY
 from poet.solvers.search.standing import Standing
@@ -157,6 +158,23 @@ def test_a_turn_goes_on_as_long_again_as_its_last_better_plan_took() -> None:
     assert alone < little < 0.05 * 2.0 + 0.03
     assert little < longer < most
     assert joules[2] < joules[0]
+
+
+def test_whether_transfers_decide_is_seen_by_how_long_they_take() -> None:
+    problem = dear_storage(1)
+    options = SolveOptions(tuning=DEFAULT.having("copies_search.large_steps", 0.0))
+    paging, rerunning = tight(problem), dataclasses.replace(tight(problem), paging=False)
+    for limits, start in (
+        (paging, page_everything(problem, paging)),
+        (rerunning, greedy(problem, rerunning)),
+        (paging, None),
+    ):
+        standing = Standing(problem, limits, options, "highs", None)
+        if start is not None:
+            standing.consider(start, GREEDY)
+        assert VariedCopies(standing).transfers_decide() is (limits is paging and start is not None)
+        trace = standing.best.trace
+        assert trace is None or trace.recomputed_runs or trace.read_bytes
 
 
 def searched(problem: Problem, tuning: Tuning) -> Solution:

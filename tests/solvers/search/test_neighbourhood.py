@@ -157,6 +157,25 @@ def test_it_ends_when_a_round_has_solved_the_whole_class(share: float) -> None:
     assert len(clock.given) - begun <= 4
 
 
+def test_easy_rounds_that_find_nothing_are_not_in_vain() -> None:
+    """They make the next one larger: of those that do not, one is enough here."""
+    problem = training_like(12, seed=3, momentum=True)
+    rounds = rounds_of(problem, tight(problem, 0.08), WorkClock())
+    made, one = list[tuple[bool, bool]](), rounds.round
+
+    def noted(seconds: float, *, disputed: bool = False, late: bool = False) -> bool:
+        before = rounds.size
+        better = one(seconds, disputed=disputed, late=late)
+        made.append((better, rounds.size > before))
+        return better
+
+    rounds.round = noted  # type: ignore[method-assign]
+    assert rounds.run(math.inf, lambda better: False, patience=1)
+    assert (False, True) in made[:-1]
+    assert (False, False) not in made[:-1]
+    assert rounds.exhausted or made[-1] == (False, False)
+
+
 def test_it_looks_before_each_round_whether_to_stop() -> None:
     rounds = rounds_of(problem := training_like(12, seed=3, momentum=True), tight(problem, 0.08), WorkClock())
     looks = iter([False, True])
