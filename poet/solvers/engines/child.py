@@ -13,6 +13,7 @@ from typing import IO, Any
 
 from poet import children
 from poet.closing import Closing
+from poet.freed_memory import give_back
 
 
 class Child(Closing):
@@ -23,6 +24,7 @@ class Child(Closing):
     """
 
     def __init__(self, module: str) -> None:
+        give_back()  # so that both together hold less
         self.gone = False
         self._lines = queue.SimpleQueue[bytes | None]()
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the child

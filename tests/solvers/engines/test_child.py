@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import subprocess
 import sys
@@ -29,6 +30,24 @@ print(next(Ring().going), flush=True)
 """
 
 
+FREED = f"""\
+import os
+from poet.solvers.engines.child import Child
+
+def held():
+    with open("/proc/self/statm") as pages:
+        return int(pages.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+some = [bytes(1000) for _ in range(200_000)]
+last = some[-1]  # what lies above the rest, which glibc would else give back by itself
+print(held())
+del some
+print(held())
+with Child({MODULE!r}):
+    print(held())
+"""
+
+
 def is_there(pid: int) -> bool:
     return Path(f"/proc/{pid}").exists()
 
@@ -52,3 +71,15 @@ def test_to_end_one_twice_does_nothing() -> None:
     child.close()
     with pytest.raises(ProcessLookupError):
         os.kill(child.pid, 0)
+
+
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "malloc_trim"), reason="glibc alone gives memory back")
+def test_what_was_freed_before_is_given_back() -> None:
+    """In a process of its own: of another's memory, this machine's tests may free and take as they like."""
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", FREED], env=children.environment(), capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    held, freed, left = map(int, done.stdout.split())
+    assert freed > 0.9 * held, "the C library has kept it"
+    assert left < 0.5 * held
