@@ -203,11 +203,11 @@ def heard_of(
     return begin, found, bounds, followed
 
 
-@pytest.mark.parametrize(("closed_share", "heard"), [(0.5, 12), (0.005, 8), (0.0, 8)])
+@pytest.mark.parametrize(("closed_share", "heard"), [(0.5, 12), (0.005, 10), (0.0, 10)])
 def test_a_bound_that_creeps_is_given_up(
     closed_share: float, heard: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two seconds close a tenth each of the gap to the plan; its patience is a tenth of the time left."""
+    """Two seconds close a tenth each of the gap to the plan; its patience is 7.5 s of the 50 left."""
 
     def tell(begin: Bound, plan_joules: float) -> list[tuple[float, Numbers | None]]:
         open_joules = [0.9 * plan_joules]
