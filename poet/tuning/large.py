@@ -53,8 +53,8 @@ class LargeTuning(Checked):
             any case.
         class_share: of the time left, for a class's program as a whole: half, as larger classes follow.
         patience_share: of the time left, without a smaller gap (``whole_closing_share``), after which a bound
-            in whole numbers is given up, which leaves its time to plans: with a tenth a recurrent net's was, two
-            seconds before it rose by a twentieth. Off: it has all of its share.
+            in whole numbers is given up, which leaves its time to plans: a tenth was too little for a
+            recurrent net's, just before it rose by a twentieth. Off: it has all of its share.
         class_patience_share: of the time left, without a better plan or a smaller gap (``closing_share``),
             after which a class's program is given up: its first better plan may take half of that, and may
             be better than all that parts find. Off: it has all of its share.
