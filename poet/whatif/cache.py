@@ -65,8 +65,8 @@ IMPORTING = (
     "optimizer_kinds.py", "optimizer_steps.py", "optimizer_text.py", "loss.py", "micro.py",
     "untrained.py", "codec.py", "errors.py", "units.py", "version.py", "brief.py", "children.py", "extras.py",
     "memory", "plans", "devices/host.py", "problem.py", "schedule.py", "simulator.py", "solution.py",
-    "search_record.py", "homes.py", "pins.py", "tuning", "clock.py", "closing.py", "freed_memory.py", "wholes.py", "named.py",
-    "alternatives.py", "problem_parts.py", "problem_choices.py",
+    "search_record.py", "homes.py", "pins.py", "tuning", "clock.py", "closing.py", "wholes.py", "named.py",
+    "freed_memory.py", "alternatives.py", "problem_parts.py", "problem_choices.py",
 )  # fmt: skip
 """What an imported graph and its kernels' facts depend on; of what ``traced.py`` imports, these alone."""
 
