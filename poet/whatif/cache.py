@@ -66,7 +66,7 @@ IMPORTING = (
     "untrained.py", "codec.py", "errors.py", "units.py", "version.py", "brief.py", "children.py", "extras.py",
     "memory", "plans", "devices/host.py", "problem.py", "schedule.py", "simulator.py", "solution.py",
     "search_record.py", "homes.py", "pins.py", "tuning", "clock.py", "closing.py", "wholes.py", "named.py",
-    "freed_memory.py", "alternatives.py", "problem_parts.py", "problem_choices.py",
+    "alternatives.py", "problem_parts.py", "problem_choices.py",
 )  # fmt: skip
 """What an imported graph and its kernels' facts depend on; of what ``traced.py`` imports, these alone."""
 
