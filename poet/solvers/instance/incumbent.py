@@ -84,11 +84,18 @@ class Incumbent:
 
     @property
     def is_mostly_transfers(self) -> bool:
-        """Whether the best plan's page-ins and page-outs take longer than its reruns; false without one."""
-        if self.trace is None:
+        """Whether page-ins and page-outs take longer than the best plan's reruns, or most of its joules above
+        running every op once; false without a plan.
+        """
+        trace, problem = self.trace, self.problem
+        if trace is None:
             return False
-        rerun_seconds = self.trace.compute_seconds - self.problem.compute_seconds
-        return self.trace.page_in_seconds + self.trace.page_out_seconds > max(rerun_seconds, 0.0)
+        most_joules = (trace.joules - problem.compute_joules) / 2
+        rerun_seconds = max(trace.compute_seconds - problem.compute_seconds, 0.0)
+        return (
+            trace.page_in_joules + trace.page_out_joules > most_joules
+            or trace.page_in_seconds + trace.page_out_seconds > rerun_seconds
+        )
 
     def consider(
         self, schedule: Schedule | None, found_by: str = "a heuristic", *, is_ours: bool = True
