@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any, Self
 
 import pytest
+from helpers.conducts import listening
 from helpers.pace import with_slow
 from helpers.random_problems import dear_storage, training_like
 
@@ -21,7 +22,6 @@ from poet.solvers.bounds.windows_bound import Bound
 from poet.solvers.engines.highs_process import HighsProcess, News
 from poet.solvers.engines.matrix import Matrix
 from poet.solvers.heuristics.greedy import greedy
-from poet.solvers.instance.context import Conduct
 from poet.solvers.instance.incumbent import Incumbent
 from poet.solvers.instance.instance import Instance, instance_of
 from poet.solvers.search import large
@@ -54,23 +54,8 @@ def searching(
     instance = instance_of(step, limits, tuning=tuning)
     best = Incumbent(step, limits, None, clock=clock)
     best.consider(greedy(step, limits))
-
-    def bounded(joules: float, proven: bool) -> bool:
-        if bounds is not None:
-            bounds.append(joules)
-        return True
-
     assert best.schedule is not None
-    conduct = Conduct(
-        seconds_left=lambda: seconds - clock.now(),
-        finished=lambda: clock.now() >= seconds,
-        found=lambda schedule, found_by: None,
-        bounded=bounded,
-        classed=lambda joules, reruns: None,
-        threads=1,
-        seed=0,
-        clock=clock,
-    )
+    conduct = listening(clock, seconds=seconds, bounds=bounds)
     return _LargeSearch(instance, instance, best, conduct), guiding(instance)
 
 

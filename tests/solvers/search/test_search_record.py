@@ -6,12 +6,12 @@ import dataclasses
 import itertools
 import json
 import logging
-import math
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 from helpers.clocks import Ticking
+from helpers.conducts import listening
 from helpers.random_problems import training_like
 
 from poet import codec
@@ -33,7 +33,6 @@ from poet.solution import SolveOptions, Status, solution_to_json
 from poet.solvers import minimum_ram_bytes, solve
 from poet.solvers.bounds.windows_bound import bound_overhead
 from poet.solvers.engines import Effort, Outcome
-from poet.solvers.instance.context import Conduct
 from poet.solvers.instance.instance import instance_of
 from poet.solvers.search import bound_rounds, large, model_runs
 from poet.solvers.search import least_energy as search
@@ -239,10 +238,8 @@ def test_so_does_a_search_on_a_large_step_after_its_largest_class(monkeypatch: p
     monkeypatch.setattr(large._LargeSearch, "_search_class", nothing)
     for goes_on in (False, True):
         tried.clear()
-        limits, conduct = tight(STEP), Conduct(
-            seconds_left=lambda: math.inf, finished=lambda: len(tried) >= 8, found=lambda *plan: None,
-            bounded=lambda *bound: True, classed=lambda *bound: None, threads=1, seed=5,
-        )  # fmt: skip
+        conduct = dataclasses.replace(listening(seed=5), finished=lambda: len(tried) >= 8)
+        limits = tight(STEP)
         instance = instance_of(STEP, limits)
         plan = solve(STEP, limits, OPTIONS).schedule
         assert large.search_large(STEP, limits, (instance, instance), plan, conduct, goes_on=goes_on)
@@ -264,10 +261,7 @@ def test_restarts_that_nothing_else_ends_end_when_told(looks: int) -> None:
         return do
 
     cut_short = Outcome((0.0,) * 10_000, 0.0, False, False, False)
-    conduct = Conduct(
-        seconds_left=lambda: math.inf, finished=lambda: next(asked) >= looks, found=lambda *plan: None,
-        bounded=lambda *bound: True, classed=lambda *bound: None, threads=1, seed=0,
-    )  # fmt: skip
+    conduct = dataclasses.replace(listening(), finished=lambda: next(asked) >= looks)
     ways = Ways(
         instance=instance_of(LARGER, tight(LARGER)), conduct=conduct,
         restart=lambda number: None, vary_copies=does("vary", None), few_copies=does("few", None),

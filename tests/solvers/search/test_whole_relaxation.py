@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 from helpers.clocks import Given, Ticking
+from helpers.conducts import listening
 from helpers.oracle import least_joules
 from helpers.pace import with_slow
 from helpers.random_problems import mixed_problem, random_limits, training_like
@@ -23,7 +24,6 @@ from poet.solvers.bounds.windows_bound import Bound, bound_overhead
 from poet.solvers.engines.highs_process import News
 from poet.solvers.engines.matrix import Matrix, Numbers
 from poet.solvers.heuristics.greedy import greedy
-from poet.solvers.instance.context import Conduct
 from poet.solvers.instance.incumbent import Incumbent
 from poet.solvers.instance.instance import instance_of
 from poet.solvers.search.finders import WHOLE
@@ -57,16 +57,7 @@ def tightened(problem: Problem, limits: Limits, seconds: float = 60.0, *, tuning
         assert best.trace is not None
         told.append(best.trace.joules)
 
-    conduct = Conduct(
-        seconds_left=lambda: seconds,
-        finished=lambda: False,
-        found=lambda schedule, found_by: None,
-        bounded=hear,
-        classed=lambda joules, reruns: None,
-        threads=1,
-        seed=0,
-        clock=Given(),
-    )
+    conduct = replace(listening(Given(), seconds=seconds), bounded=hear)
     instance, best = instance_of(problem, limits, tuning=tuning), Incumbent(problem, limits)
     best.consider(greedy(problem, limits))
     whole = WholeRelaxation(instance, best, conduct, followed.append, tell)
@@ -182,21 +173,7 @@ def heard_of(
     monkeypatch.setattr(
         "poet.solvers.search.whole_relaxation.HighsProcess", lambda tuning, clock: Scripted(clock, told)
     )
-
-    def hear(joules: float, proven: bool) -> bool:
-        bounds.append(joules)
-        return True
-
-    conduct = Conduct(
-        seconds_left=lambda: 50.0,
-        finished=lambda: False,
-        found=lambda schedule, found_by: None,
-        bounded=hear,
-        classed=lambda joules, reruns: None,
-        threads=1,
-        seed=0,
-        clock=clock,
-    )
+    conduct = listening(clock, seconds=50.0, bounds=bounds)
     whole = WholeRelaxation(instance, best, conduct, followed.append, lambda: None)
     found, solved = whole.bounded(begin, 40.0, lambda child: child.tell())  # type: ignore[attr-defined]
     assert not solved
