@@ -21,8 +21,8 @@ class LargeTuning(Checked):
             seen.
         late_seconds: before the end, from which on no round may overrun its time: one in this process can, by
             seconds on the largest steps. Off: each may.
-        quick_rounds: without a better plan, easy ones left out, before whole programs are tried: each frees
-            another part, and eight see most of a step. Off: none are made.
+        quick_rounds: without a better plan, before whole programs are tried: each frees another part, and
+            eight see most of a step. One that was easy (``easy_share``) is not counted. Off: none are made.
         alike_share: of the time left, for blocks that repeat to be decided alike, so that equal layers soon
             have a good plan: a few seconds of a minute. Off: they are not.
         small_alike_share: of the time left, where their program is small: after seven seconds, a recurrent
@@ -60,9 +60,9 @@ class LargeTuning(Checked):
             be better than all that parts find. Off: it has all of its share.
         closing_share: of the joules open in a class before, to which they must have come down to count as a
             smaller gap: bounds creep for minutes.
-        whole_closing_share: the same of a relaxation in whole numbers, open between its bound and the cheaper
-            of its best solution and the best plan: while one that ends comes closer by a tenth, others creep
-            by hundredths to the end of their time.
+        whole_closing_share: the same for a relaxation in whole numbers. Its gap is from its bound to the
+            cheaper of its best solution and the best plan. Where such a program ends at all, the gap closes
+            by tenths; else the bound rises by hundredths until its time is over.
         alike_least_seconds: with less, repeated blocks are not decided alike: building the program takes most
             of it.
         beside_seconds: of one round beside a whole program, after which the program is listened to: its
@@ -124,8 +124,8 @@ class RoundsTuning(Checked):
         late_seconds: before the end, from which on no round may overrun its time, as of the large search.
             Off: each may.
         listen_seconds: between looks at a child, as of the large search.
-        patience_rounds: without a better plan, easy ones left out, after which a model is given up: by then
-            rounds have freed many parts of a step more than once. Off: no rounds.
+        patience_rounds: without a better plan, after which a model is given up: by then rounds have freed
+            many parts of a step more than once. One that was easy is not counted. Off: no rounds.
         stretch_counts: of the step that a round frees, of which one is drawn: one stretch mostly, several at
             times, because RAM freed in one can be spent in another. Off: one stretch in every round.
         disputed_every_rounds: of which the last one frees only what plan and relaxation disagree on: often

@@ -351,7 +351,7 @@ class _LargeSearch:
                 if math.isfinite(child.news.bound_joules) and self.planned.serial == self.bounded.serial:
                     self.conduct.classed(child.news.bound_joules, reruns)
                 left_joules = matrix.joules(rounds.values) - child.news.bound_joules
-                if patience.is_over(left_joules, better=is_better) and math.isfinite(left_joules):
+                if patience.is_over(left_joules, has_news=is_better) and math.isfinite(left_joules):
                     break
             return child.news.exhausted
 

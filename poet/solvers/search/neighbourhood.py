@@ -100,7 +100,7 @@ class Rounds:
             end: of the time, by the incumbent's clock.
             stop: called with each better schedule; whether to stop.
             finished: asked before each round; whether to stop.
-            patience: rounds without a better plan that were not easy, either; ``None``: as tuned.
+            patience: rounds that find no better plan and let the next free no more; ``None``: as tuned.
 
         Returns:
             False if ``stop`` or ``finished`` ended them.

@@ -1,4 +1,4 @@
-"""When a program that is being solved is given up: its gap has hardly closed for too long."""
+"""When a program that is being solved is given up: when its optimality gap has hardly closed for too long."""
 
 from __future__ import annotations
 
@@ -8,28 +8,28 @@ from poet.clock import Clock
 
 
 class Patience:
-    """Waits for one program's gap to close.
+    """Waits for the optimality gap of one program to close. *News* is a gap that has closed enough.
 
     Args:
         clock: of the search.
-        seconds: without news, after which it is at its end.
-        closing_share: of the joules open at the last news, to which they must have come down to be news.
+        seconds: of that clock without news, after which patience is over.
+        closing_share: to how much of the gap at the last news it must have closed to be news, such as 0.9.
     """
 
     def __init__(self, clock: Clock, seconds: float, closing_share: float) -> None:
         self._clock, self._seconds, self._closing_share = clock, seconds, closing_share
         self._since, self._open_joules = clock.now(), math.inf
 
-    def is_over(self, open_joules: float, *, better: bool) -> bool:
+    def is_over(self, open_joules: float, *, has_news: bool) -> bool:
         """Whether there was no news for too long.
 
         Args:
-            open_joules: between the program's bound and what is known to be possible; infinite: no bound yet.
-            better: there is other news.
+            open_joules: the gap, from the program's bound to the best solution known; infinite: no bound yet.
+            has_news: something other than the gap is news as well, such as a better plan.
         """
         closes = open_joules < self._closing_share * self._open_joules
         if closes:
             self._open_joules = open_joules
-        if closes or better:
+        if closes or has_news:
             self._since = self._clock.now()
         return self._clock.now() - self._since > self._seconds

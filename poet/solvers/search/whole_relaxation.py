@@ -118,7 +118,7 @@ class WholeRelaxation:
                         cheapest_joules = joules
                         self._follow(guide)
                 left_joules = min(cheapest_joules, self._plan_joules()) - fixed - news.bound_joules
-                if patience.is_over(left_joules, better=better and math.isinf(news.bound_joules)):
+                if patience.is_over(left_joules, has_news=better and math.isinf(news.bound_joules)):
                     break
             return guide, child.news.exhausted
 
