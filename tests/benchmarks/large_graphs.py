@@ -1,12 +1,14 @@
 """Training steps of real exports planned against the clock: plans within seconds, gaps within a minute.
 
     python tests/benchmarks/large_graphs.py [--only NAME ...] [--devices NAME ...] [--shares 0.7 ...]
-                                            [--time-limit 60] [--batch 1] [--threads 1] [--fresh]
+                                            [--time-limit 60] [--batch 1] [--rows FILE] [--fresh]
 
 Exports the nets of `zoo.LARGE` to ONNX in training mode, imports the files, costs the steps on three
 devices and plans them for four budgets each. Problems, and each measurement as a line, are kept under
 build/large-graphs/, so that a run which was stopped goes on where it was. Every search runs in a
-process of its own, whose memory is measured together with its children's. Writes docs/large-graphs.md.
+process of its own, which is looked at from outside for the memory that it and its children hold
+(`helpers.held_memory`). The time limit is in seconds of a core's work, the children's included
+(`CoreClock`), on one thread. Writes docs/large-graphs.md.
 """
 
 from __future__ import annotations
@@ -15,12 +17,11 @@ import argparse
 import json
 import os
 import platform
-import resource
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from poet.devices.device_problem import build_problem, kernels_on
@@ -32,6 +33,11 @@ from poet.solvers import minimum_ram_bytes, solve
 from poet.units import format_bytes
 
 ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / "tests"))
+
+from helpers.clocks import CoreClock  # noqa: E402
+from helpers.held_memory import run  # noqa: E402
+
 BUILD = ROOT / "build" / "large-graphs"
 PAGE = ROOT / "docs" / "large-graphs.md"
 NETS = ("resnet50", "bert", "mobilenet_v2", "unet", "gpt", "bert_24", "resnet152")
@@ -43,7 +49,7 @@ GAP, CLASS_GAP = 0.01, 0.05
 """What a search should reach: of the total joules, and of the overhead within the class of plans searched."""
 HEADINGS = (
     "step", "ops", "device", "budget", "", "first plan s", "above at 5 s", "above in the end", "bound",
-    "gap", "gap of the overhead", "of the class's", "search s", "MiB",
+    "gap", "gap of the overhead", "of the class's", "search s", "MB",
 )  # fmt: skip
 
 
@@ -57,8 +63,8 @@ class Row:
         first_seconds, early, last, bound: when the first plan was there, the best at `EARLY_SECONDS` and
             in the end, and the bound for the whole problem.
         gap, overhead_gap, class_gap: of the total, of the overhead, of the overhead within the class.
-        seconds, time_limit_seconds: wall clock.
-        peak_bytes: of the planner's memory.
+        seconds, time_limit_seconds: by the clock of the search.
+        peak_bytes: the most that the search and its children held at once.
     """
 
     net: str
@@ -77,7 +83,7 @@ class Row:
     class_gap: float | None
     seconds: float
     time_limit_seconds: float
-    peak_bytes: int
+    peak_bytes: int = 0
 
     @property
     def key(self) -> tuple[str, str, int, float, float]:
@@ -88,7 +94,7 @@ class Row:
 def problem_of(net: str, device: str, batch: int) -> Problem:
     """The training step's planning problem, made once."""
     path = BUILD / f"{net}.b{batch}.{device}.json"
-    if not path.exists():  # in a process of its own: torch is large, and a child's peak includes its parent's
+    if not path.exists():  # in a process of its own: torch is large
         making = [sys.executable, __file__, "--make", "--only", net, "--batch", str(batch)]
         subprocess.run(making, check=True)
     return Problem.load(path)
@@ -112,8 +118,8 @@ def _make_problems(net: str, batch: int) -> None:
             (BUILD / f"{net}.b{batch}.{device}.json").write_text(json.dumps(problem.to_json()))
 
 
-def measure(net: str, device: str, batch: int, share: float, *, time_limit: float, threads: int) -> Row:
-    """One search in this process."""
+def measure(net: str, device: str, batch: int, share: float, time_limit: float) -> Row:
+    """One search in this process, whose memory is seen from outside."""
     problem = problem_of(net, device, batch)
     most, least = keep_everything_bytes(problem), minimum_ram_bytes(problem, Limits()).bytes
     limits = Limits(ram_budget_bytes=budget_between(least, most, share))
@@ -123,7 +129,7 @@ def measure(net: str, device: str, batch: int, share: float, *, time_limit: floa
         if joules is not None and (not plans or joules < plans[-1][1]):
             plans.append((seconds, joules))
 
-    options = SolveOptions(time_limit_seconds=time_limit, threads=threads, progress=progress)
+    options = SolveOptions(time_limit, progress=progress, clock=CoreClock())
     solution = solve(problem, limits, options)
     early = [joules for seconds, joules in plans if seconds <= EARLY_SECONDS]
     return Row(
@@ -143,8 +149,6 @@ def measure(net: str, device: str, batch: int, share: float, *, time_limit: floa
         class_gap=solution.class_overhead_gap,
         seconds=solution.solve_seconds,
         time_limit_seconds=time_limit,
-        peak_bytes=1024
-        * sum(resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)),
     )
 
 
@@ -169,8 +173,11 @@ def page(rows: Sequence[Row], remark: str = "") -> str:
         "which no plan avoids, as a share of it. *Gap* is how far the plan may be above the best of all",
         "plans, as a share of its energy, then of its overhead; *of the class's* is how far it may be above",
         "the best of those that recompute only where the search looked, as a share of its overhead, and no",
-        "claim about others. *MiB* is the planner's memory with its children's at their peaks.\n",
-        f"Time limit per search: {', '.join(f'{limit:g} s' for limit in limits)}; {_machine()} {remark}\n",
+        "claim about others. *MB* is the most memory that the search and its children held at once, looked",
+        "at ten times a second, what they share counted once.\n",
+        f"Each search has one thread and {', '.join(f'{limit:g}' for limit in limits)} s of a core's work; "
+        f"{_machine()} {remark}".rstrip()
+        + "\n",
         f"Of {len(rows)} searches {impossible} proved that there is no plan. Of the {len(planned)} with one,",
         f"{early} had their first within {EARLY_SECONDS:g} s; the gap is at most {GAP:.0%} in {len(close)};",
         f"within the class it is known in {len(classed)}, and at most {CLASS_GAP:.0%} of the overhead in",
@@ -197,7 +204,7 @@ def _line(row: Row) -> str:
         _percent(row.overhead_gap),
         _percent(row.class_gap),
         f"{row.seconds:.0f}",
-        f"{row.peak_bytes / 2**20:.0f}",
+        f"{row.peak_bytes / 1e6:.0f}",
     )
     return f"| {' | '.join(cells)} |"
 
@@ -224,10 +231,10 @@ def main(arguments: Iterable[str] | None = None) -> None:
     parser.add_argument("--shares", nargs="+", type=float, default=list(SHARES))
     parser.add_argument("--time-limit", type=float, default=60.0)
     parser.add_argument("--batch", type=int, default=1)
-    parser.add_argument("--threads", type=int, default=1)
     parser.add_argument(
         "--remark", default="", help="a sentence for the page, as on what else the machine did"
     )
+    parser.add_argument("--rows", type=Path, default=BUILD / "rows.jsonl", help="where measurements are kept")
     parser.add_argument("--fresh", action="store_true", help="forget earlier measurements")
     parser.add_argument("--one", action="store_true", help=argparse.SUPPRESS)  # measure here, print the row
     parser.add_argument("--make", action="store_true", help=argparse.SUPPRESS)  # problem files alone
@@ -240,10 +247,10 @@ def main(arguments: Iterable[str] | None = None) -> None:
         return
     if given.one:
         net, device, share = wanted[0]
-        row = measure(net, device, given.batch, share, time_limit=given.time_limit, threads=given.threads)
+        row = measure(net, device, given.batch, share, given.time_limit)
         print(json.dumps(asdict(row)))
         return
-    path = BUILD / "rows.jsonl"
+    path: Path = given.rows
     if given.fresh:
         path.unlink(missing_ok=True)
     known = rows_of(path)
@@ -262,11 +269,11 @@ def main(arguments: Iterable[str] | None = None) -> None:
 
 def _in_a_process(given: argparse.Namespace, *key: str | float) -> Row:
     net, device, batch, share, limit = map(str, key)
-    options = ["--batch", batch, "--time-limit", limit, "--threads", str(given.threads)]
+    options = ["--batch", batch, "--time-limit", limit]
     chosen = ["--one", "--only", net, "--devices", device, "--shares", share]
     command = [sys.executable, __file__, *chosen, *options]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    return Row(**json.loads(done.stdout.splitlines()[-1]))
+    ran = run(command)
+    return replace(Row(**json.loads(ran.stdout.splitlines()[-1])), peak_bytes=ran.peak_bytes)
 
 
 if __name__ == "__main__":

@@ -87,6 +87,11 @@ class Content:
     kept: bool = False
     dropped: bool = False
 
+    @property
+    def can_be_paged(self) -> bool:
+        """Out of RAM and back from storage."""
+        return self.page_in is not None and (self.starts_stored or self.page_out is not None)
+
 
 @dataclass(frozen=True, slots=True)
 class Task:

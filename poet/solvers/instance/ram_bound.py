@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Iterator
 from poet.alternatives import leanest, relaxed
 from poet.problem import Alternative, Limits, Problem
 from poet.solution import LowerBound
-from poet.solvers.instance.instance import Content, Instance, instance_of
+from poet.solvers.instance.instance import Instance, instance_of
 
 
 def minimum_ram_bytes(problem: Problem, limits: Limits | None = None) -> LowerBound:
@@ -79,7 +79,7 @@ def _stuck(instance: Instance) -> tuple[dict[int, list[int]], dict[int, list[int
             last_needed[number] = task.number
     begins, ends = defaultdict[int, list[int]](list), defaultdict[int, list[int]](list)
     for content in instance.contents:
-        if _pageable(content) or not (content.starts_in_ram or content.birth >= 0):
+        if content.can_be_paged or not (content.starts_in_ram or content.birth >= 0):
             continue
         first = content.birth + 1
         if content.producer is not None:  # absent before that, it may be made again
@@ -153,7 +153,3 @@ def _moment(instance: Instance, op: str | None, held: Iterable[int], workspace_b
         tensors=tuple(content.tensor for content in largest_first),
         workspace_bytes=workspace_bytes,
     )
-
-
-def _pageable(content: Content) -> bool:
-    return content.page_in is not None and (content.starts_stored or content.page_out is not None)

@@ -24,6 +24,7 @@ from poet.solvers.heuristics.greedy import greedy
 from poet.solvers.instance.candidates import candidates, fullest
 from poet.solvers.instance.context import Conduct
 from poet.solvers.instance.instance import Metered
+from poet.solvers.instance.returns import Conflict, conflict_in
 from poet.solvers.instance.timeline import timeline_of
 from poet.solvers.search.after_rounds import Ways, go_on
 from poet.solvers.search.answer import answer, no_plan
@@ -33,7 +34,7 @@ from poet.solvers.search.copies_turns import CopiesTurns
 from poet.solvers.search.few_copies import FewCopies
 from poet.solvers.search.finders import CLOCKS, GREEDY, LINEAR, STATES, WHOLE
 from poet.solvers.search.large import search_large
-from poet.solvers.search.messages import STOPPED, conflict_sentence, impossible_sentence
+from poet.solvers.search.messages import STOPPED, conflict_sentence, impossible_sentence, returns_sentence
 from poet.solvers.search.model_runs import ModelRuns
 from poet.solvers.search.second_opinion import SecondOpinion
 from poet.solvers.search.slots_of_plans import merged, suggested
@@ -89,6 +90,9 @@ class _Search:
         if impossible:
             return no_plan(self.standing, self.engine, impossible, Confirmation(Confidence.EXACT).words)
         self._start()
+        if self.best.trace is None and (conflict := self._conflict_of_returns()) is not None:
+            message = returns_sentence(self.instance, conflict)
+            return no_plan(self.standing, self.engine, message, Confirmation(Confidence.EXACT).words)
         search = self._search
         while True:
             if search() and self.best.trace is None:
@@ -139,6 +143,12 @@ class _Search:
             )
             if schedule is not None:
                 found(schedule)
+
+    def _conflict_of_returns(self) -> Conflict | None:
+        """A proof from when contents can come back that there is no plan, in a share of the time left."""
+        end = self.clock.now() + self.tuning.returns_share * min(self.standing.seconds_left(), 1e9)
+        with self.phase("what can come back into RAM, and when"):
+            return conflict_in(self.instance, lambda: self.standing.finished() or self.clock.now() >= end)
 
     def _search(self) -> bool:
         """Run the models for this size of problem; true if one shows that there is no plan at all."""

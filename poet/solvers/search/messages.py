@@ -11,6 +11,7 @@ from poet.solution import LowerBound
 from poet.solvers.engines.confirm import Confirmation
 from poet.solvers.instance.instance import Instance
 from poet.solvers.instance.ram_bound import has_schedules, least_of, minimum_ram_bytes
+from poet.solvers.instance.returns import Conflict
 from poet.units import format_above, format_bytes, format_joules, format_seconds
 
 STOPPED = "Stopped by the user."
@@ -80,6 +81,23 @@ def impossible_sentence(instance: Instance) -> str:
             f"{format_seconds(allowed)} by {format_seconds(least - allowed)}."
         )
     return ""
+
+
+def returns_sentence(instance: Instance, conflict: Conflict) -> str:
+    """What neither waits in RAM nor comes back until it is needed."""
+    budget = f"the RAM budget of {format_bytes(instance.limits.ram_budget_bytes or 0)}"
+    tasks = instance.tasks
+    op = f"op {tasks[conflict.task].name}" if conflict.task < len(tasks) else "the end of the step"
+    if conflict.content is None:
+        return (
+            f"No schedule is inside {budget}: {op} needs {format_bytes(conflict.held_bytes)}, with what so "
+            "little RAM could not bring back later."
+        )
+    tensor = instance.contents[conflict.content].tensor
+    return (
+        f"No schedule is inside {budget}: {op} needs {tensor}, and so little RAM neither holds it until then "
+        "nor is enough to bring it back."
+    )
 
 
 def impossible_in_all_forms(problem: Problem, limits: Limits) -> str:

@@ -59,6 +59,7 @@ NO_TUNING = {
     "search/choices.py:SECONDS",  # positions in a pair
     "search/choices.py:JOULES",
     "instance/ram_bound.py:_MOST_TRIED",  # a bound has no options
+    "instance/returns.py:_MOST_FLAGS",  # memory
     # how numbers are written down: the scale that tolerances refer to, what does not overflow, marks, tables
     "engines/integers.py:_LARGEST_SUM",
     "engines/integers.py:_ROW_PRECISION",
