@@ -253,6 +253,8 @@ class CopiesTuning(Checked):
         hopeful_share: of the highest bound of a level, below which one that has stood still waits until the
             others are over: it would need most of the time to reach them. Off: none waits.
         lasting_share: of what a copy was known to matter, beside what is learnt anew: both count.
+        unwritten_share: of the time left, for the first turn where nothing may be written: there it closes
+            the gap of few large contents within seconds, or another bound does. Off: as where something may.
         round_share: of the time left, after the first round of the event model: where it closes the gap, it
             mostly does so soon. Off: it is not tried there.
         decisive_share: of the time left then, for a second turn if the first leads and page-outs decide: most
@@ -306,6 +308,7 @@ class CopiesTuning(Checked):
     rise_share: float = 0.01
     hopeful_share: float = tuned(0.75, off=0.0)
     lasting_share: float = 0.7
+    unwritten_share: float = tuned(0.1, off=0.0)
     round_share: float = tuned(0.15, off=0.0)
     decisive_share: float = tuned(0.5, off=0.0)
     restart_share: float = tuned(0.25, off=0.0)

@@ -35,7 +35,8 @@ class SearchTuning(Checked):
         greedy_large_seconds: for greedy plans of large steps, where each takes long and the walks along the
             relaxation, which needs the time, are better. Off: the first.
         returns_share: of the time left, for a proof that there is no plan from when contents can come back,
-            where no greedy plan is: it takes tenths of a second up to 500 ops. Off: it is not looked for.
+            where no greedy plan is: it takes tenths of a second up to 500 ops, and little else would help.
+            Off: it is not looked for.
         greedy_share: of the time left that greedy plans take at most, so that short searches have a bound as
             well.
         model_share: of the time left that one model may take: with a quarter, four models get a turn even if
@@ -69,7 +70,7 @@ class SearchTuning(Checked):
     large_share: float = 0.5
     greedy_small_seconds: float = tuned(2.0, off=0.0)
     greedy_large_seconds: float = tuned(1.0, off=0.0)
-    returns_share: float = tuned(0.1, off=0.0)
+    returns_share: float = tuned(0.5, off=0.0)
     greedy_share: float = 0.25
     model_share: float = 0.25
     model_floor_seconds: float = tuned(1.0, off=0.0)

@@ -54,15 +54,16 @@ class CopiesTurns(Closing):
         """The last turn raised the best bound, or ended while it still promised to."""
         return self._leads or self._promised
 
-    def turn(self, share: float) -> None:
-        """Go on for a share of the time left, or longer where that promises something."""
+    def turn(self, share: float, *, goes_on: bool = True) -> None:
+        """Go on for a share of the time left, or longer where that promises something and ``goes_on``."""
         standing, tuning, clock = self.standing, self.tuning, self.standing.clock
         if standing.best.trace is None or share == 0.0 or standing.finished():
             return
         with standing.recorder.phase("search over copies"):
             begun, left_seconds = clock.now(), standing.seconds_left()
             end = begun + min(share * left_seconds, tuning.most_seconds)
-            latest = begun + min(tuning.promising_share * left_seconds, tuning.most_seconds)
+            latest_share = max(share, tuning.promising_share) if goes_on else share
+            latest = begun + min(latest_share * left_seconds, tuning.most_seconds)
             before_joules, told, planning_seconds = standing.bound.joules, begun, 0.0
             steps = list[CheapestStep]()  # to be tried: the last, and a cheaper one of the level before
             self._promised = False

@@ -233,8 +233,13 @@ class _Search:
         return False
 
     def _bound_by_copies(self, *, decisive: bool) -> None:
-        """The first turn of the search over copies; a longer one after it where these decide and it leads."""
+        """The first turn of the search over copies; a short one where nothing may be written, and a longer
+        one after it where copies decide and it leads.
+        """
         tuning = self.options.tuning.copies
+        if tuning.unwritten_share > 0.0 and all(each.page_out is None for each in self.instance.contents):
+            self.copies.turn(tuning.unwritten_share, goes_on=False)
+            return
         self.copies.turn(tuning.round_share)
         if decisive and self.copies.leads:
             self.copies.turn(tuning.decisive_share)

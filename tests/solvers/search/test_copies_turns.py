@@ -222,6 +222,34 @@ def test_a_bound_that_rises_goes_on_to_most_of_the_time_left(monkeypatch: pytest
     assert rising.leads
 
 
+def test_a_turn_that_does_not_go_on_ends_with_its_share_whatever_is_promised(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rising = turns([0.009 * n for n in range(100)], monkeypatch)
+    before = rising.standing.clock.now()
+    rising.turn(0.15, goes_on=False)
+    assert rising.standing.clock.now() - before == pytest.approx(15.0, abs=1.0)
+    assert rising.leads  # so that another turn may follow
+
+
+@pytest.mark.parametrize("paging", [False, True])
+def test_the_first_turn_is_short_where_nothing_may_be_written(
+    monkeypatch: pytest.MonkeyPatch, paging: bool
+) -> None:
+    asked = list[tuple[float, bool]]()
+
+    def noted(_: CopiesTurns, share: float, *, goes_on: bool = True) -> None:
+        asked.append((share, goes_on))
+
+    monkeypatch.setattr(CopiesTurns, "turn", noted)
+    step = training_like(20, seed=3)
+    least, most = minimum_ram_bytes(step, Limits(paging=False)).bytes, keep_everything_bytes(step)
+    limits = Limits(budget_between(least, most, 0.4), paging=paging)
+    solve(step, limits, SolveOptions(5.0, clock=WorkClock()))
+    tuning = DEFAULT.copies
+    assert asked[0] == ((tuning.round_share, True) if paging else (tuning.unwritten_share, False))
+
+
 def test_a_bound_that_rises_and_then_stands_still_ends_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     tired = turns([min(0.02 * n, 0.4) for n in range(100)], monkeypatch)
     assert 20.0 < spent(tired, 0.15) <= 42.0  # a window of the later half of the time shows no rise any more
