@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 export PYTHONDONTWRITEBYTECODE :=
 STAMP := $(VENV)/.installed
 
-.PHONY: help setup demo demo-c c99-table c99-instructions c99-library-table c99-numbers-table c99-operators-table arenas-table time-table test test-cortex-m test-slow lint type models-table strips-picture nets-table gap-table bench-planner bench-large-graphs bench-large-rivals bench-small-ram bench-other-searches language-model bench-layout bench-tuning devices-table calibration-table robust-table fuzz faults-table runtime-table torch-peers torch-solver bits-table stream-table micro-table shape-bytes-table documents pictures site clean
+.PHONY: help setup demo demo-c c99-table c99-instructions c99-library-table c99-numbers-table c99-operators-table arenas-table time-table test test-cortex-m test-slow lint type models-table strips-picture nets-table gap-table bench-planner bench-large-graphs bench-large-rivals bench-small-ram bench-other-nets bench-other-searches language-model bench-layout bench-tuning devices-table calibration-table robust-table fuzz faults-table runtime-table torch-peers torch-solver bits-table stream-table micro-table shape-bytes-table documents pictures site clean
 
 help: ## this list
 	@grep -E '^[a-z0-9-]+:.*## ' Makefile | sed -E 's/^([a-z0-9-]+):.*## (.*)$$/\1|\2/' | awk -F'|' '{printf "make %-18s %s\n", $$1, $$2}'
@@ -60,6 +60,9 @@ bench-large-rivals: $(STAMP) ## docs/large-graphs-rivals.md: the other planners 
 
 bench-small-ram: $(STAMP) ## docs/small-nets.md: plan, bound and what is open, nets of microcontrollers in little RAM, 60 s each (three hours)
 	$(BIN)/python tests/benchmarks/small_ram.py $(SMALL_RAM)
+
+bench-other-nets: $(STAMP) ## docs/other-nets.md: the same of nets and boards of other kinds, 60 s each (half an hour)
+	$(BIN)/python tests/benchmarks/small_ram.py --table other $(OTHER_NETS)
 
 bench-other-searches: $(STAMP) ## docs/other-searches.md: the published problems, concats, a step of 10,000 ops, random problems beside exhaustive search, 60 s each (an hour; goes on where it was)
 	$(BIN)/python tests/benchmarks/other_searches.py $(OTHER_SEARCHES)

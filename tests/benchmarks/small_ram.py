@@ -1,13 +1,14 @@
 """Steps of microcontroller nets in little RAM: plan, bound, what is open, and why a search ended.
 
-    python tests/benchmarks/small_ram.py [--only NAME ...] [--devices NAME ...] [--homes ram ...]
-                                         [--shares 0.3 ...] [--time-limit 60] [--rows FILE] [--fresh]
+    python tests/benchmarks/small_ram.py [--table small] [--only NAME ...] [--devices NAME ...]
+                                         [--homes ram ...] [--shares 0.3 ...] [--time-limit 60]
+                                         [--rows FILE] [--fresh]
 
-Traces the nets of `helpers.tiny_nets` in batches of one, costs their steps on each device and plans them,
-with parameters at home in RAM or where the plan likes (auto), for budgets between the least that any
-schedule needs (0) and what keeping everything takes (1). Problems,
-and each search as a line of JSON, are kept under build/small-ram/, so that a run which was stopped goes on
-where it was. Each search runs in a process of its own, on one thread.
+Traces the nets of `helpers.tiny_nets`, or those of `helpers.other_nets` (`--table other`), in batches of one,
+costs their steps on each device and plans them, with parameters at home in RAM or where the plan likes
+(auto), for budgets between the least that any schedule needs (0) and what keeping everything takes (1).
+Problems, and each search as a line of JSON, are kept under build/small-ram/, so that a run which was stopped
+goes on where it was. Each search runs in a process of its own, on one thread.
 
 The time limit is in seconds of a core's work, the children's included (`CoreClock`), so that what else the
 machine does takes nothing from a search.
@@ -40,11 +41,63 @@ sys.path.insert(0, str(ROOT / "tests"))
 from helpers.clocks import CoreClock  # noqa: E402
 
 BUILD = ROOT / "build" / "small-ram"
-PAGE = ROOT / "docs" / "small-nets.md"
-NETS = ("tcn", "residual-tcn", "ds-cnn", "resnet-8", "mobilenet-v1", "autoencoder", "mlp", "gru")
-DEVICES = ("stm32h743", "nrf52840", "rpi4b-xnnpack")
 HOMES = {"ram": Place.RAM, "auto": Place.EITHER}
-SHARES = (0.7, 0.5, 0.3, 0.15, 0.05)
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """The searches of one page.
+
+    Attributes:
+        nets: each of which is searched in all ``places``: a device, where parameters are at home, and a share
+            of the way from the least RAM to keeping everything.
+        page: that it is written to.
+        asked_with: the option of `make` that says which rows.
+        begin: of the page, its heading and what its nets are.
+    """
+
+    nets: tuple[str, ...]
+    places: tuple[tuple[str, str, float], ...]
+    page: Path
+    asked_with: str
+    begin: tuple[str, ...]
+
+
+SMALL = Table(
+    nets=("tcn", "residual-tcn", "ds-cnn", "resnet-8", "mobilenet-v1", "autoencoder", "mlp", "gru"),
+    places=tuple(
+        itertools.product(("stm32h743", "nrf52840", "rpi4b-xnnpack"), HOMES, (0.7, 0.5, 0.3, 0.15, 0.05))
+    ),
+    page=ROOT / "docs" / "small-nets.md",
+    asked_with="SMALL_RAM",
+    begin=(
+        "# Small nets in little RAM\n",
+        "Made by `make bench-small-ram`: training steps of nets as microcontrollers run them",
+        "(`MICRO_NETS` in `tests/helpers/tiny_nets.py`), in batches of one, all parameters trained by",
+    ),
+)
+OTHER = Table(
+    nets=("mobilenet-v2", "vit", "u-net", "lstm", "heartbeats", "squeezenet"),
+    places=(
+        ("rp2040", "ram", 0.5),
+        ("esp32-s3", "auto", 0.3),
+        ("stm32f746", "ram", 0.15),
+        ("pixel", "auto", 0.15),
+        ("stm32l4r5", "auto", 0.05),
+        ("jetson-nano", "ram", 0.3),
+    ),
+    page=ROOT / "docs" / "other-nets.md",
+    asked_with="OTHER_NETS",
+    begin=(
+        "# Other nets, other boards\n",
+        "Made by `make bench-other-nets`: training steps of nets on which little of the planner was developed",
+        "(`OTHER_NETS` in `tests/helpers/other_nets.py`), each on six boards that",
+        "[small nets](small-nets.md) do not have, at one budget per board. Two of them have no storage",
+        "(rp2040, stm32l4r5): there tensors are kept or made again. Batches are of one, all parameters",
+        "trained by",
+    ),
+)
+TABLES = {"small": SMALL, "other": OTHER}
 GOAL, WORST = 0.02, 0.1
 """Of the overhead, that may be open in the end: in `GOAL_SHARE` of the searches, and in all."""
 GOAL_SHARE, PROVEN_OPS = 0.9, 60
@@ -109,19 +162,20 @@ def problem_of(net: str, device: str, home: str) -> Problem:
 
 
 def _make_problems(net: str) -> None:
+    from helpers.other_nets import OTHER_NETS
     from helpers.tiny_nets import MICRO_NETS
 
     from poet.api import prepare
 
     BUILD.mkdir(parents=True, exist_ok=True)
-    micro = MICRO_NETS[net]
-    prepared = prepare(micro.build(), micro.example(), device=DEVICES[0], loss=micro.loss)
-    for device in DEVICES:
+    (table,) = (table for table in TABLES.values() if net in table.nets)
+    micro = (MICRO_NETS | OTHER_NETS)[net]
+    prepared = prepare(micro.build(), micro.example(), device=table.places[0][0], loss=micro.loss)
+    for device, home in dict.fromkeys(place[:2] for place in table.places):
         graph, profile = prepared.step.graph, load_profile(device)
         kernels = kernels_on(profile, graph, prepared.step.kernels)
-        for home, place in HOMES.items():
-            problem = build_problem(graph, profile, kernels, home=place)
-            (BUILD / f"{net}.{device}.{home}.json").write_text(json.dumps(problem.to_json()))
+        problem = build_problem(graph, profile, kernels, home=HOMES[home])
+        (BUILD / f"{net}.{device}.{home}.json").write_text(json.dumps(problem.to_json()))
 
 
 def measured(net: str, device: str, home: str, share: float, limit_seconds: float) -> Row:
@@ -150,20 +204,18 @@ def measured(net: str, device: str, home: str, share: float, limit_seconds: floa
     )
 
 
-def page(rows: Sequence[Row]) -> str:
+def page(rows: Sequence[Row], table: Table = SMALL) -> str:
     """What was asked, the goals beside what was reached, why the others are open, and all rows."""
     limits = ", ".join(f"{limit:g}" for limit in sorted({row.limit_seconds for row in rows}))
     return "\n".join(
         (
-            "# Small nets in little RAM\n",
-            "Made by `make bench-small-ram`: training steps of nets as microcontrollers run them",
-            "(`MICRO_NETS` in `tests/helpers/tiny_nets.py`), in batches of one, all parameters trained by",
+            *table.begin,
             "SGD. *Home* is where these are between steps: in RAM, or, where that says auto, as the plan",
             "likes. A budget of 5 % lies that far up from the least RAM that any schedule needs to what",
             "keeping everything takes. *Plan* and *bound* are energy above running every op once, which no",
             "plan avoids, as a share of it; *open* is how far the plan may be above the best of all plans,",
             f"as a share of its overhead. Each search has one thread and {limits} s of a core's work,",
-            f"whatever else the machine does. {_spread(rows)}\n",
+            f"whatever else the machine does. {_spread(rows, table)}\n",
             *_goals(rows),
             *_reasons([row for row in rows if not _reached(row)]),
             f"| {' | '.join(HEADINGS)} |",
@@ -174,23 +226,23 @@ def page(rows: Sequence[Row]) -> str:
     )
 
 
-def _spread(rows: Sequence[Row]) -> str:
+def _spread(rows: Sequence[Row], table: Table) -> str:
     """Which of all rows these are."""
+    every = [table.nets, *zip(*table.places, strict=True)]
+    there = [row.key for row in rows]
     given = [
-        f"{option} {' '.join(map(str, there))}"
-        for option, every, there in (
-            ("--only", NETS, list(dict.fromkeys(row.net for row in rows))),
-            ("--devices", DEVICES, list(dict.fromkeys(row.device for row in rows))),
-            ("--homes", HOMES, list(dict.fromkeys(row.home for row in rows))),
-            ("--shares", SHARES, list(dict.fromkeys(row.share for row in rows))),
+        f"{option} {' '.join(map(str, dict.fromkeys(has)))}"
+        for option, whole, has in zip(
+            ("--only", "--devices", "--homes", "--shares"), every, zip(*there, strict=True), strict=True
         )
-        if list(every) != there
+        if list(dict.fromkeys(whole)) != list(dict.fromkeys(has))
     ]
-    asked = len(NETS) * len(DEVICES) * len(HOMES) * len(SHARES)
-    every = "All nets, devices, homes and budgets."
-    if len(rows) < asked and not given:
-        every = f"Of all {asked} nets, devices, homes and budgets these {len(rows)} have been searched."
-    return f"Asked for with `SMALL_RAM='{' '.join(given)}'`." if given else every
+    asked = len(table.nets) * len(table.places)
+    if given:
+        return f"Asked for with `{table.asked_with}='{' '.join(given)}'`."
+    if len(rows) < asked:
+        return f"Of all {asked} nets, devices, homes and budgets these {len(rows)} have been searched."
+    return "All nets, devices, homes and budgets."
 
 
 def _goals(rows: Sequence[Row]) -> list[str]:
@@ -247,7 +299,8 @@ def _reached(row: Row) -> bool:
 def line(row: Row) -> str:
     """Of the table."""
     by = row.bound_by.split(",")[0]
-    why = f"bound by {by}, better until {row.bound_seconds:.1f} s; plan until {row.plan_seconds:.1f} s"
+    found = f"plan until {row.plan_seconds:.1f} s" if row.plan is not None else "no plan was found"
+    why = f"bound by {by}, better until {row.bound_seconds:.1f} s; {found}"
     cells = (
         row.net,
         str(row.ops),
@@ -267,12 +320,13 @@ def line(row: Row) -> str:
 def main(arguments: Iterable[str] | None = None) -> None:
     """Measure what was asked for and is not known yet; write the page."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--only", nargs="+", choices=NETS, default=list(NETS))
-    parser.add_argument("--devices", nargs="+", choices=DEVICES, default=list(DEVICES))
-    parser.add_argument("--homes", nargs="+", choices=HOMES, default=list(HOMES))
-    parser.add_argument("--shares", nargs="+", type=float, default=list(SHARES))
+    parser.add_argument("--table", choices=TABLES, default="small", help="whose nets and devices these are")
+    parser.add_argument("--only", nargs="+", metavar="NET", help="these nets alone")
+    parser.add_argument("--devices", nargs="+", help="these devices alone")
+    parser.add_argument("--homes", nargs="+", choices=HOMES, help="these homes alone")
+    parser.add_argument("--shares", nargs="+", type=float, help="these budgets alone")
     parser.add_argument("--time-limit", type=float, default=60.0, help="seconds of a core for each search")
-    parser.add_argument("--rows", type=Path, default=BUILD / "rows.jsonl", help="where searches are kept")
+    parser.add_argument("--rows", type=Path, help="where searches are kept")
     parser.add_argument("--fresh", action="store_true", help="forget earlier searches")
     parser.add_argument("--make", action="store_true", help=argparse.SUPPRESS)  # problem files alone
     parser.add_argument("--one", action="store_true", help=argparse.SUPPRESS)  # search here, print the row
@@ -284,20 +338,28 @@ def main(arguments: Iterable[str] | None = None) -> None:
         row = measured(given.only[0], given.devices[0], given.homes[0], given.shares[0], given.time_limit)
         print(json.dumps(asdict(row)))
         return
+    table, kept = TABLES[given.table], given.rows or BUILD / f"rows-{given.table}.jsonl"
     if given.fresh:
-        given.rows.unlink(missing_ok=True)
-    lines = given.rows.read_text().splitlines() if given.rows.exists() else []
+        kept.unlink(missing_ok=True)
+    lines = kept.read_text().splitlines() if kept.exists() else []
     known = {row.key: row for row in (Row(**json.loads(line)) for line in lines)}
-    wanted = list(itertools.product(given.only, given.devices, given.homes, given.shares))
+    asked = (given.only, given.devices, given.homes, given.shares)
+    wanted = [
+        (net, *place)
+        for net, place in itertools.product(table.nets, table.places)
+        if all(not some or part in some for some, part in zip(asked, (net, *place), strict=True))
+    ]
+    if not wanted:
+        parser.error(f"no row of the table {given.table} is any of these")
     for key in wanted:
         if key not in known or known[key].limit_seconds != given.time_limit:
             problem_of(*key[:3])
             known[key] = _in_a_process(*key, given.time_limit)
-            with given.rows.open("a") as file:
+            with kept.open("a") as file:
                 file.write(json.dumps(asdict(known[key])) + "\n")
             print(line(known[key]), flush=True)
-    PAGE.write_text(page([known[key] for key in wanted]))
-    print(f"wrote {PAGE.relative_to(ROOT)}")
+    table.page.write_text(page([known[key] for key in wanted], table))
+    print(f"wrote {table.page.relative_to(ROOT)}")
 
 
 def _in_a_process(net: str, device: str, home: str, share: float, limit_seconds: float) -> Row:

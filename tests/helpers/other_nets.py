@@ -1,6 +1,6 @@
 """Nets of the sizes that microcontrollers run and of other kinds than `helpers.tiny_nets`.
 
-The planner was not developed on them: what holds for those nets alone shows here.
+Little of the planner was developed on them: what holds for those nets alone shows here.
 """
 
 from __future__ import annotations
@@ -8,9 +8,10 @@ from __future__ import annotations
 from itertools import pairwise
 
 import torch
-from helpers.tiny_nets import MicroNet
 from torch import Tensor, nn
 from torch.nn import functional as F
+
+from helpers.tiny_nets import MicroNet
 
 
 class _Inverted(nn.Module):

@@ -58,10 +58,8 @@ def test_the_page_says_which_rows_it_has() -> None:
     assert "SMALL_RAM='--only mlp --devices stm32h743 --homes ram --shares 0.05'" in bench.page([PROVEN])
     every = [
         dataclasses.replace(PROVEN, net=net, device=device, home=home, share=share)
-        for net in bench.NETS
-        for device in bench.DEVICES
-        for home in bench.HOMES
-        for share in bench.SHARES
+        for net in bench.SMALL.nets
+        for device, home, share in bench.SMALL.places
     ]
     assert "All nets, devices, homes and budgets." in bench.page(every)
     assert (
@@ -73,3 +71,21 @@ def test_the_page_says_which_rows_it_has() -> None:
 def test_a_search_that_ended_early_with_a_gap_is_counted() -> None:
     early = dataclasses.replace(OPEN, seconds=8.0)
     assert "| proven or the time used up | 100% | 1 of 2 | **missed** |" in bench.page([PROVEN, early])
+
+
+def test_a_search_without_plan_or_proof_is_open_and_says_so() -> None:
+    none = dataclasses.replace(
+        OPEN,
+        net="vit",
+        device="stm32l4r5",
+        home="auto",
+        status=Status.TIMEOUT.word,
+        plan=None,
+        open_share=None,
+    )
+    page = bench.page([none], bench.OTHER)
+    assert "| at most 10% open | 100% | 0 of 1 | **missed** |" in page
+    assert "OTHER_NETS='--only vit --devices stm32l4r5 --homes auto --shares 0.05'" in page
+    assert "no plan was found |" in next(line for line in page.splitlines() if line.startswith("| vit"))
+    proven = dataclasses.replace(none, status=Status.INFEASIBLE.word)
+    assert "| at most 10% open | 100% | 1 of 1 | met |" in bench.page([proven], bench.OTHER)
