@@ -90,8 +90,8 @@ OTHER = Table(
     asked_with="OTHER_NETS",
     begin=(
         "# Other nets, other boards\n",
-        "Made by `make bench-other-nets`: training steps of nets on which little of the planner was developed",
-        "(`OTHER_NETS` in `tests/helpers/other_nets.py`), each on six boards that",
+        "Made by `make bench-other-nets`: training steps of nets on which little of the planner was",
+        "developed (`OTHER_NETS` in `tests/helpers/other_nets.py`), each on six boards that",
         "[small nets](small-nets.md) do not have, at one budget per board. Two of them have no storage",
         "(rp2040, stm32l4r5): there tensors are kept or made again. Batches are of one, all parameters",
         "trained by",
