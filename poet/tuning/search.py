@@ -37,6 +37,8 @@ class SearchTuning(Checked):
         returns_share: of the time left, for a proof that there is no plan from when contents can come back,
             where no greedy plan is: it takes tenths of a second up to 500 ops, and little else would help.
             Off: it is not looked for.
+        first_plan_share: of the time left, for a first plan or a proof that there is none by what is in RAM,
+            where nothing may be written, and again in each restart. Off: only event models look for one.
         greedy_share: of the time left that greedy plans take at most, so that short searches have a bound as
             well.
         model_share: of the time left that one model may take: with a quarter, four models get a turn even if
@@ -71,6 +73,7 @@ class SearchTuning(Checked):
     greedy_small_seconds: float = tuned(2.0, off=0.0)
     greedy_large_seconds: float = tuned(1.0, off=0.0)
     returns_share: float = tuned(0.5, off=0.0)
+    first_plan_share: float = tuned(0.25, off=0.0)
     greedy_share: float = 0.25
     model_share: float = 0.25
     model_floor_seconds: float = tuned(1.0, off=0.0)

@@ -2,9 +2,10 @@
 
 Each restart has another seed, which engines and the neighbourhood search get, and these parts:
 
-0. The local search over copies varies the best plan (`poet.solvers.heuristics.copies_search`), exact models
-   in which few tensors may be written do (`poet.solvers.search.few_copies`), the search over copies for
-   bounds (`poet.solvers.bounds.copies`) goes on where it was interrupted, and that over
+0. Without a plan, one is looked for by what is in RAM (`poet.solvers.search.first_plan`) and in the model of
+   part 3. The local search over copies varies the best plan (`poet.solvers.heuristics.copies_search`), exact
+   models in which few tensors may be written do (`poet.solvers.search.few_copies`), the search over copies
+   for bounds (`poet.solvers.bounds.copies`) goes on where it was interrupted, and that over
    states (`poet.solvers.bounds.state_search`) may set twice as many labels as before; so may, beside
    background storage, that with two clocks (`poet.solvers.bounds.timed_search`).
 1. A relaxed event model that knows every rerun in every stage is much closer to the problem than those of
@@ -48,6 +49,7 @@ class Ways:
         conduct: its clock and its record.
         restart: called with each restart's number, to take another seed.
         standing: joules of the best plan, if there is one, and of the best bound.
+        find_first: goes on looking for a first plan; true if there is none at all.
         vary_copies: looks for better plans near the best one, for a share of the time left.
         few_copies: solves exact models of few copies with these reruns, for a share of the time left.
         follow_copies: goes on with the search over copies for a share of the time left.
@@ -66,6 +68,7 @@ class Ways:
     conduct: Conduct
     restart: Callable[[int], None]
     standing: Callable[[], tuple[float | None, float]]
+    find_first: Callable[[], bool]
     vary_copies: Callable[[float], None]
     few_copies: Callable[[Reruns], None]
     follow_copies: Callable[[float], None]
@@ -116,6 +119,14 @@ class _Restarts:
         ways, finished = self.ways, self.ways.conduct.finished
         ways.restart(number)
         doublings = min(number, self.tuning.most_doublings)
+        if ways.find_first():
+            return True
+        every = candidates(ways.instance, None, passes=number)
+        if ways.standing()[0] is None and self._few(every):  # most have no solution, which shows at once
+            name = f"restart {number}: exact event model, every rerun in every stage"
+            self._solve_exactly(name, every, other=False)
+        if finished():
+            return False
         ways.vary_copies(ways.instance.tuning.copies_search.restart_share)
         if finished():
             return False
@@ -141,7 +152,6 @@ class _Restarts:
         passes = min(number, self.tuning.most_slots // max(1, sum(map(len, wanted.values()))))
         several = {stage: tasks * max(1, passes) for stage, tasks in wanted.items()}
         self._solve_exactly(f"restart {number}: exact event model", several, other=False)
-        every = candidates(ways.instance, None, passes=number)
         if self._few(every):
             name = f"restart {number}: exact event model, every rerun in every stage"
             self._solve_exactly(name, every, other=number % 2 == 1)

@@ -33,6 +33,7 @@ from poet.solvers.search.bound_rounds import BoundRounds
 from poet.solvers.search.copies_turns import CopiesTurns
 from poet.solvers.search.few_copies import FewCopies
 from poet.solvers.search.finders import CLOCKS, GREEDY, LINEAR, STATES, WHOLE
+from poet.solvers.search.first_plan import FirstPlan
 from poet.solvers.search.large import search_large
 from poet.solvers.search.messages import STOPPED, conflict_sentence, impossible_sentence, returns_sentence
 from poet.solvers.search.model_runs import ModelRuns
@@ -58,7 +59,7 @@ def solve(
         InputError: the engine named in ``options`` is not available.
     """
     search = _Search(problem, limits or Limits(), options or SolveOptions(), metered)
-    with search.copies:
+    with search.copies, search.first_plan:
         try:
             return search.run()
         except KeyboardInterrupt:
@@ -82,6 +83,7 @@ class _Search:
         self.opinion = SecondOpinion(self.runs)
         self.few_copies = FewCopies(self.runs)
         self.copies = CopiesTurns(self.runs, self.few_copies)
+        self.first_plan = FirstPlan(self.runs)
         self.varied = VariedCopies(self.standing)
         self.offered: dict[int, tuple[int, ...]] = {}  # reruns that the next relaxed model knows, by stage
 
@@ -146,6 +148,8 @@ class _Search:
 
     def _conflict_of_returns(self) -> Conflict | None:
         """A proof from when contents can come back that there is no plan, in a share of the time left."""
+        if self.tuning.returns_share == 0.0:
+            return None
         end = self.clock.now() + self.tuning.returns_share * min(self.standing.seconds_left(), 1e9)
         with self.phase("what can come back into RAM, and when"):
             return conflict_in(self.instance, lambda: self.standing.finished() or self.clock.now() >= end)
@@ -153,6 +157,8 @@ class _Search:
     def _search(self) -> bool:
         """Run the models for this size of problem; true if one shows that there is no plan at all."""
         ops = len(self.instance.tasks)
+        if self.first_plan.turn(self.tuning.first_plan_share):
+            return True
         if ops > self.tuning.large_ops:
             if self.varied.transfers_decide():
                 tuning = self.options.tuning.copies_search
@@ -310,6 +316,7 @@ class _Search:
             conduct=self._conduct(),
             restart=restart,
             standing=self._amounts,
+            find_first=partial(self.first_plan.turn, self.tuning.first_plan_share),
             vary_copies=self.varied.turn,
             few_copies=partial(self.few_copies.turn, self.options.tuning.few_copies.restart_share),
             follow_copies=self.copies.turn,

@@ -264,7 +264,8 @@ def test_restarts_that_nothing_else_ends_end_when_told(looks: int) -> None:
     conduct = dataclasses.replace(listening(), finished=lambda: next(asked) >= looks)
     ways = Ways(
         instance=instance_of(LARGER, tight(LARGER)), conduct=conduct,
-        restart=lambda number: None, vary_copies=does("vary", None), few_copies=does("few", None),
+        restart=lambda number: None, find_first=does("first", False),
+        vary_copies=does("vary", None), few_copies=does("few", None),
         follow_copies=does("copies", None), follow_states=does("states", None),
         follow_clocks=does("clocks", False),
         standing=lambda: (None, 0.0), relax=does("relax", cut_short),
@@ -272,12 +273,8 @@ def test_restarts_that_nothing_else_ends_end_when_told(looks: int) -> None:
         search_large=does("wide", True),
     )  # fmt: skip
     assert not go_on(ways, {})
-    assert (
-        begun
-        == (["vary", "few", "copies", "states", "clocks", "relax", "exact", "exact", "look", "wide"] * 3)[
-            :looks
-        ]
-    )
+    parts = ["first", "exact", "vary", "few", "copies", "states", "clocks", "relax", "exact", "exact"]
+    assert begun == ([*parts, "look", "wide"] * 3)[:looks]
 
 
 def test_a_proof_after_the_rounds_that_there_is_no_plan_is_heard() -> None:

@@ -1,0 +1,81 @@
+"""A first plan, or a proof that there is none, where nothing may be written and no greedy plan was found.
+
+Reruns of reruns are then the only way, and greedy planners hold what they remake from. The programs over what
+is in RAM (`poet.solvers.bounds.copies`) follow the large contents exactly, however often they are made again.
+Their cheapest steps, with more and more contents followed, name the reruns that an exact event model is
+offered. Where a program has no step at all, there is no plan.
+
+*Proposition.* A program that has no step below N * J joules has none, where N is more than its transitions
+and J no less than the joules of any. *Proof*: a cheapest step takes no transition twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+
+from poet.closing import Closing
+from poet.solvers.bounds.copies import CopiesBound, copies_bounds
+from poet.solvers.search.model_runs import ModelRuns
+from poet.solvers.search.slots_of_plans import followed_by, merged
+
+
+class FirstPlan(Closing):
+    """The search for it, in turns; leaving the context ends its solver process, if there is one.
+
+    Args:
+        runs: solves the exact event model with the reruns of what was found.
+    """
+
+    def __init__(self, runs: ModelRuns) -> None:
+        self.runs, self.standing = runs, runs.standing
+        self._going: Generator[CopiesBound] | None = None
+        self._asked = dict[int, tuple[int, ...]]()  # reruns of the steps so far, by stage
+        tasks, contents = self.standing.instance.tasks, self.standing.instance.contents
+        self._pays = len(tasks) <= self.standing.tuning.large_ops and all(
+            c.page_out is None for c in contents
+        )
+        most_arcs = self.standing.options.tuning.copies.most_arcs
+        self._below_joules = (most_arcs + 1) * max((task.cost.joules for task in tasks), default=0.0)
+
+    def close(self) -> None:
+        """End the search; another turn begins anew."""
+        if self._going is not None:
+            self._going.close()
+        self._going = None
+
+    def turn(self, share: float) -> bool:
+        """Go on for a share of the time left, until there is a plan; true if there is none at all."""
+        standing, clock = self.standing, self.standing.clock
+        if not self._is_wanted() or share == 0.0:
+            return False
+        end = clock.now() + min(share * standing.seconds_left(), standing.options.tuning.copies.most_seconds)
+        with standing.recorder.phase("search over what is in RAM, for a first plan"):
+            for bound in self._bounds():
+                if bound.proven and bound.overhead_joules >= self._below_joules:
+                    return True
+                if bound.ended and bound.step is not None:
+                    path = bound.step.path.reruns
+                    self.runs.solve_exactly(followed_by(path, self._asked))
+                    self._asked = merged(self._asked, path)
+                if not self._is_wanted():
+                    self.close()
+                    break
+                if clock.now() >= end:
+                    break
+        return False
+
+    def _is_wanted(self) -> bool:
+        standing = self.standing
+        return self._pays and standing.best.trace is None and not standing.finished()
+
+    def _bounds(self) -> Generator[CopiesBound]:
+        standing = self.standing
+        if self._going is None:
+            self._going = copies_bounds(
+                standing.instance,
+                below_joules=self._below_joules,
+                clock=standing.clock,
+                finished=standing.finished,
+                seconds_left=standing.seconds_left,
+            )
+        return self._going
