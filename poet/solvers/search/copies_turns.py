@@ -18,6 +18,18 @@ from poet.solvers.search.few_copies import FewCopies
 from poet.solvers.search.finders import COPIES
 from poet.solvers.search.model_runs import ModelRuns
 from poet.solvers.search.slots_of_plans import followed_by
+from poet.solvers.search.standing import Standing
+
+
+def bounds_below(standing: Standing, joules: float) -> Generator[CopiesBound]:
+    """Those of a search over copies for what takes fewer joules above running every op once."""
+    return copies_bounds(
+        standing.instance,
+        below_joules=joules,
+        clock=standing.clock,
+        finished=standing.finished,
+        seconds_left=standing.seconds_left,
+    )
 
 
 class CopiesTurns(Closing):
@@ -119,13 +131,7 @@ class CopiesTurns(Closing):
         standing = self.standing
         if self._going is None:
             self._below_joules = self._overhead_joules()
-            self._going = copies_bounds(
-                standing.instance,
-                below_joules=self._below_joules,
-                clock=standing.clock,
-                finished=standing.finished,
-                seconds_left=standing.seconds_left,
-            )
+            self._going = bounds_below(standing, self._below_joules)
         return self._going
 
     def _overhead_joules(self) -> float:

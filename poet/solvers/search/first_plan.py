@@ -6,7 +6,8 @@ Their cheapest steps, with more and more contents followed, name the reruns that
 offered. Where a program has no step at all, there is no plan.
 
 *Proposition.* A program that has no step below N * J joules has none, where N is more than its transitions
-and J no less than the joules of any. *Proof*: a cheapest step takes no transition twice.
+and contents together, and J the dearest rerun or page-in. *Proof*: a cheapest step takes no transition twice,
+and beside them it may have to page each content in once.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from __future__ import annotations
 from collections.abc import Generator
 
 from poet.closing import Closing
-from poet.solvers.bounds.copies import CopiesBound, copies_bounds
+from poet.solvers.bounds.copies import CopiesBound
+from poet.solvers.search.copies_turns import bounds_below
 from poet.solvers.search.model_runs import ModelRuns
 from poet.solvers.search.slots_of_plans import followed_by, merged
 
@@ -31,11 +33,12 @@ class FirstPlan(Closing):
         self._going: Generator[CopiesBound] | None = None
         self._asked = dict[int, tuple[int, ...]]()  # reruns of the steps so far, by stage
         tasks, contents = self.standing.instance.tasks, self.standing.instance.contents
-        self._pays = len(tasks) <= self.standing.tuning.large_ops and all(
-            c.page_out is None for c in contents
-        )
-        most_arcs = self.standing.options.tuning.copies.most_arcs
-        self._below_joules = (most_arcs + 1) * max((task.cost.joules for task in tasks), default=0.0)
+        is_large = len(tasks) > self.standing.tuning.large_ops
+        self._pays = not is_large and all(content.page_out is None for content in contents)
+        moves = [task.cost for task in tasks]
+        moves += [content.page_in for content in contents if content.page_in is not None]
+        most_moves = self.standing.options.tuning.copies.most_arcs + len(contents) + 1
+        self._below_joules = most_moves * max((cost.joules for cost in moves), default=0.0)
 
     def close(self) -> None:
         """End the search; another turn begins anew."""
@@ -50,7 +53,8 @@ class FirstPlan(Closing):
             return False
         end = clock.now() + min(share * standing.seconds_left(), standing.options.tuning.copies.most_seconds)
         with standing.recorder.phase("search over what is in RAM, for a first plan"):
-            for bound in self._bounds():
+            self._going = self._going or bounds_below(standing, self._below_joules)
+            for bound in self._going:
                 if bound.proven and bound.overhead_joules >= self._below_joules:
                     return True
                 if bound.ended and bound.step is not None:
@@ -67,15 +71,3 @@ class FirstPlan(Closing):
     def _is_wanted(self) -> bool:
         standing = self.standing
         return self._pays and standing.best.trace is None and not standing.finished()
-
-    def _bounds(self) -> Generator[CopiesBound]:
-        standing = self.standing
-        if self._going is None:
-            self._going = copies_bounds(
-                standing.instance,
-                below_joules=self._below_joules,
-                clock=standing.clock,
-                finished=standing.finished,
-                seconds_left=standing.seconds_left,
-            )
-        return self._going
