@@ -242,10 +242,10 @@ def test_the_first_turn_is_short_where_nothing_may_be_written(
         asked.append((share, goes_on))
 
     monkeypatch.setattr(CopiesTurns, "turn", noted)
-    step = training_like(20, seed=3)
+    step = training_like(8, seed=3)
     least, most = minimum_ram_bytes(step, Limits(paging=False)).bytes, keep_everything_bytes(step)
     limits = Limits(budget_between(least, most, 0.4), paging=paging)
-    solve(step, limits, SolveOptions(5.0, clock=WorkClock()))
+    solve(step, limits, SolveOptions(0.5, clock=WorkClock()))
     tuning = DEFAULT.copies
     assert asked[0] == ((tuning.round_share, True) if paging else (tuning.unwritten_share, False))
 
