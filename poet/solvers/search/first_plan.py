@@ -16,6 +16,7 @@ from collections.abc import Generator
 
 from poet.closing import Closing
 from poet.solvers.bounds.copies import CopiesBound
+from poet.solvers.instance.returns import Conflict, conflict_in
 from poet.solvers.search.copies_turns import bounds_below
 from poet.solvers.search.model_runs import ModelRuns
 from poet.solvers.search.slots_of_plans import followed_by, merged
@@ -45,6 +46,15 @@ class FirstPlan(Closing):
         if self._going is not None:
             self._going.close()
         self._going = None
+
+    def conflict(self) -> Conflict | None:
+        """A proof that there is none, from when contents can come back into RAM, for a share of the time."""
+        standing, share = self.standing, self.standing.tuning.returns_share
+        if share == 0.0:
+            return None
+        end = standing.clock.now() + share * min(standing.seconds_left(), 1e9)
+        with standing.recorder.phase("what can come back into RAM, and when"):
+            return conflict_in(standing.instance, lambda: standing.finished() or standing.clock.now() >= end)
 
     def turn(self, share: float) -> bool:
         """Go on for a share of the time left, until there is a plan; true if there is none at all."""

@@ -24,7 +24,6 @@ from poet.solvers.heuristics.greedy import greedy
 from poet.solvers.instance.candidates import candidates, fullest
 from poet.solvers.instance.context import Conduct
 from poet.solvers.instance.instance import Metered
-from poet.solvers.instance.returns import Conflict, conflict_in
 from poet.solvers.instance.timeline import timeline_of
 from poet.solvers.search.after_rounds import Ways, go_on
 from poet.solvers.search.answer import answer, no_plan
@@ -92,7 +91,7 @@ class _Search:
         if impossible:
             return no_plan(self.standing, self.engine, impossible, Confirmation(Confidence.EXACT).words)
         self._start()
-        if self.best.trace is None and (conflict := self._conflict_of_returns()) is not None:
+        if self.best.trace is None and (conflict := self.first_plan.conflict()) is not None:
             message = returns_sentence(self.instance, conflict)
             return no_plan(self.standing, self.engine, message, Confirmation(Confidence.EXACT).words)
         search = self._search
@@ -145,14 +144,6 @@ class _Search:
             )
             if schedule is not None:
                 found(schedule)
-
-    def _conflict_of_returns(self) -> Conflict | None:
-        """A proof from when contents can come back that there is no plan, in a share of the time left."""
-        if self.tuning.returns_share == 0.0:
-            return None
-        end = self.clock.now() + self.tuning.returns_share * min(self.standing.seconds_left(), 1e9)
-        with self.phase("what can come back into RAM, and when"):
-            return conflict_in(self.instance, lambda: self.standing.finished() or self.clock.now() >= end)
 
     def _search(self) -> bool:
         """Run the models for this size of problem; true if one shows that there is no plan at all."""
