@@ -200,6 +200,7 @@ class CopiesTuning(Checked):
             than a whole size, in rounds that would take as long; where the size before took more, up to
             `short_factor` as many, and `part_factor` as many when such a search is over. Off: no size is
             followed in part.
+        kept_factor: times as many, of all levels that may still go on: the lowest leave for one more.
         most_quick_arcs: up to which all of a size is followed at once; above, first what the cheapest step so
             far has no room for. Off: all of a size comes first, always.
         room_factor: of the transitions before, up to which as much of that is followed as can be: what has no
@@ -274,10 +275,13 @@ class CopiesTuning(Checked):
             it counts small page-outs in steps of what it is asked for. Off: it goes on.
         compile_seconds: with fewer left, nothing is looked at where the loops are yet to be compiled, once on
             each machine: that takes about as long, and is not interrupted.
+        loading_seconds: with fewer left, nothing is looked at where the loops are yet to be loaded: it takes
+            half as long, and is not interrupted.
         arc_seconds: that a transition counts in each column where work is counted, about what it takes.
     """
 
     most_arcs: int = tuned(12_000_000, off=0)
+    kept_factor: float = 1.5
     most_quick_arcs: int = tuned(400_000, off=1 << 40)
     room_factor: float = tuned(2.0, off=0.0)
     in_windows: bool = tuned(True, off=False)
@@ -319,4 +323,5 @@ class CopiesTuning(Checked):
     planning_share: float = 0.3
     anew_share: float = tuned(0.05, off=1.0)
     compile_seconds: float = 5.0
+    loading_seconds: float = 1.0
     arc_seconds: float = 1e-9

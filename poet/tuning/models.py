@@ -59,6 +59,10 @@ class EnginesTuning(Checked):
             only when it has ended.
         silent_seconds: of the wall clock, without a word of such a child, after which it counts as hung:
             programs whose work is counted speak several times a second.
+        held_bytes: by this process and HiGHS in a child together, beyond which the child ends its program:
+            what it found, it found with less. Off: it takes what it takes.
+        column_bytes: of a program, for which they may hold more than that: large ones begin with more.
+        child_bytes: that the child may hold in any case, however much this process does.
         proof_factors: of a program at most that is proven empty in exact fractions: summing up larger ones
             takes more than the second that a proof has. Off: nothing is.
     """
@@ -70,4 +74,7 @@ class EnginesTuning(Checked):
     tell_seconds: float = 0.2
     counted_seconds: float = 1.0
     silent_seconds: float = 120.0
+    held_bytes: int = tuned(440_000_000, off=0)
+    column_bytes: int = 10_000
+    child_bytes: int = 120_000_000
     proof_factors: int = tuned(400_000, off=0)

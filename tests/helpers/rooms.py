@@ -17,7 +17,7 @@ PAGE = ROOT / "docs" / "rooms.md"
 FLOORS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("Words", "errors, units, records as JSON", (
             "version", "errors", "closing", "files.reading", "extras", "units", "brief", "clock",
-            "codec", "children", "freed_memory",
+            "codec", "children", "freed_memory", "held_memory",
         )),
     ("Training graph", "ops, values and buffers of one step", (
             "operators", "kernel_allocations", "kernel_facts", "calls", "strips", "wholes", "graph_parts",

@@ -1,12 +1,15 @@
-"""What a process and its children hold at once, as benchmarks measure it."""
+"""What a process holds, as it counts it, and with its children, as benchmarks measure it."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from helpers.held_memory import run
+
+from poet.held_memory import held_bytes as own_bytes
 
 MIB = 1 << 20
 SHARED = """
@@ -45,3 +48,11 @@ def test_children_one_after_the_other_count_one_at_a_time() -> None:
 def test_a_bad_end_is_told() -> None:
     with pytest.raises(subprocess.CalledProcessError):
         run([sys.executable, "-c", "raise SystemExit(3)"])
+
+
+def test_a_process_knows_what_it_holds(tmp_path: Path) -> None:
+    before = own_bytes()
+    kept = b"x" * (50 * MIB)
+    assert 50 * MIB <= own_bytes() - before < 60 * MIB
+    assert len(kept) == 50 * MIB
+    assert own_bytes(tmp_path / "none") == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Generic, ParamSpec, TypeVar, cast
@@ -16,6 +17,11 @@ _LOOPS: list[Compiled[Any, Any]] = []
 def all_ready() -> bool:
     """Whether the machine code of each loop that was imported is there: else it takes seconds, once."""
     return all(loop.is_ready() for loop in _LOOPS)
+
+
+def is_loaded() -> bool:
+    """Whether numba is there already: else what is kept takes half a second, once in each process."""
+    return "numba" in sys.modules
 
 
 class Compiled(Generic[P, R]):

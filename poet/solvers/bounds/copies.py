@@ -21,7 +21,7 @@ from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 
 from poet.clock import Clock
-from poet.solvers.bounds.compiled import all_ready
+from poet.solvers.bounds.compiled import all_ready, is_loaded
 from poet.solvers.bounds.copies_levels import Levels
 from poet.solvers.bounds.copies_list import ListSearch
 from poet.solvers.bounds.copies_master import MasterSearch
@@ -80,7 +80,7 @@ def copies_bounds(
         return
     if any(content.home is not None and content.page_out is None for content in instance.contents):
         return  # its home is no choice
-    if seconds_left() < tuning.compile_seconds and not all_ready():
+    if seconds_left() < _before_a_loop_runs_seconds(tuning):
         return
     if Followed(instance, 0, budget).fixed_joules >= below_joules:
         yield CopiesBound(below_joules, 0, True)
@@ -114,6 +114,13 @@ def copies_bounds(
             ended = not more or joules >= below_joules
             yield CopiesBound(joules, program.of.followed_bytes, ended, step, proven)
             turns.tell(found, more=more, leading_joules=joules, below_joules=below_joules)
+
+
+def _before_a_loop_runs_seconds(tuning: CopiesTuning) -> float:
+    """About what it takes until the first loop runs as machine code."""
+    if not all_ready():
+        return tuning.compile_seconds
+    return 0.0 if is_loaded() else tuning.loading_seconds
 
 
 class _Level:
@@ -193,7 +200,8 @@ class _Turns:
         if following is None:
             return
         lowest_first = sorted(self._open, key=lambda level: level.joules)
-        while lowest_first and self._arcs() + following.program.arcs > 2 * self.tuning.most_arcs:
+        allowed = self.tuning.kept_factor * self.tuning.most_arcs - following.program.arcs
+        while lowest_first and self._arcs() > allowed:
             self._open.remove(lowest_first.pop(0))
         self._open.append(following)
 

@@ -21,6 +21,8 @@ import highspy
 import numpy as np
 
 from poet import children
+from poet.freed_memory import give_back
+from poet.held_memory import held_bytes
 from poet.solvers.engines.highs import DONE, best_values, is_empty, loaded
 from poet.solvers.engines.matrix import Matrix, Numbers
 
@@ -42,14 +44,15 @@ def _solve(packed: bytes) -> None:
     if is_empty(matrix):
         _tell(matrix.offset, np.zeros(0), exhausted=True, last=True, iterations=0, nodes=0)
         return
-    seconds, relative_gap, tell_seconds, nodes = map(float, request["options"])
+    seconds, relative_gap, tell_seconds, nodes, most_bytes = map(float, request["options"])
+    give_back()  # what the program before took
     highs = loaded(matrix)
     if nodes:
         highs.setOptionValue("mip_max_nodes", int(nodes))
     else:
         highs.setOptionValue("time_limit", seconds)
     highs.setOptionValue("mip_rel_gap", relative_gap)
-    _listen_to(highs, tell_seconds)
+    _listen_to(highs, tell_seconds, most_bytes)
     highs.run()
     exhausted, info = highs.getModelStatus() in DONE, highs.getInfo()
     _tell(
@@ -62,7 +65,8 @@ def _solve(packed: bytes) -> None:
     )
 
 
-def _listen_to(highs: highspy.Highs, tell_seconds: float) -> None:
+def _listen_to(highs: highspy.Highs, tell_seconds: float, most_bytes: float) -> None:
+    """Tell solutions and bounds; end it where this process holds more than ``most_bytes``; 0: any."""
     kinds = highspy.cb.HighsCallbackType
     told = [0.0]
 
@@ -72,6 +76,7 @@ def _listen_to(highs: highspy.Highs, tell_seconds: float) -> None:
         elif time.monotonic() - told[0] > tell_seconds:
             told[0] = time.monotonic()
             _tell(out.mip_dual_bound, None)
+            into.user_interrupt = bool(most_bytes) and held_bytes() > most_bytes
 
     highs.setCallback(hear, None)
     highs.startCallback(kinds.kCallbackMipInterrupt)

@@ -128,20 +128,26 @@ def test_as_python_the_loops_say_the_same() -> None:
     assert (values == others).all()
 
 
-def test_a_search_with_few_seconds_left_does_not_begin_to_compile(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("ready", "loaded", "seconds", "begins"),
+    [
+        (True, True, 0.5, True),
+        (True, False, 0.5, False),
+        (True, False, 2.0, True),
+        (False, True, 2.0, False),
+        (False, False, math.inf, True),
+    ],
+)
+def test_a_search_with_few_seconds_left_begins_neither_to_load_nor_to_compile(
+    monkeypatch: pytest.MonkeyPatch, *, ready: bool, loaded: bool, seconds: float, begins: bool
+) -> None:
     problem = random_problem(3, ops=8)
     instance = instance_of(problem, Limits(ram_budget_bytes=20))
     below = 100.0 * problem.compute_joules
-
-    def bounds(seconds: float) -> bool:
-        found = copies_bounds(instance, below_joules=below, clock=WALL, seconds_left=lambda: seconds)
-        return next(iter(found), None) is not None
-
-    monkeypatch.setattr(copies, "all_ready", lambda: True)
-    assert bounds(1.0)
-    monkeypatch.setattr(copies, "all_ready", lambda: False)
-    assert not bounds(1.0)
-    assert bounds(math.inf)
+    monkeypatch.setattr(copies, "all_ready", lambda: ready)
+    monkeypatch.setattr(copies, "is_loaded", lambda: loaded)
+    found = copies_bounds(instance, below_joules=below, clock=WALL, seconds_left=lambda: seconds)
+    assert (next(iter(found), None) is not None) == begins
 
 
 def test_where_no_folder_may_be_written_loops_are_compiled_all_the_same(tmp_path: Path) -> None:

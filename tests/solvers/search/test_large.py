@@ -21,6 +21,7 @@ from helpers.pace import with_slow
 from helpers.random_problems import mixed_problem, random_limits, training_like
 
 from poet.clock import WorkClock
+from poet.held_memory import held_bytes
 from poet.problem import Limits, Place, Problem
 from poet.schedule import Schedule
 from poet.simulator import simulate
@@ -206,8 +207,24 @@ def test_a_child_solves_one_program_after_the_other() -> None:
         child.listen(0.5)
         assert solved(child, three, 10.0) == 3.0
         assert child.pid != first
+        child.begin(market_split(), 1000.0)
         os.kill(child.pid, signal.SIGKILL)
-        assert solved(child, three, 10.0) is None
+        while not child.news.ended:
+            child.listen(0.1)
+        assert not child.news.exhausted
+        assert solved(child, three, 10.0) == 3.0
+
+
+@pytest.mark.skipif(not held_bytes(), reason="the system does not tell what a process holds")
+def test_a_child_ends_a_program_that_takes_too_much_memory() -> None:
+    """And solves the next one; by a clock that stands."""
+    tuning = replace(DEFAULT, engines=replace(DEFAULT.engines, held_bytes=1, column_bytes=1, child_bytes=1))
+    with HighsProcess(tuning, Ticking()) as child:
+        first = child.pid
+        for _ in range(2):
+            assert solved(child, market_split(), 1000.0) is None
+            assert not child.news.exhausted
+            assert (child.is_running, child.pid) == (True, first)
 
 
 @pytest.mark.parametrize("seconds", with_slow([1.0, 3.0], {3.0}))
