@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 export PYTHONDONTWRITEBYTECODE :=
 STAMP := $(VENV)/.installed
 
-.PHONY: help setup demo demo-c c99-table c99-instructions c99-library-table c99-numbers-table c99-operators-table arenas-table time-table test test-cortex-m test-slow lint type models-table strips-picture nets-table gap-table bench-planner bench-large-graphs bench-large-rivals bench-small-ram bench-other-nets bench-other-searches language-model bench-layout bench-tuning devices-table calibration-table robust-table fuzz faults-table runtime-table torch-peers torch-solver bits-table stream-table micro-table shape-bytes-table documents pictures site clean
+.PHONY: help setup demo demo-c c99-table c99-instructions c99-library-table c99-numbers-table c99-operators-table arenas-table time-table test test-cortex-m test-slow lint type models-table strips-picture nets-table gap-table bench-planner bench-large-graphs bench-large-rivals bench-small-ram bench-other-nets bench-other-searches language-model bench-layout bench-tuning devices-table calibration-table robust-table fuzz faults-table runtime-table peaks-table torch-peers torch-solver bits-table stream-table micro-table shape-bytes-table documents pictures site clean
 
 help: ## this list
 	@grep -E '^[a-z0-9-]+:.*## ' Makefile | sed -E 's/^([a-z0-9-]+):.*## (.*)$$/\1|\2/' | awk -F'|' '{printf "make %-18s %s\n", $$1, $$2}'
@@ -94,6 +94,9 @@ faults-table: $(STAMP) ## docs/runtime-safety.md: what storage can do to a run, 
 
 runtime-table: $(STAMP) ## docs/runtime.md: predicted and measured peaks and step times (long; goes on where it was)
 	$(BIN)/python tests/benchmarks/runtime_table.py
+
+peaks-table: $(STAMP) ## docs/rising-peaks.md: measured peaks of three nets at twenty rising budgets (half an hour; goes on where it was)
+	PYTHONPATH=examples $(BIN)/python tests/benchmarks/rising_peaks.py
 
 torch-peers: $(STAMP) ## against checkpointing and torch's memory budget, at their own peaks
 	PYTHONPATH=examples $(BIN)/python tests/benchmarks/torch_peers.py
