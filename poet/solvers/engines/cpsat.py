@@ -10,7 +10,7 @@ from typing import Any
 
 from poet.closing import Closing
 from poet.errors import InputError
-from poet.solvers.engines.child import Child
+from poet.solvers.engines.child import Child, most_child_bytes
 from poet.solvers.engines.integers import IntegerProgram, integer_program
 from poet.solvers.engines.interrupt import sigint_flag
 from poet.solvers.engines.outcome import Job, Outcome
@@ -111,12 +111,14 @@ class CpSatProcess(Closing):
     def _request(self) -> dict[str, Any]:
         job = self.job
         gap = int(min(job.effort.absolute_joules * self.program.scale, 2.0**52))
-        start = job.matrix.start
+        start, counted = job.matrix.start, job.effort.clock.counts_work
+        columns, tuning = len(job.matrix.costs), job.effort.tuning.engines
         return {
             "program": self.program.to_json(),
             "start": None if start is None else self.program.whole(start.tolist()),
             "seconds": job.effort.seconds,
-            "counted": job.effort.clock.counts_work,
+            "counted": counted,
+            "most_bytes": 0 if counted else most_child_bytes(tuning, columns),
             "threads": job.effort.threads,
             "seed": job.effort.seed,
             "gap": max(gap, 0),

@@ -7,16 +7,21 @@ when stdin is closed, so it never outlives the process that uses its answers.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import queue
 import sys
 import threading
+from collections.abc import Iterator
 from typing import Any
 
 from ortools.sat.python import cp_model
 
 from poet import children
+from poet.held_memory import held_bytes
+
+_LOOK_SECONDS = 0.2  # between two looks at what this process holds
 
 
 def main() -> None:
@@ -49,7 +54,8 @@ def _solve(request: dict[str, Any]) -> None:
         else:
             parameters.max_time_in_seconds = request["seconds"]
     solver.best_bound_callback = lambda bound: _tell({"bound": _units(bound)})
-    status = solver.status_name(solver.solve(model, _Incumbents(columns))).lower()
+    with _ended_at(solver, request["most_bytes"]):
+        status = solver.status_name(solver.solve(model, _Incumbents(columns))).lower()
     found = status in ("optimal", "feasible")
     _tell(
         {
@@ -59,6 +65,24 @@ def _solve(request: dict[str, Any]) -> None:
             "values": [solver.value(column) for column in columns] if found else None,
         }
     )
+
+
+@contextlib.contextmanager
+def _ended_at(solver: cp_model.CpSolver, most_bytes: int) -> Iterator[None]:
+    """Ends the search where this process holds more than ``most_bytes``, if that is not 0."""
+    over = threading.Event()
+
+    def look() -> None:
+        while not over.wait(_LOOK_SECONDS):
+            if held_bytes() > most_bytes:
+                solver.stop_search()
+
+    if most_bytes:
+        threading.Thread(target=look, daemon=True).start()
+    try:
+        yield
+    finally:
+        over.set()
 
 
 def _model_of(request: dict[str, Any]) -> tuple[cp_model.CpModel, list[cp_model.IntVar]]:

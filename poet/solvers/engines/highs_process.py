@@ -19,8 +19,7 @@ import numpy as np
 
 from poet.clock import WALL, Clock
 from poet.closing import Closing
-from poet.held_memory import held_bytes
-from poet.solvers.engines.child import Child
+from poet.solvers.engines.child import Child, most_child_bytes
 from poet.solvers.engines.matrix import Matrix, Numbers, scaled
 from poet.tuning import DEFAULT, Tuning
 
@@ -97,17 +96,9 @@ class HighsProcess(Closing):
         nodes = self.clock.most_nodes(seconds)
         self._end = math.inf if nodes is not None else self.clock.now() + seconds + tuning.highs_grace_seconds
         self._granted_seconds = seconds
-        most_bytes = 0 if nodes is not None else self._most_bytes(len(matrix.costs))
+        most_bytes = 0 if nodes is not None else most_child_bytes(tuning, len(matrix.costs))
         options = (seconds, relative_gap, tuning.tell_seconds, nodes or 0, most_bytes)
         self._child.send(_packed(small.matrix, options))
-
-    def _most_bytes(self, columns: int) -> int:
-        """That the child may hold beside this process while it solves such a program; 0: any."""
-        tuning, own_bytes = self._tuning.engines, held_bytes()
-        if not tuning.held_bytes or not own_bytes:
-            return 0
-        both_bytes = max(tuning.held_bytes, tuning.column_bytes * columns)
-        return max(both_bytes - own_bytes, tuning.child_bytes)
 
     def listen(self, seconds: float) -> bool:
         """Wait ``seconds`` at most for news; whether there is a better solution. See `news`."""

@@ -67,6 +67,7 @@ class SmallPrograms(Closing):
         request = {
             "program": program.to_json(),
             "start": None,
+            "most_bytes": 0,
             "seconds": max(seconds, 0.01) if math.isfinite(seconds) else None,
             "counted": self.clock.counts_work,
             "threads": 1,

@@ -27,6 +27,7 @@ from poet.schedule import Schedule
 from poet.simulator import simulate
 from poet.solution import ClassBound, SolveOptions, Status
 from poet.solvers import minimum_ram_bytes, solve
+from poet.solvers.engines import Effort, run_engine
 from poet.solvers.engines.highs_process import HighsProcess
 from poet.solvers.engines.matrix import Matrix
 from poet.solvers.event_model.families import CUTS, FAMILIES
@@ -225,6 +226,17 @@ def test_a_child_ends_a_program_that_takes_too_much_memory() -> None:
             assert solved(child, market_split(), 1000.0) is None
             assert not child.news.exhausted
             assert (child.is_running, child.pid) == (True, first)
+
+
+@pytest.mark.skipif(not held_bytes(), reason="the system does not tell what a process holds")
+def test_cpsat_ends_a_program_that_takes_too_much_memory() -> None:
+    tuning = replace(DEFAULT, engines=replace(DEFAULT.engines, held_bytes=1, column_bytes=1, child_bytes=1))
+    effort = Effort(
+        seconds=1000.0, threads=1, seed=0, absolute_joules=0.0, relative=0.0, most_seconds=1000.0,
+        tuning=tuning, clock=Ticking(),
+    )  # fmt: skip
+    outcome = run_engine("cpsat", market_split(), effort)
+    assert (outcome.values, outcome.done, outcome.infeasible) == (None, False, False)
 
 
 @pytest.mark.parametrize("seconds", with_slow([1.0, 3.0], {3.0}))
