@@ -53,8 +53,8 @@ class EnginesTuning(Checked):
             rarely.
         highs_grace_seconds: beyond its time limit, after which HiGHS in a child is not listened to any more:
             time limits are kept within half a second.
-        tell_seconds: between two bounds that HiGHS in a child tells: fresh enough for whoever watches, rare
-            enough to cost nothing.
+        tell_seconds: between two bounds that HiGHS in a child tells, and looks of a child at what it holds:
+            fresh enough for whoever watches, rare enough to cost nothing.
         counted_seconds: of the wall clock, between two checks of a child whose work is counted: it is heard
             only when it has ended.
         silent_seconds: of the wall clock, without a word of such a child, after which it counts as hung:

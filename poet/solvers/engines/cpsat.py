@@ -118,6 +118,7 @@ class CpSatProcess(Closing):
             "start": None if start is None else self.program.whole(start.tolist()),
             "seconds": job.effort.seconds,
             "counted": counted,
+            "look_seconds": tuning.tell_seconds,
             "most_bytes": 0 if counted else most_child_bytes(tuning, columns),
             "threads": job.effort.threads,
             "seed": job.effort.seed,

@@ -21,8 +21,6 @@ from ortools.sat.python import cp_model
 from poet import children
 from poet.held_memory import held_bytes
 
-_LOOK_SECONDS = 0.2  # between two looks at what this process holds
-
 
 def main() -> None:
     """Read programs and solve them, one after the other; write solutions and bounds to stdout."""
@@ -54,7 +52,7 @@ def _solve(request: dict[str, Any]) -> None:
         else:
             parameters.max_time_in_seconds = request["seconds"]
     solver.best_bound_callback = lambda bound: _tell({"bound": _units(bound)})
-    with _ended_at(solver, request["most_bytes"]):
+    with _ended_at(solver, request["most_bytes"], request["look_seconds"]):
         status = solver.status_name(solver.solve(model, _Incumbents(columns))).lower()
     found = status in ("optimal", "feasible")
     _tell(
@@ -68,12 +66,12 @@ def _solve(request: dict[str, Any]) -> None:
 
 
 @contextlib.contextmanager
-def _ended_at(solver: cp_model.CpSolver, most_bytes: int) -> Iterator[None]:
+def _ended_at(solver: cp_model.CpSolver, most_bytes: int, look_seconds: float) -> Iterator[None]:
     """Ends the search where this process holds more than ``most_bytes``, if that is not 0."""
     over = threading.Event()
 
     def look() -> None:
-        while not over.wait(_LOOK_SECONDS):
+        while not over.wait(look_seconds):
             if held_bytes() > most_bytes:
                 solver.stop_search()
 

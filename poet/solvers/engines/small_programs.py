@@ -67,7 +67,8 @@ class SmallPrograms(Closing):
         request = {
             "program": program.to_json(),
             "start": None,
-            "most_bytes": 0,
+            "look_seconds": self.tuning.tell_seconds,
+            "most_bytes": 0,  # these are small
             "seconds": max(seconds, 0.01) if math.isfinite(seconds) else None,
             "counted": self.clock.counts_work,
             "threads": 1,

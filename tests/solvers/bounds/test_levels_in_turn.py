@@ -80,5 +80,5 @@ def test_a_bound_that_will_soon_lead_is_waited_for() -> None:
 
 
 def test_where_memory_is_short_the_lowest_leaves() -> None:
-    turns = Turns([30.0] * 90, [25.0] * 90, [28.0] * 90, arcs=TUNING.most_arcs)
+    turns = Turns([30.0] * 90, [25.0] * 90, [28.0] * 90, arcs=int(TUNING.kept_factor * TUNING.most_arcs) // 2)
     assert turns.rounds(26) == "aaaabbbbcccc" + "aaaaaaa" + "ccccccc"
