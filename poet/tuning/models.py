@@ -59,9 +59,9 @@ class EnginesTuning(Checked):
             only when it has ended.
         silent_seconds: of the wall clock, without a word of such a child, after which it counts as hung:
             programs whose work is counted speak several times a second.
-        held_bytes: by this process and HiGHS in a child together, beyond which the child ends its program:
-            what it found, it found with less. Off: it takes what it takes.
-        column_bytes: of a program, for which they may hold more than that: large ones begin with more.
+        held_bytes: of RAM, that this process and an engine in a child may hold together; beyond it the child
+            ends its program with what it has found. Off: it takes what it takes.
+        column_bytes: by each column of a program, where that is more: large ones begin with more.
         child_bytes: that the child may hold in any case, however much this process does.
         proof_factors: of a program at most that is proven empty in exact fractions: summing up larger ones
             takes more than the second that a proof has. Off: nothing is.
