@@ -59,9 +59,11 @@ class EnginesTuning(Checked):
             only when it has ended.
         silent_seconds: of the wall clock, without a word of such a child, after which it counts as hung:
             programs whose work is counted speak several times a second.
-        held_bytes: of RAM, that this process and an engine in a child may hold together; beyond it the child
+        held_bytes: of RAM, that a search and its engine in a child may hold together; beyond it the child
             ends its program with what it has found. Off: it takes what it takes.
         column_bytes: by each column of a program, where that is more: large ones begin with more.
+        begin_bytes: of what this process holds as a search begins, that counts as the search's, about what it
+            takes to solve a problem's file: the rest is the app's, torch's for example.
         child_bytes: that the child may hold in any case, however much this process does.
         proof_factors: of a program at most that is proven empty in exact fractions: summing up larger ones
             takes more than the second that a proof has. Off: nothing is.
@@ -76,5 +78,6 @@ class EnginesTuning(Checked):
     silent_seconds: float = 120.0
     held_bytes: int = tuned(440_000_000, off=0)
     column_bytes: int = 10_000
+    begin_bytes: int = 50_000_000
     child_bytes: int = 120_000_000
     proof_factors: int = tuned(400_000, off=0)

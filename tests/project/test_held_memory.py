@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 from helpers.held_memory import run
 
-from poet.held_memory import held_bytes as own_bytes
+from poet.held_memory import counted_from_here, held_bytes, own_bytes
+from poet.solvers.engines.child import most_child_bytes
+from poet.tuning.models import EnginesTuning
 
 MIB = 1 << 20
 SHARED = """
@@ -51,8 +53,35 @@ def test_a_bad_end_is_told() -> None:
 
 
 def test_a_process_knows_what_it_holds(tmp_path: Path) -> None:
-    before = own_bytes()
+    before = held_bytes()
     kept = b"x" * (50 * MIB)
-    assert 50 * MIB <= own_bytes() - before < 60 * MIB
+    assert 50 * MIB <= held_bytes() - before < 60 * MIB
     assert len(kept) == 50 * MIB
-    assert own_bytes(tmp_path / "none") == 0
+    assert held_bytes(tmp_path / "none") == 0
+
+
+@pytest.mark.skipif(not held_bytes(), reason="the system does not tell what a process holds")
+def test_what_was_there_before_a_search_is_none_of_its_own() -> None:
+    before = b"x" * (50 * MIB)
+    assert 0 < own_bytes(3 * MIB) <= 3 * MIB  # no search runs: nothing came since
+    with counted_from_here():
+        assert own_bytes(3 * MIB) < 6 * MIB
+        since = b"y" * (40 * MIB)
+        with counted_from_here():  # a search of a search: the outer one's begin counts
+            assert 40 * MIB <= own_bytes(3 * MIB) < 50 * MIB
+        assert held_bytes() - own_bytes(3 * MIB) > 50 * MIB
+    assert own_bytes(3 * MIB) <= 3 * MIB
+    assert len(before) + len(since) == 90 * MIB
+
+
+@pytest.mark.skipif(not held_bytes(), reason="the system does not tell what a process holds")
+def test_a_child_of_a_large_app_may_hold_what_one_of_a_small_app_may() -> None:
+    tuning = EnginesTuning()
+    small_bytes = most_child_bytes(tuning, 100)
+    app = b"x" * (500 * MIB)
+    assert most_child_bytes(tuning, 100) == pytest.approx(small_bytes, abs=5 * MIB)
+    with counted_from_here():
+        assert most_child_bytes(tuning, 100) == pytest.approx(small_bytes, abs=5 * MIB)
+        search = b"y" * (500 * MIB)
+        assert most_child_bytes(tuning, 100) == tuning.child_bytes
+    assert len(app) == len(search)

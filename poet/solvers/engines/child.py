@@ -14,17 +14,17 @@ from typing import IO, Any
 from poet import children
 from poet.closing import Closing
 from poet.freed_memory import give_back
-from poet.held_memory import held_bytes
+from poet.held_memory import own_bytes
 from poet.tuning.models import EnginesTuning
 
 
 def most_child_bytes(tuning: EnginesTuning, columns: int) -> int:
     """That a child may hold beside this process while it solves a program of so many columns; 0: any."""
-    own_bytes = held_bytes()
-    if not tuning.held_bytes or not own_bytes:
+    here_bytes = own_bytes(tuning.begin_bytes)
+    if not tuning.held_bytes or not here_bytes:
         return 0
     both_bytes = max(tuning.held_bytes, tuning.column_bytes * columns)
-    return max(both_bytes - own_bytes, tuning.child_bytes)
+    return max(both_bytes - here_bytes, tuning.child_bytes)
 
 
 class Child(Closing):

@@ -12,6 +12,7 @@ import math
 from collections.abc import Sequence
 from functools import partial
 
+from poet.held_memory import counted_from_here
 from poet.problem import Limits, Problem
 from poet.schedule import Schedule
 from poet.solution import ClassBound, Solution, SolveOptions
@@ -42,6 +43,7 @@ from poet.solvers.search.standing import Standing
 from poet.solvers.search.varied_copies import VariedCopies
 
 
+@counted_from_here()
 def solve(
     problem: Problem,
     limits: Limits | None = None,
