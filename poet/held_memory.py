@@ -36,12 +36,14 @@ def counted_from_here() -> Iterator[None]:
         _BEGAN_WITH_BYTES.reset(token)
 
 
-def own_bytes(begin_bytes: int) -> int:
+def own_bytes(begin_bytes: int) -> int | None:
     """Held by the search that runs: what came since it began, and ``begin_bytes`` at most of what was there.
 
     An app may hold gigabytes of its own, torch alone 0.2 to 0.4. Outside of `counted_from_here` all was there
-    before; 0 where the system does not tell.
+    before; ``None`` where the system does not tell.
     """
     now_bytes, began_with_bytes = held_bytes(), _BEGAN_WITH_BYTES.get()
+    if not now_bytes:
+        return None
     before_bytes = now_bytes if began_with_bytes is None else began_with_bytes
-    return now_bytes - max(0, before_bytes - begin_bytes)
+    return max(now_bytes - max(before_bytes - begin_bytes, 0), 0)

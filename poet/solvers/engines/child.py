@@ -21,7 +21,7 @@ from poet.tuning.models import EnginesTuning
 def most_child_bytes(tuning: EnginesTuning, columns: int) -> int:
     """That a child may hold beside this process while it solves a program of so many columns; 0: any."""
     here_bytes = own_bytes(tuning.begin_bytes)
-    if not tuning.held_bytes or not here_bytes:
+    if not tuning.held_bytes or here_bytes is None:
         return 0
     both_bytes = max(tuning.held_bytes, tuning.column_bytes * columns)
     return max(both_bytes - here_bytes, tuning.child_bytes)
