@@ -12,7 +12,7 @@ _BEGAN_WITH_BYTES: ContextVar[int | None] = ContextVar("held as a search began",
 
 
 def held_bytes(rollup: Path = _ROLLUP) -> int:
-    """Of memory, what it shares with others divided among them; 0 where the system does not tell.
+    """Bytes of memory, pages that it shares with others divided among them; 0 where the system does not tell.
 
     Linux's proportional set size, proc_pid_smaps_rollup(5).
     """
@@ -25,7 +25,10 @@ def held_bytes(rollup: Path = _ROLLUP) -> int:
 
 @contextlib.contextmanager
 def counted_from_here() -> Iterator[None]:
-    """Within, `own_bytes` counts from what this process holds as the outermost of these begins."""
+    """While in this context, `own_bytes` counts from what this process held when the context began.
+
+    Of contexts inside one another, the outermost counts.
+    """
     if _BEGAN_WITH_BYTES.get() is not None:
         yield
         return
@@ -37,10 +40,10 @@ def counted_from_here() -> Iterator[None]:
 
 
 def own_bytes(begin_bytes: int) -> int | None:
-    """Held by the search that runs: what came since it began, and ``begin_bytes`` at most of what was there.
+    """Bytes of memory that the search in this process holds; ``None`` where the system does not tell.
 
-    An app may hold gigabytes of its own, torch alone 0.2 to 0.4. Outside of `counted_from_here` all was there
-    before; ``None`` where the system does not tell.
+    These are what came since `counted_from_here` began, and of what was there before ``begin_bytes`` at most:
+    an app may hold gigabytes of its own, torch alone 0.2 to 0.4. Outside of that context all was there before.
     """
     now_bytes, began_with_bytes = held_bytes(), _BEGAN_WITH_BYTES.get()
     if not now_bytes:

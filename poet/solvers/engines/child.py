@@ -19,7 +19,10 @@ from poet.tuning.models import EnginesTuning
 
 
 def most_child_bytes(tuning: EnginesTuning, columns: int) -> int:
-    """That a child may hold beside this process while it solves a program of so many columns; 0: any."""
+    """Bytes that a child may hold while it solves a program of so many columns; 0: there is no limit.
+
+    It is what the search in this process leaves of `EnginesTuning.held_bytes`, and ``child_bytes`` at least.
+    """
     here_bytes = own_bytes(tuning.begin_bytes)
     if not tuning.held_bytes or here_bytes is None:
         return 0
