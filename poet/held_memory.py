@@ -43,7 +43,7 @@ def own_bytes(begin_bytes: int) -> int | None:
     """Bytes of memory that the search in this process holds; ``None`` where the system does not tell.
 
     These are what came since `counted_from_here` began, and of what was there before ``begin_bytes`` at most:
-    an app may hold gigabytes of its own, torch alone 0.2 to 0.4. Outside of that context all was there before.
+    an app may hold gigabytes of its own, torch alone 0.2 to 0.4. Outside that context all was there before.
     """
     now_bytes, began_with_bytes = held_bytes(), _BEGAN_WITH_BYTES.get()
     if not now_bytes:
