@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 export PYTHONDONTWRITEBYTECODE :=
 STAMP := $(VENV)/.installed
 
-.PHONY: help setup demo demo-c c99-table c99-instructions c99-library-table c99-numbers-table c99-operators-table arenas-table time-table test test-cortex-m test-slow lint type models-table strips-picture nets-table gap-table bench-planner bench-large-graphs bench-large-rivals bench-small-ram bench-other-nets bench-other-searches language-model bench-layout bench-tuning devices-table calibration-table robust-table fuzz faults-table runtime-table peaks-table torch-peers torch-solver bits-table stream-table micro-table shape-bytes-table documents pictures site clean
+.PHONY: help setup demo demo-c c99-table c99-library-table c99-numbers-table c99-operators-table arenas-table time-table test test-cortex-m test-slow lint type models-table strips-picture nets-table gap-table bench-planner bench-large-graphs bench-large-rivals bench-small-ram bench-other-nets bench-other-searches language-model bench-layout devices-table calibration-table robust-table fuzz faults-table runtime-table peaks-table torch-peers torch-solver bits-table stream-table micro-table shape-bytes-table documents pictures site clean
 
 help: ## this list
 	@grep -E '^[a-z0-9-]+:.*## ' Makefile | sed -E 's/^([a-z0-9-]+):.*## (.*)$$/\1|\2/' | awk -F'|' '{printf "make %-18s %s\n", $$1, $$2}'
@@ -17,6 +17,7 @@ $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt setuptools
 	$(BIN)/python -m pip install --quiet --no-build-isolation --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/python -m poet.solvers.heuristics.local_search
 	@touch $@
 
 setup: $(STAMP) ## the virtual environment, with pinned versions
@@ -73,9 +74,6 @@ language-model: $(STAMP) ## docs/language-model.md: adapters of a decoder of 494
 bench-layout: $(STAMP) ## how well plans fill their arenas: fixed places, CP-SAT, moves; eleven instances of minimalloc (five minutes)
 	$(BIN)/python tests/benchmarks/layouts.py
 
-bench-tuning: $(STAMP) ## one constant of the search against another value: make bench-tuning TUNING='--off large.alike_share'
-	$(BIN)/python tests/benchmarks/tuning.py $(or $(TUNING),--list)
-
 devices-table: $(STAMP) ## docs/devices-table.md and devices-published.md: profiles against published steps, storage, energies (a minute)
 	$(BIN)/python tests/benchmarks/devices_table.py
 	$(BIN)/python tests/benchmarks/published_table.py
@@ -127,9 +125,6 @@ demo-c: $(STAMP) ## ResNet-8 as C99: planned, exported, linked into its RAM, tra
 
 c99-table: $(STAMP) ## docs/c99-table.md: the MLPerf Tiny nets as C99, kept and in their budgets, in QEMU (ten minutes)
 	$(BIN)/python tests/benchmarks/c99_table.py
-
-c99-instructions: $(STAMP) ## docs/c99-instructions.md: instructions of C steps, foreseen and counted in QEMU (ten minutes)
-	$(BIN)/python tests/benchmarks/c99_instructions.py
 
 c99-library-table: $(STAMP) ## docs/c99-library.md: steps of five nets by shared library and in PyTorch, time and memory (a few minutes)
 	$(BIN)/python tests/benchmarks/c99_library.py

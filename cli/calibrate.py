@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from poet.streams import say
+
 from .options import device_names, whole
 
 PHASES = ("idle", "busy", "matmul", "convolution", "elementwise", "read", "write")
@@ -53,11 +55,11 @@ def calibrate(
         )
     except KeyboardInterrupt:
         measured = f"goes on with {output}" if output.exists() else "begins anew, nothing is measured yet"
-        typer.echo(f"poet: the same command {measured}", err=True)
+        say(f"poet: the same command {measured}", err=True)
         raise typer.Exit(INTERRUPTED) from None
-    typer.echo(f"written to {output}")
+    say(f"written to {output}")
     for text in warnings:
-        typer.echo(f"note: {text}")
+        say(f"note: {text}")
 
 
 def fit(

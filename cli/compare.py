@@ -8,11 +8,11 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from poet import codec
+from poet.baselines.comparison import Comparison
 from poet.plans.plan_parts import MeasuredShare, PriceRange
 from poet.problem import Problem
 from poet.report.compare import comparison_data, comparison_report
 from poet.solution import Solution, solution_to_json
-from poet.solvers.literature.comparison import Comparison
 
 
 def report_with(report: RenderableType, comparison: Comparison | None) -> RenderableType:

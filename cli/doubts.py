@@ -6,8 +6,6 @@ import dataclasses
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import typer
-
 from poet.planning.fit_layout import lay_out_instead, searching
 from poet.planning.fitted import Fitted
 from poet.planning.prepared import Prepared
@@ -15,7 +13,8 @@ from poet.problem import Limits
 from poet.schedule import Schedule
 from poet.simulator import judge
 from poet.solution import Solution, Status
-from poet.whatif.cache import Cache, default_folder
+from poet.streams import say
+from poet.whatif.cache import Cache, users_cache
 from poet.whatif.robust import Robust, robust
 from poet.whatif.searches import Solver
 from poet.whatif.sensitivity import Sensitivity, sensitivity
@@ -82,13 +81,13 @@ class Doubt:
 
     def _tell(self, what: str) -> None:
         if not self.ask.verbose:
-            typer.echo(f"poet: searching for {what}", err=True)
+            say(f"poet: searching for {what}", err=True)
 
 
 @contextmanager
 def figures_doubted(prepared: Prepared, limits: Limits, ask: Ask) -> Iterator[Doubt]:
     """What asks, while the context is open; searches run one after the other in this process."""
-    cache = Cache(default_folder() if ask.robust or ask.sensitivity else None)
+    cache = users_cache() if ask.robust or ask.sensitivity else Cache(None)
     with working(Workers(1)) as run:
         yield Doubt(
             prepared,

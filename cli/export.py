@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from poet.streams import say
+
 from .options import PlanArgument
 from .usage import Group
 
@@ -45,7 +47,7 @@ def onnx(plan_file: PlanArgument, output: _FileOption, state: _StateOption = Non
 
     check_files({"-o": output}, reads={"PLAN": plan_file, "--state": state})
     done = export_onnx(plan_file, output, state=state)
-    typer.echo(f"{output}: {done.tensors} weights after {done.steps} steps; {done.check}")
+    say(f"{output}: {done.tensors} weights after {done.steps} steps; {done.check}")
 
 
 @app.command(name="state")
@@ -60,7 +62,7 @@ def state_dict(plan_file: PlanArgument, output: _FileOption, state: _StateOption
 
     check_files({"-o": output}, reads={"PLAN": plan_file, "--state": state})
     done = export_state(plan_file, output, state=state)
-    typer.echo(f"{output}: {done.tensors} tensors after {done.steps} steps")
+    say(f"{output}: {done.tensors} tensors after {done.steps} steps")
 
 
 @app.command()
@@ -99,7 +101,8 @@ def graph(
     check_files({"-o": output}, reads={"PLAN": plan_file})
     text = graph_text(read_plan(plan_file))
     if str(output) == "-":
-        typer.echo(text, nl=False)
+        for line in text.splitlines():
+            say(line)
     else:
         write_text(output, text)
 
@@ -121,4 +124,4 @@ def c(
         made = c_project(file)
     made.write(folder)
     size_bytes = sum(len(text.encode()) for text in made.files.values())
-    typer.echo(f"{folder}: {len(made.files)} files, {size_bytes:,} bytes; try: make -C {folder} test")
+    say(f"{folder}: {len(made.files)} files, {size_bytes:,} bytes; try: make -C {folder} test")

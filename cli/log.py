@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from poet.errors import InputError
+from poet.errors import InputError, spelled_out
+from poet.streams import say
 
 ROOT = "poet"
 
@@ -24,7 +25,7 @@ class _Lines(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         room = record.name.removeprefix(f"{ROOT}.").removeprefix("solvers.").partition(".")[0]
         level = "" if record.levelno < logging.WARNING else f"{record.levelname.lower()}: "
-        return f"{record.created - self._began:9.3f} s  {room:<11} {level}{record.getMessage()}"
+        return f"{record.created - self._began:9.3f} s  {room:<11} {level}{spelled_out(record.getMessage())}"
 
 
 class _LogFile(logging.FileHandler):
@@ -32,7 +33,7 @@ class _LogFile(logging.FileHandler):
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - the name is logging's
         error = sys.exc_info()[1]
-        print(f"poet: {self.baseFilename}: the log ends here ({error})", file=sys.stderr)
+        say(f"poet: {self.baseFilename}: the log ends here ({error})", err=True)
         self.setLevel(logging.CRITICAL + 1)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 import traceback
@@ -10,14 +11,19 @@ from typing import Annotated, Any
 
 import typer
 
+from poet import interrupts
 from poet.errors import INTERRUPTED, PoetError
 from poet.extras import explained
+from poet.streams import drop_unread, say
 from poet.version import __version__
 
 from . import check, devices, diff, explain, export, run, solve, verify, what_if
 from .usage import Group, bad_value
 
 TRACEBACK_VARIABLE = "POET_TRACEBACK"
+
+_UNREAD = (errno.EPIPE, errno.EIO)
+"""What writing to a pipe without a reader, or to a terminal that is gone, gives."""
 
 
 class Commands(Group):
@@ -43,14 +49,15 @@ class Commands(Group):
                 arguments, prog_name or "poet", complete_var, False, windows_expand_args, **extra
             )
             sys.stdout.flush()
-        except BrokenPipeError:  # the reader of a pipe has gone; there is nobody to tell
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            code = 1
         except Exception as error:
-            code, line = _outcome(error)
-            print(f"poet: {line}", file=sys.stderr)
+            if drop_unread() and isinstance(error, OSError) and error.errno in _UNREAD:
+                code = INTERRUPTED if interrupts.was_told() else 1
+            else:
+                code, line = _outcome(error)
+                say(f"poet: {line}", err=True)
         if code == INTERRUPTED:
-            print("poet: interrupted", file=sys.stderr)
+            say("poet: interrupted", err=True)
+            code = interrupts.exit_code()
         if standalone_mode:
             sys.exit(code)
         return code
@@ -59,7 +66,8 @@ class Commands(Group):
 def _outcome(error: Exception) -> tuple[int, str]:
     """Exit code and the line to print."""
     if os.environ.get(TRACEBACK_VARIABLE):
-        traceback.print_exception(error)
+        for line in "".join(traceback.format_exception(error)).splitlines():
+            say(line, err=True)
     if isinstance(error, ModuleNotFoundError):
         error = explained(error) or error
     if isinstance(error, PoetError):
@@ -85,7 +93,7 @@ def _one_line(message: str) -> str:
 
 def _show_version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"poet {__version__}")
+        say(f"poet {__version__}")
         raise typer.Exit
 
 

@@ -103,6 +103,7 @@ class ModelAsk:
     gradients: Gradient | None
     no_measure_host: bool | None
     output: Path | None
+    gives: str | None = None
     part: str | None = None
 
     def given(self) -> str | None:
@@ -111,6 +112,8 @@ class ModelAsk:
             if getattr(self, field.name) is not None:
                 if field.name == "part":
                     return f"--storage {self.part}"
+                if field.name == "gives":
+                    return f"--output {self.gives}"
                 return f"--{field.name.replace('_', '-')}"
         return None
 

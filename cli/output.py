@@ -15,9 +15,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console, RenderableType
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
+from rich.text import Text
 
-from poet.errors import InputError
+from poet.errors import InputError, spelled_out
 from poet.files.apart import Paths, check_apart, check_is_file
 from poet.problem import Objective
 from poet.report.amounts import format_amount
@@ -31,12 +33,29 @@ PLAIN_PROGRESS_SECONDS = 2.0
 """Without a terminal, a line at most this often."""
 
 
+class PlainConsole(Console):
+    """Prints text as it is: names out of files are no markup, steer no terminal and begin no line."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(highlight=False, markup=False, emoji=False, **options)
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        """Of a table's cell, or of what is printed."""
+        return super().render_str(spelled_out(text), **options)
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        """Of everything, and of all its parts."""
+        if isinstance(renderable, Text) and not renderable.plain.isprintable():
+            renderable = Text(spelled_out(renderable.plain), style=renderable.style)
+        return super().render(renderable, options)
+
+
 def show(report: RenderableType) -> None:
     """Print a report to stdout; to a file or a pipe as plain lines without trailing blanks."""
     if sys.stdout.isatty():
-        Console(highlight=False).print(report)
+        PlainConsole().print(report)
         return
-    console = Console(file=io.StringIO(), highlight=False, width=REPORT_COLUMNS)
+    console = PlainConsole(file=io.StringIO(), width=REPORT_COLUMNS)
     with console.capture() as captured:
         console.print(report)
     sys.stdout.writelines(line.rstrip() + "\n" for line in captured.get().splitlines())
@@ -136,8 +155,10 @@ def write_atomically(path: Path, write: Callable[[Path], None]) -> None:
 
 
 def write_json(path: Path, data: Any) -> None:
-    """Write ``data`` as JSON; ``-`` is stdout."""
+    """Write ``data`` as JSON, with escapes for what does not print; ``-`` is stdout."""
     text = json.dumps(data, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    if not text.replace("\n", "").isprintable():
+        text = "".join(c if c.isprintable() or c == "\n" else json.dumps(c)[1:-1] for c in text)
     if str(path) == "-":
         sys.stdout.write(text)
     else:
@@ -162,7 +183,7 @@ def progress(objective: Objective = Objective.ENERGY, *, quiet: bool = False) ->
     if quiet:
         yield lambda best, bound, gap, seconds: None
         return
-    console = Console(stderr=True, highlight=False, soft_wrap=True)
+    console = PlainConsole(stderr=True, soft_wrap=True)
     if console.is_terminal:
         with console.status("searching") as status:
             yield lambda best, bound, gap, seconds: status.update(

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from poet.streams import say
+
 from .options import (
     BindOption,
     LossOption,
@@ -84,4 +86,4 @@ def profile(
     steps = steps_of_model(step, name=step.graph.name, threads=counts, repeats=repeats, machine=machine)
     add_to(output, machine, steps)
     for line in profiled_lines(steps, str(output)):
-        typer.echo(line)
+        say(line)

@@ -6,12 +6,11 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-import typer
-
 from poet.errors import InputError, PageFileError
 from poet.plans.plan_file import PlanFile, read_plan
 from poet.plans.rate_schedule import RateSchedule
 from poet.plans.run_request import Epoch, RunRequest, was_interrupted
+from poet.streams import say
 from poet.units import parse_bytes, parse_joules, parse_seconds
 
 from .options import JsonOption, PageFileOption, PlanArgument, ThreadsOption
@@ -20,6 +19,7 @@ from .run_library import check_on_data
 from .run_options import (
     AddToOption,
     AllowNanOption,
+    AllowOverBudgetOption,
     ArenaChoice,
     ArenaOption,
     BestOption,
@@ -91,6 +91,7 @@ def run(
     best: BestOption = None,
     arena: ArenaOption = ArenaChoice.AUTO,
     allow_nan: AllowNanOption = False,
+    allow_over_budget: AllowOverBudgetOption = False,
     enforce: EnforceOption = False,
     add_to: AddToOption = None,
     c_library: CLibraryOption = None,
@@ -100,7 +101,8 @@ def run(
 
     The trained state is a safetensors file: parameters and module state under the module's names.
     It is saved after each epoch. Ctrl-C ends the training after the step under way and saves it.
-    Where the loss is no longer finite, training ends and the last save is kept.
+    Where the loss is no longer finite, training ends and the last save is kept. Where a step holds more than
+    the budget, the state is saved and training ends, exit code 1.
 
     With --stop-after-... the run ends before the step that would spend more; --resume goes on with as much
     again.
@@ -130,6 +132,10 @@ def run(
         RateSchedule.parse(schedule)
     if enforce and watch_memory:
         raise InputError("--watch-memory cannot be with --enforce, which holds the training to one budget")
+    if enforce and allow_over_budget:
+        raise InputError(
+            "--allow-over-budget cannot be with --enforce, which holds the training to its budget"
+        )
     if enforce and add_to is not None:
         raise InputError("--add-to cannot be with --enforce: the process that trains measures nothing there")
     outputs = {"-o": output, "--best": best, "--json": json_file, "--add-to": add_to}
@@ -174,6 +180,7 @@ def run(
         stop_seconds=None if stop_after_seconds is None else parse_seconds(stop_after_seconds),
         stop_written_bytes=None if stop_after_written is None else parse_bytes(stop_after_written),
         watch_memory=watch_memory,
+        allow_over_budget=allow_over_budget,
     )
     if _run_enforced(request, json_file) if enforce else _run_here(request, json_file, add_to):
         raise KeyboardInterrupt
@@ -220,7 +227,7 @@ def _run_here(request: RunRequest, json_file: Path | None, raw: Path | None) -> 
         training = metered_epochs(trainer, samples, request, validation)
         if left := samples.count - trained_of(samples.count, trainer.plan):
             said = f"poet: {left} of {samples.count} samples fill no batch; each epoch leaves out others"
-            typer.echo(said, err=True)
+            say(said, err=True)
         done, peak_bytes = _epochs(training, _teller(json_file))
         if raw is not None and not was_interrupted(done, request):
             _add(raw, trainer, samples)
@@ -252,7 +259,7 @@ def _add(raw: Path, trainer: Trainer, samples: Samples) -> None:
     batch = samples.batch(torch.arange(len(samples.staged[0])))
     step = step_of_run(trainer, batch, machine=machine)
     add_to(raw, machine, (step,))
-    typer.echo(f"poet: {len(step.ops)} kinds of ops added to {raw}", err=True)
+    say(f"poet: {len(step.ops)} kinds of ops added to {raw}", err=True)
 
 
 def _epochs(
@@ -293,7 +300,7 @@ def _teller(json_file: Path | None) -> Callable[[Epoch], None]:
     """Prints a line per epoch; to stderr where stdout is for the JSON."""
     from poet.report.run import epoch_line
 
-    return lambda epoch: typer.echo(epoch_line(epoch), err=str(json_file) == "-")
+    return lambda epoch: say(epoch_line(epoch), err=str(json_file) == "-")
 
 
 def _budget_bytes(plan_file: Path) -> int:

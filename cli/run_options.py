@@ -123,6 +123,11 @@ AllowNanOption = Annotated[
     typer.Option("--allow-nan", help="Take targets that are not finite, and go on where the loss is not."),
 ]
 
+AllowOverBudgetOption = Annotated[
+    bool,
+    typer.Option("--allow-over-budget", help="Go on where steps hold more memory than the plan's budget."),
+]
+
 AddToOption = Annotated[
     Path | None,
     typer.Option(

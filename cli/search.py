@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Sequence
 
-import typer
 from rich.console import Group
 from rich.text import Text
 
 from poet.api import limits_of
+from poet.baselines.comparison import Comparison, compare
 from poet.errors import Infeasible, InputError, OutOfTime
 from poet.planning.beside_buffer import answered_beside, bounded_limits
 from poet.planning.kept_plans import KeptPlans, default_folder
@@ -19,8 +19,8 @@ from poet.report.plan import solution_report
 from poet.report.survey import survey_data, survey_report
 from poet.report.trade_off import trade_off_data, trade_off_report
 from poet.solution import Solution, SolveOptions, Status, solution_to_json
-from poet.solvers.literature.comparison import Comparison, compare
 from poet.solvers.search.explain import answered
+from poet.streams import say
 from poet.trade_off_curve import trade_off
 from poet.units import parse_bytes
 
@@ -126,7 +126,7 @@ def _kept_plans() -> KeptPlans | None:
 
 def _remark(error: InputError) -> None:
     """That no plan is kept, and why: nobody's answer depends on it."""
-    typer.echo(f"poet: no plan is kept for later searches: {error} (--no-kept-plans: none is)", err=True)
+    say(f"poet: no plan is kept for later searches: {error} (--no-kept-plans: none is)", err=True)
 
 
 def show_answer(
@@ -155,8 +155,8 @@ def require_plan(problem: Problem, solution: Solution, ask: Ask) -> None:
         write_json(ask.json_file, solution_to_json(problem, solution))
     if solution.was_interrupted:
         raise KeyboardInterrupt
-    message = " ".join(filter(None, (solution.status.value, solution.message)))
-    raise Infeasible(message) if solution.status is Status.INFEASIBLE else OutOfTime(message)
+    refused = Infeasible if solution.status is Status.INFEASIBLE else OutOfTime
+    raise refused(solution.why_no_plan)
 
 
 def show_survey(

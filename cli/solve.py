@@ -10,6 +10,7 @@ import typer
 from poet.devices.load import profile_path
 from poet.errors import InputError
 from poet.files.kinds import FileKind, expect
+from poet.loss import LOGITS
 from poet.optimizer_kinds import OPTIONS
 from poet.problem import Objective, Pins
 
@@ -168,10 +169,13 @@ def solve(
         typer.Option(min=2, help="Of --trade-off; default: all of a small problem, else 8.", callback=whole),
     ] = None,
     time_limit: Annotated[
-        str, typer.Option(metavar="TIME", help="For the search, e.g. 60s; none: until proven.")
-    ] = "60s",
+        str, typer.Option(metavar="TIME", help="For all that is searched, e.g. 60s; none: until proven.")
+    ] = "20s",
     engine: Annotated[
-        str, typer.Option(help="auto, highs, cpsat, highs+cpsat, scip, cbc or gurobi.")
+        str,
+        typer.Option(
+            help="auto, highs, cpsat, highs+cpsat, scip, cbc, gurobi, or a solver by PuLP's name of it."
+        ),
     ] = "auto",
     threads: Annotated[
         int,
@@ -197,8 +201,13 @@ def solve(
         bool, typer.Option("--robust", help="The plan that loses least wherever the device's figures are.")
     ] = False,
     output: Annotated[
-        Path | None, typer.Option("-o", "--output", metavar="FILE", help="Write the plan here.")
+        str | None,
+        typer.Option(
+            metavar="logits|FILE",
+            help="logits: the first output is what its softmax or sigmoid is given. Else the same as -o.",
+        ),
     ] = None,
+    file: Annotated[Path | None, typer.Option("-o", metavar="FILE", help="Write the plan here.")] = None,
     json_file: JsonOption = None,
     verbose: VerboseOption = False,
     log: LogOption = None,
@@ -252,11 +261,12 @@ def solve(
         gradients=gradients,
         names=names,
         no_measure_host=no_measure_host or None,
-        output=output,
+        output=_file(output, file),
+        gives=LOGITS if output == LOGITS else None,
         part=part,
     )
     _check_paths(model, ask, about_model, log)
-    _check_together(ask, output)
+    _check_together(ask, about_model.output)
     if model.suffix == ".json":
         _refuse_what_is_of_models(model, about_model, ask)
         from .solve_problem import solve_problem
@@ -269,6 +279,15 @@ def solve(
 
     with listening(verbose=verbose, file=log):
         solve_model(model, ask, about_model)
+
+
+def _file(output: str | None, file: Path | None) -> Path | None:
+    """Where the plan goes: what -o says, or --output where that does not say what the model gives."""
+    if output in (None, LOGITS):
+        return file
+    if file is not None:
+        raise InputError(f"-o and --output both name a file; --output {LOGITS} says what the model gives")
+    return Path(output)
 
 
 def _check_paths(model: Path, ask: Ask, about_model: ModelAsk, log: Path | None) -> None:

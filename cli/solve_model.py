@@ -6,19 +6,17 @@ import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
 
-import typer
-
 from poet import api
+from poet.baselines.comparison import Comparison
 from poet.devices.load import load_profile, with_part
 from poet.devices.profile import Profile
 from poet.errors import InputError
 from poet.loss import DEFAULT_LOSS
 from poet.micro import BATCH_NAMES, MicroBatches, micro_batches
-from poet.planning.accumulated import least_energy
-from poet.planning.beside import seconds_beside
+from poet.planning.accumulated import candidates, least_energy
+from poet.planning.beside import TimeShares
 from poet.planning.budgeted import check_reachable, smaller_budgets
 from poet.planning.fit_layout import searching
-from poet.planning.replanning import SEARCH_SECONDS
 from poet.planning.saves_choice import as_chosen, offered, surveyed, weighed, with_room
 from poet.planning.shaped import bindings_of
 from poet.problem import Problem
@@ -27,7 +25,7 @@ from poet.report.micro import candidate_lines
 from poet.report.plan import plan_summary
 from poet.report.training import training_lines
 from poet.solution import Status
-from poet.solvers.literature.comparison import Comparison
+from poet.streams import say
 from poet.whatif.robust import Robust
 from poet.whatif.sensitivity import Sensitivity
 
@@ -49,32 +47,35 @@ def solve_model(path: Path, ask: Ask, about_model: ModelAsk) -> None:
         for bind in _shapes(about_model)[1]
         if ask.ram is not None
     ]
+    evaluates = about_model.output is not None
+    each_shape = 1 + evaluates
+    beside = (asked is not None) + evaluates + each_shape * len(others) + len(ask.budgets)
+    shares = TimeShares(ask.time_limit_seconds, beside)
     if not isinstance(asked, str):
-        found = _planned(path, ask, about_model, asked)
+        found = _planned(path, ask, about_model, asked, shares)
     else:
         if ask.ram is None or ask.compare or ask.trade_off is not None or ask.robust or ask.sensitivity:
             raise InputError(
                 "--micro auto plans inside one budget: give --ram, and no --compare, --trade-off, --robust "
                 "or --sensitivity"
             )
-        found = _least_energy(path, ask, about_model, asked)
+        found = _least_energy(path, ask, about_model, asked, shares)
     if found is None:
         return
     planned, comparison = found.planned, found.comparison
-    if planned.prepared.names_remark:
-        typer.echo(f"poet: {planned.prepared.names_remark}", err=True)
-    beside_seconds = seconds_beside(ask.time_limit_seconds)
-    if about_model.output is not None:
-        planned = api.with_evaluation(planned, time_limit_seconds=beside_seconds)
-    has_evaluation = planned.plan.evaluation is not None
-    planned = api.with_shapes(planned, others, evaluation=has_evaluation, time_limit_seconds=beside_seconds)
-    longest = min(ask.time_limit_seconds or SEARCH_SECONDS, SEARCH_SECONDS)
-    planned = api.with_budgets(planned, ask.budgets, time_limit_seconds=longest, options=search_options(ask))
+    for remark in filter(None, (planned.prepared.names_remark, planned.ram_remark)):
+        say(f"poet: {remark}", err=True)
+    if evaluates:
+        planned = api.with_evaluation(planned, time_limit_seconds=shares.each(1))
+    has_evaluation, seconds = planned.plan.evaluation is not None, shares.each(each_shape * len(others))
+    planned = api.with_shapes(planned, others, evaluation=has_evaluation, time_limit_seconds=seconds)
+    seconds = shares.each(len(ask.budgets))
+    planned = api.with_budgets(planned, ask.budgets, time_limit_seconds=seconds, options=search_options(ask))
     if planned.budgets_remark:
-        typer.echo(f"poet: {planned.budgets_remark}", err=True)
+        say(f"poet: {planned.budgets_remark}", err=True)
     if about_model.output is not None:
         if planned.evaluation_remark:
-            typer.echo(f"poet: {planned.evaluation_remark}", err=True)
+            say(f"poet: {planned.evaluation_remark}", err=True)
         planned.save(about_model.output)
     report = with_doubts(
         report_with(plan_summary(planned.plan), comparison),
@@ -105,25 +106,34 @@ class _Found:
     sensitivity: Sensitivity | None
 
 
-def _least_energy(path: Path, ask: Ask, about_model: ModelAsk, loss: str) -> _Found:
+def _least_energy(path: Path, ask: Ask, about_model: ModelAsk, loss: str, shares: TimeShares) -> _Found:
     """The plan with as many micro-batches as take the least energy."""
     kept: dict[MicroBatches | None, _Found] = {}
 
     def make(micro: MicroBatches | None) -> api.Planned:
-        found = _planned(path, ask, about_model, micro)
+        found = _planned(path, ask, about_model, micro, shares, tried=tried_ones)
         assert found is not None  # there is a budget
         kept[micro] = found
         return found.planned
 
     samples, home = api.samples_of(None, _bindings(about_model)), (about_model.home or Home.RAM).place
+    tried_ones = sum(1 for _ in candidates(samples, loss, home))
     planned, tried = least_energy(samples, loss, make, home=home)
     for line in candidate_lines(tried):
-        typer.echo(f"poet: {line}", err=True)
+        say(f"poet: {line}", err=True)
     return kept[planned.prepared.micro]
 
 
-def _planned(path: Path, ask: Ask, about_model: ModelAsk, micro: MicroBatches | None) -> _Found | None:
-    """The plan; ``None`` where the answer was a survey or a curve."""
+def _planned(
+    path: Path,
+    ask: Ask,
+    about_model: ModelAsk,
+    micro: MicroBatches | None,
+    shares: TimeShares,
+    *,
+    tried: int = 1,
+) -> _Found | None:
+    """The plan; ``None`` where the answer was a survey or a curve. ``tried``: so many share its time."""
     prepared = _prepared(path, about_model, micro)
     problem, limits = asked_limits(prepared.problem, ask)
     prepared = dataclasses.replace(prepared, problem=problem)
@@ -135,7 +145,10 @@ def _planned(path: Path, ask: Ask, about_model: ModelAsk, micro: MicroBatches | 
         return None
     if not ask.budgets:
         prepared = with_room(prepared, limits, ask.minimise)
-    options = searching(search_options(ask), limits, prepared.problem)
+    whole, seconds = search_options(ask), shares.first()
+    if seconds is not None:
+        whole = dataclasses.replace(whole, time_limit_seconds=seconds / tried)
+    options = searching(whole, limits, prepared.problem)
     asked = prepared.problem if ask.budgets else offered(prepared, limits)
     solution, comparison = search(weighed(asked, limits, ask.minimise), limits, ask, options, has_arena=True)
     prepared, solution = as_chosen(prepared, limits, options, asked, solution)
@@ -144,14 +157,14 @@ def _planned(path: Path, ask: Ask, about_model: ModelAsk, micro: MicroBatches | 
         said = filter(None, (solution.message, api.home_hint(prepared, limits)))
         solution = dataclasses.replace(solution, message=" ".join(said))
     require_plan(problem, solution, ask)
-    fitted = api.fit_step(prepared, limits, solution, search_options(ask))
+    fitted = api.fit_step(prepared, limits, solution, whole)
     with figures_doubted(prepared, limits, ask) as doubt:
         fitted, robust = doubt.robust(fitted, solution.solve_seconds)
         sensitivity = doubt.sensitivity(fitted)
     if not about_model.no_measure_host:
         prepared = api.measured_on_host(prepared)
     planned = api.plan_with(prepared, limits, fitted)
-    planned = api.with_accumulation(planned, time_limit_seconds=seconds_beside(ask.time_limit_seconds))
+    planned = api.with_accumulation(planned, time_limit_seconds=shares.each(micro is not None) / tried)
     return _Found(planned, problem, comparison, robust, sensitivity)
 
 
@@ -196,6 +209,7 @@ def _prepared(
         loss=about_model.loss or DEFAULT_LOSS,
         optimizer=about_model.optimizer_spec(),
         train=about_model.train,
+        output=about_model.gives,
         bind=_bindings(about_model) | dict(bind or {}),
         home=(about_model.home or Home.RAM).place,
         names=about_model.names,

@@ -23,7 +23,7 @@ from poet.whatif.question import DataSupply, Duty
 from poet.whatif.result import WhatIf
 from poet.whatif.sweep import Report, SweepProgress
 
-from .output import answer, check_files, write_json, write_text
+from .output import PlainConsole, answer, check_files, write_json, write_text
 
 Size = TypeVar("Size", int, int | None)
 
@@ -164,15 +164,15 @@ def sweep_progress(*, quiet: bool = False) -> Iterator[Report | None]:
     if quiet:
         yield None
         return
-    console = Console(stderr=True, highlight=False, soft_wrap=True)
+    console = PlainConsole(stderr=True, soft_wrap=True)
     if not console.is_terminal:
         yield _plain(console)
         return
     columns = (
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         MofNCompleteColumn(),
-        TextColumn("{task.fields[left]}"),
+        TextColumn("{task.fields[left]}", markup=False),
     )
     with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task("planning", total=None, left="")

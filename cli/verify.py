@@ -10,6 +10,7 @@ import typer
 from poet.errors import InputError
 
 from .options import JsonOption, PageFileOption, PlanArgument, threads_callback, whole
+from .run_options import AllowOverBudgetOption
 
 EXAMPLES = (
     "poet verify plan.poet",
@@ -43,12 +44,14 @@ def verify(
         Path | None,
         typer.Option(metavar="FILE", help="Samples to train on, as for `poet run`; default: random ones."),
     ] = None,
+    allow_over_budget: AllowOverBudgetOption = False,
     json_file: JsonOption = None,
 ) -> None:
     """Prove that a plan gives the bits of plain PyTorch.
 
     Loss, predictions, every gradient, every updated parameter, module state and optimizer state are
-    compared by torch.equal after each step. Exit code 1 if a bit differs.
+    compared by torch.equal after each step. Exit code 1 if a bit differs, or if a step holds more than the
+    budget with as many threads as the plan was measured with.
 
     With --c-library a step in C is compared, whose bits are not PyTorch's: each step begins with
     PyTorch's state, and what it changes may differ from float64 by 8 times PyTorch's own error.
@@ -65,7 +68,13 @@ def verify(
 
     check_files({"--json": json_file}, reads={"PLAN": plan_file, "--data": data}, page_file=page_file)
     report = compare(
-        plan_file, data=data, steps=steps, threads=tuple(threads or (1, 2)), seed=seed, page_file=page_file
+        plan_file,
+        data=data,
+        steps=steps,
+        threads=tuple(threads or (1, 2)),
+        seed=seed,
+        page_file=page_file,
+        allow_over_budget=allow_over_budget,
     )
     answer(verify_report(report), lambda: verify_data(report), json_file=json_file)
     report.require()

@@ -26,16 +26,17 @@ from __future__ import annotations
 import enum
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from poet.devices.profile import Profile
-from poet.errors import InputError, one_of
+from poet.errors import InputError, one_of, spelled_out
 from poet.micro import BATCH_NAMES, MicroBatches, micro_batches
 from poet.optimizer import OptimizerSpec
-from poet.planning.accumulated import least_energy, with_accumulation
-from poet.planning.beside import seconds_beside
+from poet.planning.accumulated import candidates, least_energy, with_accumulation
+from poet.planning.beside import TimeShares
 from poet.planning.budgeted import check_reachable, smaller_budgets, with_budgets
 from poet.planning.evaluated import with_evaluation
 from poet.planning.planned import (
@@ -49,12 +50,12 @@ from poet.planning.planned import (
     solve_step,
 )
 from poet.planning.prepared import Prepared, prepare
-from poet.planning.replanning import SEARCH_SECONDS
 from poet.planning.saves_choice import without_choice
 from poet.planning.shaped import with_shapes
 from poet.problem import Limits, Objective, Pins, Place
 from poet.solution import Progress, SolveOptions
 from poet.strips import Gradients
+from poet.untrained import loss_misfit
 
 if TYPE_CHECKING:
     import torch
@@ -103,6 +104,7 @@ def plan(
     targets: Tensor | Sequence[Tensor] | None = None,
     optimizer: str | OptimizerSpec | torch.optim.Optimizer = "sgd",
     train: Iterable[str] | None = None,
+    output: str | None = None,
     bind: Mapping[str, int] | None = None,
     names: str | Path | nn.Module | Mapping[str, Tensor] | None = None,
     recompute: bool | Omitted = OMITTED,
@@ -146,7 +148,10 @@ def plan(
             that reads any; what they hold does not matter.
         optimizer: by name, with options behind a colon (``"rmsprop:alpha=0.9"``), a specification with its
             settings, or a new optimizer of torch with its parameter groups, of this module's parameters.
-        train: patterns of parameter names; not given: all that require a gradient.
+        train: patterns of parameter names; not given: all that require a gradient, and none of an ONNX
+            file's weights in Constant nodes.
+        output: ``"logits"``: the first output is what the model's last softmax, log_softmax or sigmoid is
+            given, which losses of scores are made for. ``None``: as the model gives it.
         bind: sizes of an ONNX file's dynamic dimensions.
         names: for an ONNX file: the module that was exported, its state dict, or a file of it (``.pt`` or
             ``.safetensors``), so that what is trained has its names, and what it froze stays frozen.
@@ -161,7 +166,7 @@ def plan(
             the same bits; ``"keep"``: each exists whole; ``"logits"``: as ``"stream"``, and the last layer
             makes its logits with their cross-entropy in strips, and hands none to the caller.
         minimise: ``"energy"`` (default), ``"time"``, ``"ram"`` or ``"writes"``.
-        time_limit_seconds: of the search, default 60; ``None``: until proven.
+        time_limit_seconds: of all searches together, default 20; ``None``: until proven.
         progress: called with best plan, bound, gap and seconds.
         limits: instead of the short forms, for example another plan's ``planned.plan.request.limits``.
         options: instead of the short forms; it also has the engine, threads, seed and gaps.
@@ -208,6 +213,7 @@ def plan(
         loss=loss,
         optimizer=optimizer,
         train=train,
+        output=output,
         home=home,
         names=names,
         gradients=gradients,
@@ -215,41 +221,51 @@ def plan(
     )
 
     asked_options = options or SolveOptions(**short_options)
-    beside_seconds = seconds_beside(asked_options.time_limit_seconds)
+    asked, each_shape = micro_batches(micro), 1 + evaluation
+    beside = (asked is not None) + evaluation + each_shape * len(shapes) + len(budgets)
+    tried = 1
+    if isinstance(asked, str):
+        samples = samples_of(example_inputs, bind or {})
+        tried = sum(1 for _ in candidates(samples, asked, one_of(Place, home, "home")))
+    shares = TimeShares(asked_options.time_limit_seconds, beside, asked_options.clock)
 
     def planned_with(pieces: MicroBatches | None) -> Planned:
         prepared = preparing(example_inputs, bind=bind, targets=targets, micro=pieces)
         inside = limits or limits_of(prepared.problem, **short_limits)
         check_reachable(prepared.problem, inside, budgets)
+        seconds = shares.first()
+        first_options = asked_options
+        if seconds is not None:
+            first_options = replace(asked_options, time_limit_seconds=seconds / tried)
         made = plan_step(
             without_choice(prepared) if budgets else prepared,
             inside,
-            asked_options,
+            first_options,
             measure_host=measure_host,
         )
-        return with_accumulation(made, time_limit_seconds=beside_seconds)
+        return with_accumulation(made, time_limit_seconds=shares.each(asked is not None) / tried)
 
-    asked = micro_batches(micro)
     if shapes and asked is not None:
         raise InputError("several shapes and micro-batches are not planned together; leave one out")
     others = [preparing(**_other_shape(item, bind or {}, targets)) for item in shapes]  # before a long search
     if isinstance(asked, str):
-        samples = samples_of(example_inputs, bind or {})
         planned, _ = least_energy(samples, asked, planned_with, home=one_of(Place, home, "home"))
     else:
         planned = planned_with(asked)
-    if planned.prepared.names_remark:
-        warnings.warn(planned.prepared.names_remark, stacklevel=2)
+    misfit = loss_misfit(planned.plan.graph, planned.plan.request.loss)
+    for remark in filter(None, (planned.prepared.names_remark, planned.ram_remark, misfit)):
+        warnings.warn(spelled_out(remark), stacklevel=2)
     if evaluation:
-        planned = with_evaluation(planned, time_limit_seconds=beside_seconds)
+        planned = with_evaluation(planned, time_limit_seconds=shares.each(1))
     has_evaluation = evaluation and planned.plan.evaluation is not None
-    planned = with_shapes(planned, others, evaluation=has_evaluation, time_limit_seconds=beside_seconds)
-    longest_seconds = min(SEARCH_SECONDS, asked_options.time_limit_seconds or SEARCH_SECONDS)
-    planned = with_budgets(planned, budgets, time_limit_seconds=longest_seconds, options=asked_options)
+    seconds = shares.each(each_shape * len(shapes))
+    planned = with_shapes(planned, others, evaluation=has_evaluation, time_limit_seconds=seconds)
+    seconds = shares.each(len(budgets))
+    planned = with_budgets(planned, budgets, time_limit_seconds=seconds, options=asked_options)
     if planned.budgets_remark:
-        warnings.warn(planned.budgets_remark, stacklevel=2)
+        warnings.warn(spelled_out(planned.budgets_remark), stacklevel=2)
     if evaluation and planned.evaluation_remark:
-        warnings.warn(planned.evaluation_remark, stacklevel=2)
+        warnings.warn(spelled_out(planned.evaluation_remark), stacklevel=2)
     return planned
 
 

@@ -11,6 +11,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from poet.errors import spelled_out
 from poet.units import format_bytes
 
 LONGEST = 60
@@ -25,8 +26,7 @@ def brief(record: Any) -> str:
 
 def told(record: Any, words: str) -> str:
     """``<Plan of resnet18 ...>``: the record's type and ``words`` in one printable line."""
-    printable = words if words.isprintable() else ascii(words)[1:-1]
-    return f"<{type(record).__name__} {printable}>"
+    return f"<{type(record).__name__} {spelled_out(words)}>"
 
 
 def shortened(name: str) -> str:

@@ -58,6 +58,12 @@ class TensorType:
         return (self.offset + last + 1) * ITEM_BYTES[self.dtype]
 
     @property
+    def is_dense(self) -> bool:
+        """Whether the elements lie one after the other in some order, wherever they begin."""
+        end_bytes = (self.offset + self.elements) * ITEM_BYTES[self.dtype]
+        return self.elements == 0 or (self.extent_bytes == end_bytes and not self.overlaps_itself)
+
+    @property
     def overlaps_itself(self) -> bool:
         """Whether two elements may lie at one place, as after an expansion; such a value cannot be filled."""
         reach = 0

@@ -57,14 +57,30 @@ def safe_path() -> Iterator[None]:
             os.environ[_SAFE_PATH] = before
 
 
+@contextlib.contextmanager
+def undisturbed() -> Iterator[None]:
+    """Processes that are started in the ``with`` block hear neither SIGTERM nor SIGHUP.
+
+    A terminal and a service manager send them to all processes; the one that started the others answers.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGHUP))
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def end_with_parent(parent: int | None = None) -> None:
     """Make the kernel kill this process as soon as the one that started it is gone, however it went.
 
-    The kernel watches the thread that started this process, which must not end before its children.
+    Requests to end are that one's to answer (see `undisturbed`). The kernel watches the thread that started
+    this process, which must not end before its children.
 
     Args:
         parent: its process number; ``None``: the one that `environment` was called in.
     """
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
     expected = int(os.environ.get(_PARENT, "0")) if parent is None else parent
     ctypes.CDLL(None).prctl(_SET_DEATH_SIGNAL, int(signal.SIGKILL), 0, 0, 0)
     if expected and os.getppid() != expected:  # it was gone before the kernel was asked

@@ -15,6 +15,7 @@
     ├── OutOfTime                 the time limit passed before any plan was found; exit code 4
     ├── NotExact                  replay and plain PyTorch differ; exit code 1
     ├── NotFinite                 the loss or the trained state is NaN or infinite; exit code 1
+    ├── OverBudget                steps held more memory than their budget; exit code 1
     └── ReplayError               replay had to stop
         └── PageFileError         the page file is full, gone, short or damaged
 
@@ -41,7 +42,8 @@ INTERRUPTED = 130
 class PoetError(Exception):
     """Base of all errors a user meets; ``str(error)`` is the line to print.
 
-    Characters that would steer a terminal are spelled out, and what is too long for a line loses its middle.
+    It is one line: what would end it is a blank, other characters that would steer a terminal are spelled
+    out, and what is too long loses its middle.
     """
 
     exit_code = 2
@@ -123,6 +125,12 @@ class NotFinite(PoetError):
     exit_code = 1
 
 
+class OverBudget(PoetError):
+    """Steps held more tensor memory than the budget that they were planned for."""
+
+    exit_code = 1
+
+
 class ReplayError(PoetError):
     """Replay had to stop; training state is that of the last committed step."""
 
@@ -134,12 +142,18 @@ class PageFileError(ReplayError):
 def _readable(message: str) -> str:
     if len(message) > LONGEST_MESSAGE:
         message = f"{message[: LONGEST_MESSAGE - 300]} ... {message[-290:]}"
-    if message.isprintable():
-        return message
-    return "".join(
-        character if character.isprintable() or character == "\n" else ascii(character)[1:-1]
-        for character in message
-    )
+    return message if message.isprintable() else spelled_out(" ".join(message.split()))
+
+
+def spelled_out(text: str, *, keep: str = "") -> str:
+    """``text`` with an escape for each character that does not print as itself, but for those to ``keep``.
+
+    Control characters, ends of lines, marks of direction: a name out of a file steers no terminal, turns no
+    words around and begins no line.
+    """
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c in keep else ascii(c)[1:-1] for c in text)
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

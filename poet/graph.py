@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from poet import codec
 from poet.brief import shortened, told
 from poet.calls import ITEM_BYTES, Argument, Blank, Call, Ref, Symbol, TensorType, Value
-from poet.errors import GraphError
+from poet.errors import GraphError, spelled_out
 from poet.files.reading import shown
 from poet.graph_checks import check
 from poet.graph_parts import Buffer, GraphParts, Op, Parameter, Role, stored_row_of
@@ -62,7 +62,7 @@ class Graph(GraphParts):
 
     def to_text(self, remarks: Mapping[str, str] | None = None) -> str:
         """The graph as a person reads it: sources, then one line per op, with its remark."""
-        return "\n".join(_text_lines(self, remarks or {})) + "\n"
+        return "\n".join(map(spelled_out, _text_lines(self, remarks or {}))) + "\n"
 
     def to_json(self) -> dict[str, object]:
         """JSON-ready form; `from_json` gives an equal graph back."""

@@ -4,7 +4,8 @@
 ``cross-entropy``      classes stand in dim 1, as in torch: [N,C], [N,C,T], [N,C,H,W]; [C] has one dim.
                        ``dim=-1``: in the last, as sequence models give them ([N,T,C]).
                        ``label_smoothing=0.1``, ``ignore_index=-100``, ``weight=1/2/0.5`` per class
-``nll``                of log-probabilities; ``dim``, ``ignore_index``, ``weight``
+``nll``                of log-probabilities (``log=yes``: of probabilities); ``dim``, ``ignore_index``,
+                       ``weight``
 ``focal``              (1 - p)^gamma times cross-entropy; ``gamma=2``, ``dim``, ``ignore_index``
 ``mse``, ``l1``        targets as large as the output, as for all that follow
 ``huber``              ``delta=1``
@@ -99,7 +100,7 @@ _CLASSES: _Options = {"dim": _whole, "ignore_index": _whole, **_REDUCTION}
 
 _OPTIONS: dict[str, _Options] = {
     "cross-entropy": {**_CLASSES, "label_smoothing": _share, "weight": _numbers},
-    "nll": {**_CLASSES, "weight": _numbers},
+    "nll": {**_CLASSES, "weight": _numbers, "log": _flag},
     "focal": {**_CLASSES, "gamma": _number},
     "mse": _REDUCTION,
     "l1": _REDUCTION,
@@ -120,14 +121,21 @@ _OPTIONS: dict[str, _Options] = {
 }
 _EXAMPLES = {
     "dim": "-1", "ignore_index": "-100", "label_smoothing": "0.1", "weight": "1/2/0.5", "gamma": "2",
-    "delta": "1", "beta": "1", "pos_weight": "2", "temperature": "2", "log_target": "yes",
+    "log": "yes", "delta": "1", "beta": "1", "pos_weight": "2", "temperature": "2", "log_target": "yes",
     "reduction": "sum", "blank": "0", "length": "12", "time_first": "yes", "zero_infinity": "yes",
 }  # fmt: skip
 
 LOSSES = tuple(_OPTIONS)
 DEFAULT_LOSS = LOSSES[0]
+LOGITS = "logits"
+"""What a model may give in place of its first output: what its last softmax or sigmoid is given."""
 PYTHON = "python"
 """Begins the text of a loss that is a function of Python's."""
+_OF_SCORES = {
+    **dict.fromkeys(("cross-entropy", "focal", "bce-with-logits", "distillation", "ctc"), "scores"),
+    **dict.fromkeys(("nll", "kl-div"), "logarithms of probabilities"),
+}
+"""What losses are given that are not of probabilities."""
 OF_CLASSES = frozenset({"cross-entropy", "nll", "focal"})
 """Losses whose targets are numbers of classes."""
 
@@ -281,6 +289,25 @@ class LossSpec:
                 f"loss '{self}' weighs {len(weights)} classes; the model's first output has {classes}"
             )
         return f"{self.name} over dim {dim}, {classes} classes, targets {found}{given}{hint}"
+
+
+def misfit(spec: LossSpec, ending: str | None, classes: Size | None = None) -> str:
+    """Why the loss is not that of a first output which ``ending`` gives, and the way out; empty if it is.
+
+    Args:
+        spec: the loss.
+        ending: ``softmax``, ``sigmoid``, or what else gives the output.
+        classes: how many there are, where the loss is of classes.
+    """
+    if spec.name in OF_CLASSES and classes == 1:
+        return f"{spec.name} over 1 class is 0 whatever the model gives; train on bce, or bce-with-logits"
+    if ending not in ("softmax", "sigmoid") or spec.name not in _OF_SCORES or spec.option("log"):
+        return ""
+    other = "bce" if ending == "sigmoid" else "nll:log=yes"
+    return (
+        f"the first output is what a {ending} gives, and {spec.name} takes {_OF_SCORES[spec.name]}; train on "
+        f"what it is given (--output logits, output='logits') by a loss of scores, or on --loss {other}"
+    )
 
 
 def _text(value: Option) -> str:

@@ -103,16 +103,20 @@ _GROUPS = {
         randint_like.low_dtype randn randn_like randperm""",
 }
 
-ATEN: frozenset[str] = frozenset(
-    f"aten.{name if '.' in name else name + '.default'}"
-    for group in _GROUPS.values()
-    for name in group.split()
-)
+
+def full_name(name: str) -> str:
+    """``aten.<name>.<overload>`` of an ATen operator; a name of one of our own as it is."""
+    if name.startswith("poet."):
+        return name
+    return f"aten.{name if '.' in name else name + '.default'}"
+
+
+ATEN: frozenset[str] = frozenset(full_name(name) for group in _GROUPS.values() for name in group.split())
 """The ATen operators a plan may call, as ``aten.<name>.<overload>``."""
 
-RANDOM: frozenset[str] = frozenset(
-    f"aten.{name if '.' in name else name + '.default'}" for name in _GROUPS["random"].split()
-) | {"poet.bernoulli", "poet.bernoulli_bits", "poet.normal", "poet.uniform"}
+RANDOM: frozenset[str] = frozenset(full_name(name) for name in _GROUPS["random"].split()) | {
+    "poet.bernoulli", "poet.bernoulli_bits", "poet.normal", "poet.uniform"
+}  # fmt: skip
 """The operators that draw from torch's default generator."""
 
 OWN: Mapping[str, tuple[str, ...]] = {

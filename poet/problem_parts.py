@@ -198,7 +198,8 @@ def check_structure(problem: str, all_tensors: Sequence[Tensor], ops: Sequence[P
             raise ProblemError(f"tensor {tensor.name} ends where it begins, in either; leave 'finally' out")
         if tensor.initially is Place.EITHER and tensor.page_out is None and tensor.name in updated:
             raise ProblemError(f"tensor {tensor.name} may be updated in storage but has no page_out cost")
-        if tensor.finally_ is Place.STORAGE and tensor.page_out is None:
+        rewritten = tensor.name in updated or tensor.initially not in (Place.STORAGE, Place.BOTH)
+        if tensor.finally_ is Place.STORAGE and tensor.page_out is None and rewritten:
             raise ProblemError(f"tensor {tensor.name} must end in storage but has no page_out cost")
 
 

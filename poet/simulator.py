@@ -345,7 +345,7 @@ class _Run:
         seconds = max(self.compute_clock, self.transfer_clock)
         deadline = self.limits.deadline_seconds
         if deadline is not None and seconds > deadline * (1 + 1e-9):
-            took, allowed = format_seconds(seconds), format_seconds(deadline)
+            took, allowed = (format_seconds(each, exact=True) for each in (seconds, deadline))
             raise self._invalid("deadline", f"the step lasts {took}, the deadline is {allowed}")
         compute_seconds, compute_joules = _total(self.compute_costs)
         page_in_seconds, page_in_joules = _total(self.page_in_costs)
@@ -355,7 +355,7 @@ class _Run:
         joules = math.fsum((compute_joules, page_in_joules, page_out_joules, move_joules, idle_joules))
         joules_budget = self.limits.joules_budget
         if joules_budget is not None and joules > joules_budget * (1 + 1e-9):
-            took, allowed = format_joules(joules), format_joules(joules_budget)
+            took, allowed = (format_joules(each, exact=True) for each in (joules, joules_budget))
             raise self._invalid("energy", f"the step takes {took}, the budget is {allowed}")
         return Trace(
             moments=tuple(self.moments),

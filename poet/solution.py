@@ -8,6 +8,7 @@ thousandth of the total, so a gap is given on both.
 from __future__ import annotations
 
 import enum
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -21,9 +22,12 @@ from poet.schedule import Schedule
 from poet.search_record import NO_SEARCH, SearchRecord
 from poet.simulator import Trace
 from poet.tuning import DEFAULT, Tuning
-from poet.units import format_bytes, format_gap, format_joules, format_seconds
+from poet.units import IN_ORDER, format_bytes, format_gap, format_joules, format_seconds
 
 WHOLE_PROBLEM = "whole problem"
+
+LISTED = "listed"
+"""The ``order`` of an answer: schedules whose first runs keep the listed order."""
 
 PROVEN = "proven in exact arithmetic"
 """The ``proof`` of an answer that sums or fractions of our own prove."""
@@ -31,14 +35,17 @@ PROVEN = "proven in exact arithmetic"
 WORD_OF = "the word of "
 """Begins the ``proof`` of an answer that rests on one engine's search, which nobody else confirmed."""
 
+SAYS_FILE = "says the file: "
+"""Before all that a plan file says of its search: it is not proven again. Amounts are simulated again."""
+
 
 class Status(enum.Enum):
     """How a search ended; the value is the sentence the user reads."""
 
-    OPTIMAL = "The plan is optimal: no valid plan costs less."
-    FEASIBLE = "The plan is valid; a cheaper one may exist within the gap."
-    INFEASIBLE = "No plan exists inside the limits."
-    TIMEOUT = "The time limit passed before any plan was found."
+    OPTIMAL = f"The plan is optimal: no valid plan {IN_ORDER} costs less."
+    FEASIBLE = f"The plan is valid; a cheaper one {IN_ORDER} may exist within the gap."
+    INFEASIBLE = f"No plan {IN_ORDER} exists inside the limits."
+    TIMEOUT = f"No plan was found, nor a proof that there is none {IN_ORDER}."
 
     @property
     def word(self) -> str:
@@ -84,7 +91,8 @@ class SolveOptions:
     Attributes:
         time_limit_seconds: wall clock; ``None``: until proven.
         threads: that an engine may use.
-        engine: a name in `poet.solvers.engines.ENGINES`, or ``"auto"``: HiGHS, on two threads beside CP-SAT.
+        engine: a name in `poet.solvers.engines.ENGINES`, the name of any solver that PuLP has, or ``"auto"``:
+            HiGHS, on two threads beside CP-SAT.
         relative_gap: of the total joules at which a plan counts as optimal.
         overhead_gap: of the joules above running every op once; both must hold.
         seed: of every random choice.
@@ -102,7 +110,7 @@ class SolveOptions:
         clock: by which seconds of the search are counted.
     """
 
-    time_limit_seconds: float | None = 60.0
+    time_limit_seconds: float | None = 20.0
     threads: int = 1
     engine: str = "auto"
     relative_gap: float = 1e-6
@@ -161,7 +169,7 @@ class ClassBound:
     @property
     def scope(self) -> str:
         """Which plans it holds for."""
-        return f"plans that recompute only at the {self.reruns} moments searched"
+        return f"plans {IN_ORDER} that recompute only at the {self.reruns} moments searched"
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +185,7 @@ class Solution:
         solve_seconds: wall clock of the search.
         solver: who found the plan.
         bound_scope: what ``bound_joules`` holds for.
+        order: of first runs, that bounds and proofs hold for; the plan has it too.
         class_bound: of large problems, a bound for the class of plans that was searched; see there.
         message: for the user: why it is infeasible, or what would help.
         proof: who stands behind an optimal or infeasible answer, beside the engine that found it.
@@ -185,6 +194,7 @@ class Solution:
             less of it, in seconds or bytes.
         was_interrupted: Ctrl-C ended the search.
         record: what the search did and when; amounts are of the objective.
+        says: `SAYS_FILE` where a plan file says all this but ``schedule`` and ``trace``; else empty.
     """
 
     status: Status
@@ -195,6 +205,7 @@ class Solution:
     solve_seconds: float
     solver: str
     bound_scope: str = WHOLE_PROBLEM
+    order: str = LISTED
     message: str = ""
     proof: str = ""
     objective: Objective = Objective.ENERGY
@@ -202,6 +213,7 @@ class Solution:
     class_bound: ClassBound | None = None
     was_interrupted: bool = False
     record: SearchRecord = NO_SEARCH
+    says: str = ""
 
     @property
     def is_confirmed(self) -> bool:
@@ -216,7 +228,12 @@ class Solution:
     @property
     def sentence(self) -> str:
         """What the user reads of the status; optimal by one engine alone says so, and whose word it is."""
-        return sentence_of(self.status, self.proof)
+        return sentence_of(self.status, self.proof, says=self.says)
+
+    @property
+    def why_no_plan(self) -> str:
+        """What the user reads where there is none: the status, and the message."""
+        return " ".join(filter(None, (self.status.value, self.message)))
 
     def __repr__(self) -> str:
         found = f"{self.status.word}, by {self.solver}"
@@ -281,11 +298,12 @@ def is_confirmed(proof: str) -> bool:
     return bool(proof) and not proof.startswith(WORD_OF)
 
 
-def sentence_of(status: Status, proof: str) -> str:
+def sentence_of(status: Status, proof: str, *, says: str = "") -> str:
     """What the user reads of an answer; optimal by one engine alone says so, and whose word it is."""
+    sentence = status.value
     if status is Status.OPTIMAL and proof.startswith(WORD_OF):
-        return f"The plan is optimal only by {proof}."
-    return status.value
+        sentence = f"The plan is optimal {IN_ORDER} only by {proof}."
+    return f"{says.capitalize()}{sentence}"
 
 
 def amount_of(objective: Objective, trace: Trace) -> float:
@@ -306,11 +324,12 @@ def solution_to_json(problem: Problem, solution: Solution) -> dict[str, Any]:
         "status": solution.status.word,
         "objective": solution.objective.value,
         "amount": solution.amount,
-        "bound": solution.bound,
+        "bound": _finite(solution.bound),
         "objective_gap": solution.objective_gap,
         "joules": solution.joules,
-        "bound_joules": solution.bound_joules,
+        "bound_joules": _finite(solution.bound_joules),
         "bound_scope": solution.bound_scope,
+        "order": solution.order,
         "gap": solution.gap,
         "class_bound_joules": None if solution.class_bound is None else solution.class_bound.joules,
         "class_bound_scope": None if solution.class_bound is None else solution.class_bound.scope,
@@ -334,6 +353,11 @@ def solution_to_json(problem: Problem, solution: Solution) -> dict[str, Any]:
         "record": codec.encode(solution.record),
         "schedule": codec.encode(solution.schedule),
     }
+
+
+def _finite(bound: float | None) -> float | None:
+    """``bound``; ``None`` where it is infinite, as there is no plan: JSON has no such number."""
+    return bound if bound is not None and math.isfinite(bound) else None
 
 
 def _share(part: float, whole: float) -> float:

@@ -76,20 +76,32 @@ def parse_factor(text: str) -> float | None:
     return float(match[1]) if match else None
 
 
-def format_bytes(size_bytes: float) -> str:
-    """``size_bytes`` with a binary prefix and at most four significant digits, e.g. ``"12.5 MiB"``."""
+def format_bytes(size_bytes: float, *, exact: bool = False) -> str:
+    """``size_bytes`` with a binary prefix and at most four significant digits, e.g. ``"12.5 MiB"``.
+
+    ``exact``: in bytes where that is not the very size.
+    """
     for prefix, factor in (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
         if abs(size_bytes) >= factor:
-            return f"{size_bytes / factor:.4g} {prefix}"
+            text = f"{size_bytes / factor:.4g}"
+            is_told = not exact or float(text) * factor == size_bytes
+            return f"{text} {prefix}" if is_told else f"{size_bytes:.0f} B"
     return f"{size_bytes:.4g} B"
 
 
-def _format_si(amount: float, unit: str) -> str:
+def _digits(amount: float, *, exact: bool) -> str:
+    """Four significant digits of ``amount``; ``exact``: as many more as tell it within 5e-10 of itself."""
+    texts = (f"{amount:.{digits}g}" for digits in range(4, 10 if exact else 4))
+    close = (text for text in texts if abs(float(text) - amount) <= 5e-10 * abs(amount))
+    return next(close, f"{amount:.{10 if exact else 4}g}")
+
+
+def _format_si(amount: float, unit: str, *, exact: bool = False) -> str:
     if amount == 0.0 or not math.isfinite(amount):
         return f"{amount:g} {unit}"
     for prefix, factor in (("k", 1e3), ("", 1.0), ("m", 1e-3), ("µ", 1e-6), ("n", 1e-9)):
         if abs(amount) >= factor:
-            return f"{amount / factor:.4g} {prefix}{unit}"
+            return f"{_digits(amount / factor, exact=exact)} {prefix}{unit}"
     return f"{amount:.3g} {unit}"
 
 
@@ -116,16 +128,19 @@ def format_quantity(amount: float, unit: str, *, digits: int) -> str:
     return f"{scaled:.{decimals}f} {prefix}{unit}"
 
 
-def format_seconds(seconds: float) -> str:
-    """``seconds`` with four significant digits, e.g. ``"12.35 ms"``; hours from ten thousand seconds on."""
+def format_seconds(seconds: float, *, exact: bool = False) -> str:
+    """``seconds`` with four significant digits, e.g. ``"12.35 ms"``; hours from ten thousand seconds on.
+
+    ``exact``: with so many that a limit of what is read is the same limit, as far as the simulator tells.
+    """
     if seconds >= 1e4:
-        return f"{seconds / 3600:.4g} h"
-    return f"{seconds:.4g} s" if seconds >= 1.0 else _format_si(seconds, "s")
+        return f"{_digits(seconds / 3600, exact=exact)} h"
+    return f"{_digits(seconds, exact=exact)} s" if seconds >= 1.0 else _format_si(seconds, "s", exact=exact)
 
 
-def format_joules(joules: float) -> str:
-    """``joules`` with an SI prefix and four significant digits, e.g. ``"3.2 mJ"``."""
-    return _format_si(joules, "J")
+def format_joules(joules: float, *, exact: bool = False) -> str:
+    """``joules`` with an SI prefix and four significant digits, e.g. ``"3.2 mJ"``; ``exact``: as seconds."""
+    return _format_si(joules, "J", exact=exact)
 
 
 def format_count(number: float) -> str:
@@ -161,9 +176,12 @@ def format_share(share: float) -> str:
     return f"{per_cent:.0f} %" if abs(per_cent) >= 100 else f"{per_cent:.3g} %"
 
 
+IN_ORDER = "in the listed order"
+"""Of first runs: the schedules that bounds and proofs are about; in another order one may take less."""
+
 NO_GAP = {
-    "proven": "proven: no valid plan takes less",
-    "closed": "no valid plan takes less, by one engine's word",
+    "proven": f"proven: no valid plan {IN_ORDER} takes less",
+    "closed": f"no valid plan {IN_ORDER} takes less, by one engine's word",
 }
 """What the words of `format_gap` mean."""
 

@@ -11,6 +11,7 @@ import fnmatch
 from collections.abc import Iterable, Mapping, Sequence
 
 from poet.graph import Graph
+from poet.loss import LossSpec, misfit
 from poet.named import named_parameters
 
 
@@ -19,6 +20,7 @@ class Why(enum.Enum):
 
     NOT_ASKED = "they are not among the parameters to train"
     OTHER_OUTPUT = "they lead only to outputs that the loss does not read"
+    CONSTANT = "they lie in Constant nodes, and are trained only where --train (train=) names them"
     NO_OUTPUT = "no output depends on them"
     NO_GRADIENT = "no gradient comes back to them from the loss, or they are frozen"
 
@@ -56,6 +58,25 @@ def unread_outputs(graph: Graph) -> tuple[int, ...]:
     of_loss = _leading_to(graph, [graph.loss])
     unread = (graph.buffer_of(name) not in of_loss for name in graph.predictions)
     return tuple(number for number, is_unread in enumerate(unread, start=1) if is_unread and number > 1)
+
+
+def loss_misfit(graph: Graph, loss: str) -> str:
+    """What `poet.loss.misfit` says of the first output of ``graph``."""
+    spec = LossSpec.parse(loss)
+    if not graph.predictions:
+        return ""
+    shape = next(value.type.shape for value in graph.values if value.name == graph.predictions[0])
+    makers = {buffer: op for op in graph.ops for buffer in graph.writes(op)}
+    maker = makers.get(graph.buffer_of(graph.predictions[0]))
+    while maker is not None and maker.call.target in _COPIES:
+        maker = makers.get(graph.buffer_of(next(maker.call.refs())))
+    has_classes = spec.targets_are_classes and len(shape) > 1
+    classes = shape[spec.class_dim(len(shape))] if has_classes else None
+    return misfit(spec, _ENDINGS.get(maker.call.target) if maker is not None else None, classes)
+
+
+_ENDINGS = {"aten._softmax.default": "softmax", "aten.sigmoid.default": "sigmoid"}
+_COPIES = ("poet.copy", "aten.clone.default", "aten._to_copy.default")
 
 
 def in_words(

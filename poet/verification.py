@@ -21,9 +21,10 @@ from torch import Tensor, nn
 
 from poet.c99.statements import LIBRARY as C99
 from poet.errors import InputError, NotExact, PlanError, PoetError
-from poet.frontend.eager import copied, original
+from poet.frontend.eager import lent, original
 from poet.frontend.losses import LossFunction
 from poet.frontend.plain import PlainTrainer
+from poet.frontend.scores import with_output
 from poet.frontend.small_operators import small_operators
 from poet.named import named_parameters
 from poet.plans.plan_file import PlanFile
@@ -34,6 +35,8 @@ from poet.runtime.steps.replay import first_line
 from poet.runtime.system.process import torch_threads
 from poet.schedule import Compute, PageIn
 from poet.units import format_bytes
+
+_LEAST_STEPS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +104,7 @@ def verify(
     seed: int = 0,
     page_file: str | Path | None = None,
     arena: bool = True,
+    allow_over_budget: bool = False,
 ) -> VerifyReport:
     """Train with the plan at ``path`` and with plain PyTorch, and compare.
 
@@ -112,19 +116,24 @@ def verify(
         batches: to train on, in turn; not given: those of ``data``, or random ones.
         data: samples to train on in their order, and over again where they are too few for all steps; see
             `poet.runtime.data.samples.load_samples`.
-        steps: to make; of each other shape that the plan has, and inside each other budget, one more.
+        steps: to make, of a ``module`` at least three, since what Python keeps may matter from the second on;
+            of each other shape that the plan has, and inside each other budget, one more.
         threads: numbers of threads to try.
         seed: of random batches and of dropout.
         page_file: see `poet.runtime.Trainer.open`.
         arena: likewise; in use from the first step on, or from the fifth where its places are found here.
+        allow_over_budget: whether steps may hold more than the plan's budget.
 
     Raises:
+        OverBudget: every bit was the same; but with as many threads as the plan was measured with, a step or
+            an evaluation held more tensor memory than the budget.
         PlanError: the plan is not usable, or carries no structure and no module is given.
         InputError: the samples do not fit the plan, or the model fails on a batch.
     """
     with PlanFile(path) as file:
         plan = file.plan
         reference = _from_structure(file) if module is None else original(module)
+    steps = steps if module is None else max(steps, _LEAST_STEPS)
     if batches is None and data is not None:
         batches = batches_of(data, plan, steps)
     given = tuple(batches or (random_step(plan, seed + number) for number in range(steps)))
@@ -135,7 +144,9 @@ def verify(
             small_operators(are_wanted=plan.kernels.library == C99),
             torch.random.fork_rng(devices=[]),
             Trainer.open(path, seed=seed, page_file=page_file, arena=arena) as trainer,
+            lent(reference),
         ):
+            trainer.allow_over_budget = allow_over_budget or count != plan.kernels.threads
             comparisons.append(_compare(trainer, reference, given, steps, seed, loss or plan.request.loss))
     runs = Counter(type(step) for step in plan.schedule)
     return VerifyReport(
@@ -156,7 +167,7 @@ def _compare(
     seed: int,
     loss: str | LossFunction,
 ) -> BitComparison:
-    plainly = copied(module)
+    plainly = with_output(module, trainer.plan.model.output)
     everything = _tensors(plainly)
     with torch.no_grad():
         for name, tensor in trainer.state_dict().items():
@@ -178,7 +189,7 @@ def _compare(
 def _all_pairs(
     trainer: Trainer, plain: PlainTrainer, module: nn.Module, batches: Sequence[Batch], steps: int, seed: int
 ) -> Iterator[tuple[str, Tensor, Tensor]]:
-    """All steps, one of each other shape, then the evaluations: see `_step_pairs`."""
+    """All steps, one of each other shape, then the evaluations, and their peak: see `_step_pairs`."""
     plan = trainer.plan
     for number in range(1, steps + 1):
         for name, ours, theirs in _step_pairs(trainer, plain, module, *batches[(number - 1) % len(batches)]):
@@ -198,6 +209,7 @@ def _all_pairs(
         if shape.evaluation is not None:
             for name, ours, theirs in _evaluation_pairs(trainer, plain, *batch):
                 yield f"evaluation for {words}: {name}", ours, theirs
+    trainer.check_budget()
 
 
 def _budget_pairs(

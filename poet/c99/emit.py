@@ -7,7 +7,7 @@ from poet.c99.functions import OP_TYPE, step_body, with_spans
 from poet.c99.interface import ExportedStep, Interface, Span, comment
 from poet.c99.optimizer_numbers import DOUBLES, FLOATS, scalars
 from poet.c99.predict import Prediction
-from poet.c99.storage_text import CONSTANT_HOMES, CRC_WITH_HOMES, FILL_HOMES, HOME_OF, HOMES, transfers
+from poet.c99.storage_text import HOME_OF, HOMES, WRITER, transfers
 from poet.optimizer import OptimizerSpec
 
 _INCLUDES = """#include "poet_step.h"
@@ -86,7 +86,12 @@ def step_source(step: ExportedStep) -> str:
         *body.functions,
         _order("/* The step, in order. */", "schedule", body.orders[0]),
         _order("/* The forward pass in evaluation, in order. */", "forward", body.orders[1]),
-        _init(step.optimizer, pages=step.page_bytes > 0, commits=step.commits),
+        _init(
+            step.optimizer,
+            pages=step.page_bytes > 0,
+            commits=step.commits,
+            sums=bool(step.statements.sums),
+        ),
         _pointers(
             "float *poet_input(poet_net *net, int32_t index)", step.interface.inputs, step.interface.rows
         ),
@@ -95,11 +100,12 @@ def step_source(step: ExportedStep) -> str:
         _pointers("const float *poet_output(const poet_net *net, int32_t index)", step.interface.outputs),
         _train_step(step.optimizer, step.interface.loss, pages=step.page_bytes > 0, commits=step.commits),
         _predict(step.prediction, pages=step.page_bytes > 0),
-        HOMES if step.commits else CONSTANT_HOMES if step.has_homes else "",
+        HOMES if step.has_homes else "",
         _set_storage(step) if step.page_bytes else "",
         _LEARNING_RATE,
         _CRC,
-        CRC_WITH_HOMES if step.has_homes else _STATE_CRC,
+        WRITER,
+        "" if step.has_homes else _STATE_CRC,
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
 
@@ -108,27 +114,29 @@ def _spans(spans: tuple[Span, ...]) -> str:
     """The table of what lives between two steps."""
     rows = [
         f"    {{{span.word}, {span.words}, {-1 if span.first is None else span.first}, "
-        f"UINT32_C({span.fill:#010x}), {_places(span)}}}, /* {comment(span.name)} */"
+        f"UINT32_C({span.fill:#010x}), {_places(span)}, {int(span.is_checked)}}}, /* {comment(span.name)} */"
         for span in spans
     ]
     return "const poet_span poet_kept[POET_KEPT] = {\n" + "\n".join(rows) + "\n};"
 
 
 def _places(span: Span) -> str:
-    return "-1, -1" if span.home is None else f"{span.home.first}, {span.home.second}"
+    return "-1, -1, -1" if span.home is None else f"{span.home.first}, {span.home.second}, {span.checksum}"
 
 
-def _init(spec: OptimizerSpec, *, pages: bool, commits: bool) -> str:
+def _init(spec: OptimizerSpec, *, pages: bool, commits: bool, sums: bool) -> str:
     storage = "    net->storage = 0;\n    net->failed = 0;\n" if pages else ""
     storage += "    net->side = net->committed = net->commits = 0u;\n" if commits else ""
+    storage += "    memset(net->sums, 0, sizeof net->sums);\n" if sums else ""
     powers = "".join(f"    net->{name} = 1.0;\n" for name in DOUBLES.get(spec.name, ()))
     floats = "".join(f"    net->{name} = 1.0f;\n" for name in FLOATS[spec.name])
     return f"""poet_status poet_init(poet_net *net, float *arena, uint32_t seed)
 {{
-    if (!net || !arena) {{
+    if (!net || !arena || (uintptr_t)arena % sizeof(float)) {{
         return POET_BAD_ARGUMENT;
     }}
     net->arena = arena;
+    net->build = POET_BUILD;
     net->learning_rate = {float_text(spec.lr)};
     net->steps = 0u;
     net->seed = seed;
@@ -165,15 +173,14 @@ def _train_step(spec: OptimizerSpec, loss: Placed, *, pages: bool, commits: bool
 
 
 def _set_storage(step: ExportedStep) -> str:
-    before, fill, more = "", "", ""
+    fill, more = "", ""
     if step.commits:
-        before = FILL_HOMES
         more = "    if (!storage->sync || net->steps > 0u) { /* the arena is not as it began */\n"
         more += "        return POET_BAD_ARGUMENT;\n    }\n"
         fill = "    if (fill_homes(net, storage)) {\n"
         fill += "        net->storage = 0; /* no step on a part of them */\n"
         fill += "        return POET_STORAGE_FAILED;\n    }\n"
-    return f"""{before}poet_status poet_set_storage(poet_net *net, const poet_storage *storage)
+    return f"""poet_status poet_set_storage(poet_net *net, const poet_storage *storage)
 {{
     if (!net || !net->arena || !storage || !storage->read || !storage->write) {{
         return POET_BAD_ARGUMENT;

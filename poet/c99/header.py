@@ -8,13 +8,15 @@ from poet.c99.calls import WORD_BYTES, Placed
 from poet.c99.interface import ExportedStep, comment
 from poet.c99.optimizer_numbers import DOUBLES, FLOATS
 from poet.c99.storage_text import HOMES_DECLARED
+from poet.c99.weights import C_LINKAGE
 
 _TYPES = """typedef enum {
     POET_OK = 0,
     POET_BAD_ARGUMENT = 1, /* a null pointer, no such row or class, or a call before what it needs */
-    POET_NOT_FINITE = 2,   /* the loss is NaN or infinite; the parameters may be, too */
-    POET_STORAGE_FAILED = 3, /* and of all calls after a step that was made in part; see poet_set_storage */
-    POET_NO_STATE = 4      /* nothing whole was saved; see poet_state.h */
+    POET_NOT_FINITE = 2,   /* of a step: the loss is NaN or infinite; of saving: something that changes is */
+    POET_STORAGE_FAILED = 3, /* or gave back other bytes; and of all calls after a step made in part */
+    POET_NO_STATE = 4,     /* nothing whole was saved; see poet_state.h */
+    POET_OTHER_BUILD = 5   /* what was saved is of this plan and of an older form; see poet_state.h */
 } poet_status;
 
 /* The caller's storage; each function gives 0 where all went well, `sync` when a power cut does no harm. */
@@ -25,7 +27,28 @@ typedef struct {
     int (*sync)(void *context);
 } poet_storage;
 
+/* Writes to storage from `at` on, in whole pieces; `sum` is the checksum of what was put in. See poet_put. */
+typedef struct {
+    const poet_storage *storage;
+    uint32_t at, held, sum;
+    uint32_t piece[(POET_WRITE_BYTES + 3) / 4];
+} poet_writer;
+
 """
+_BUILT = """/* The smallest piece that the storage programs, a power of two up to 4,096. */
+#ifndef POET_WRITE_BYTES
+#define POET_WRITE_BYTES 4u
+#endif
+#if POET_WRITE_BYTES < 1 || POET_WRITE_BYTES > 4096 || (POET_WRITE_BYTES & (POET_WRITE_BYTES - 1))
+#error "POET_WRITE_BYTES is a power of two up to 4,096"
+#endif
+
+/* What saved states say of the build that wrote them: by default the CRC-32 of the sources. */
+#ifndef POET_BUILD
+#define POET_BUILD UINT32_C({build:#010x})
+#endif
+"""
+_IS_SUM, _NO_SUM = "(net)->sums[number] == (found)", "(void)(found), 1"
 _INPUT = (
     "/* Where input `index` goes, POET_INPUT_<index>_FLOATS, anew before each step; null: there is none. */"
 )
@@ -40,9 +63,9 @@ poet_status poet_set_number(poet_net *net, int32_t index, int32_t at, int32_t nu
 """Of steps with inputs that look up rows of tables."""
 
 
-def step_header(step: ExportedStep, *, model: str, digest: str) -> str:
-    """``poet_step.h``; ``digest``: SHA-256 of the plan, as hexadecimal digits."""
-    macros = [*_macros(step, digest), *_sizes("INPUT", step.interface.inputs, step.interface.rows)]
+def step_header(step: ExportedStep, *, model: str, digest: str, build: int) -> str:
+    """``poet_step.h``; ``digest``: SHA-256 of the plan, as hexadecimal digits; ``build``: 32 bits."""
+    macros = [*_macros(step, digest, build), *_sizes("INPUT", step.interface.inputs, step.interface.rows)]
     macros += [*_sizes("OUTPUT", step.interface.outputs), *_target_macros(step)]
     homes = HOMES_DECLARED if step.has_homes else ""
     return f"""/*
@@ -55,19 +78,17 @@ def step_header(step: ExportedStep, *, model: str, digest: str) -> str:
 #include <stddef.h>
 #include <stdint.h>
 
+{C_LINKAGE[0]}
 {chr(10).join(macros)}
 
 {_TYPES}/* Everything but the arena; the caller's. Only poet_ functions write to it. */
 typedef struct {{
     float *arena;
-    float learning_rate;
-    uint32_t steps, seed;
-    uint64_t drawn;
 {_members(step)}}} poet_net;
 
 /*
- * Begins with the plan's weights, at step 0. `arena` holds POET_ARENA_FLOATS, aligned for 8 bytes, and
- * belongs to the net from here on. `seed` is that of dropout.
+ * Begins with the plan's weights, at step 0. `arena` holds POET_ARENA_FLOATS, best aligned for 8 bytes, and
+ * belongs to the net from here on; an address that is no multiple of 4 is refused. `seed` is that of dropout.
  */
 poet_status poet_init(poet_net *net, float *arena, uint32_t seed);
 
@@ -92,24 +113,37 @@ uint32_t poet_state_crc(const poet_net *net);
 /* Goes on with a CRC-32, which begins with 0xffffffff and ends inverted. */
 uint32_t poet_crc(uint32_t crc, const void *bytes, size_t count);
 
+/* Goes on with the checksum of what is written to storage; pieces but the last are whole words. */
+uint32_t poet_checksum(uint32_t sum, const void *bytes, size_t count);
+
+/*
+ * Writing from `at` on, a multiple of POET_WRITE_BYTES: so do all writes begin, and each is of whole pieces,
+ * in ascending order, none twice. poet_put_rest fills up the last piece. 0 where all went well.
+ */
+void poet_begin(poet_writer *to, const poet_storage *storage, uint32_t at);
+int poet_put(poet_writer *to, const void *bytes, uint32_t size);
+int poet_put_rest(poet_writer *to);
+
 /*
  * What lives across steps: place in the arena, words, first of the weights; or -1, and what fills it. What is
- * not in the arena (-1) is at `home` or `second` in the storage, in turn, or a constant (-1 as well).
+ * not in the arena (-1) is at `home` or `second` in the storage, in turn, with a checksum in the net, or a
+ * constant (-1 as well). Where it `is_checked`, no NaN and no infinity of it is saved.
  */
 typedef struct {{
     int32_t word, words, first;
     uint32_t fill;
-    int32_t home, second;
+    int32_t home, second, sum, is_checked;
 }} poet_span;
 
 extern const poet_span poet_kept[POET_KEPT];
 {homes}
-#endif
+{C_LINKAGE[1]}#endif
 """
 
 
-def _macros(step: ExportedStep, digest: str) -> list[str]:
+def _macros(step: ExportedStep, digest: str, build: int) -> list[str]:
     return [
+        *_BUILT.format(build=build).splitlines(),
         f"#define POET_PLAN UINT32_C(0x{digest[:8]})",
         f"#define POET_KEPT {len(step.spans)}",
         f"#define POET_HOMES {int(step.has_homes)}",
@@ -119,6 +153,9 @@ def _macros(step: ExportedStep, digest: str) -> list[str]:
         f"#define POET_STATE_BYTES {WORD_BYTES * sum(span.words for span in step.spans)}u",
         f"#define POET_ARENA_BYTES {step.arena_bytes}",
         f"#define POET_PAGE_BYTES {step.page_bytes}",
+        f"#define POET_NUMBERS_BYTES {_numbers_bytes(step)}u",
+        *([f"#define POET_HOME_SUMS {_home_sums(step)}u"] if step.commits else []),
+        f"#define POET_IS_SUM(net, number, found) ({_IS_SUM if step.commits else _NO_SUM})",
         f"#define POET_ARENA_FLOATS (POET_ARENA_BYTES / {WORD_BYTES})",
     ]
 
@@ -173,22 +210,33 @@ def _predict(step: ExportedStep) -> str:
 
 
 def _members(step: ExportedStep) -> str:
-    """Members of the record of a net that not every step has."""
-    numbers = ", ".join(FLOATS[step.optimizer.name])
+    """Members of the record of a net beside its arena."""
+    floats = ", ".join(("learning_rate", *FLOATS[step.optimizer.name]))
     powers = ", ".join(DOUBLES.get(step.optimizer.name, ()))
-    members = f"    float {numbers};\n" if numbers else ""
-    members += f"    double {powers};\n" if powers else ""
+    sums = len(step.statements.sums)
+    members = "    const poet_storage *storage;\n    int failed;\n" if step.page_bytes else ""
     members += "    uint32_t side, committed, commits; /* see poet_commit */\n" if step.commits else ""
-    return members + ("    const poet_storage *storage;\n    int failed;\n" if step.page_bytes else "")
+    members += "    uint32_t build; /* that saved what was loaded or recovered; at first POET_BUILD */\n"
+    members += "    uint64_t drawn; /* from here to the seed: POET_NUMBERS_BYTES, which are saved */\n"
+    members += f"    double {powers};\n" if powers else ""
+    members += f"    float {floats};\n    uint32_t steps, seed;\n"
+    return members + (f"    uint32_t sums[{sums}]; /* of what is in storage */\n" if sums else "")
+
+
+def _home_sums(step: ExportedStep) -> int:
+    return sum(home is not None for home in step.statements.homes.values())
+
+
+def _numbers_bytes(step: ExportedStep) -> int:
+    """Of the members that are saved, which lie without gaps, as the largest come first."""
+    name = step.optimizer.name
+    return 8 * (1 + len(DOUBLES.get(name, ()))) + WORD_BYTES * (3 + len(FLOATS[name]))
 
 
 def net_bytes(step: ExportedStep) -> int:
     """``sizeof(poet_net)`` where pointers have 4 bytes, and numbers of 8 begin at multiples of 8."""
-    powers = DOUBLES.get(step.optimizer.name, ())
-    size = 24 + WORD_BYTES * len(FLOATS[step.optimizer.name])
-    if powers:
-        size = -(-size // 8) * 8 + 8 * len(powers)
-    size += 12 * step.commits + 8 * bool(step.page_bytes)
+    words = 2 + 2 * bool(step.page_bytes) + 3 * step.commits
+    size = -(-WORD_BYTES * words // 8) * 8 + _numbers_bytes(step) + WORD_BYTES * len(step.statements.sums)
     return -(-size // 8) * 8
 
 

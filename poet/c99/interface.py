@@ -57,6 +57,8 @@ class Span:
         fill: bits of each word.
         is_in_ram: whether it is there between steps.
         home: its two places in storage, if it is there between steps and changes; with neither a constant.
+        checksum: its number, of what has a home.
+        is_checked: whether it changes and is of floats, so that NaN and infinities in it are not saved.
     """
 
     name: str
@@ -66,6 +68,8 @@ class Span:
     fill: int = 0
     is_in_ram: bool = True
     home: Home | None = None
+    checksum: int | None = None
+    is_checked: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,10 +17,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-STATUS = ("ok", "bad argument", "the loss is not finite", "the storage failed", "nothing whole was saved")
+STATUS = (
+    "ok",
+    "bad argument",
+    "what was trained is not finite: it holds NaN or an infinity",
+    "the storage failed",
+    "nothing whole was saved",
+    "what is there was saved by an older build of this plan; use another file",
+)
 """What the functions of the library give, by number."""
 OK, NOT_FINITE, NO_STATE = 0, 2, 4
-VERSION = 5
+VERSION = 6
 _PAGES, _TO_SAVE, _TO_LOAD = range(3)
 """``poet_file_use`` of ``poet_file_storage.h``."""
 _ALIGNMENT_BYTES, _WORD_BYTES = 64, 4
@@ -53,7 +60,7 @@ class _Span(ctypes.Structure):
     _fields_ = (
         *((name, ctypes.c_int32) for name in ("word", "words", "first")),
         ("fill", ctypes.c_uint32),
-        *((name, ctypes.c_int32) for name in ("home", "second")),
+        *((name, ctypes.c_int32) for name in ("home", "second", "sum", "is_checked")),
     )
 
 
@@ -213,7 +220,8 @@ class Step:
         """Save what was trained in a file that keeps two generations: a power cut at any time leaves one.
 
         Raises:
-            LibraryError: the file failed, is in use, or holds something else.
+            LibraryError: the file failed, is in use, or holds something else. Or what was trained holds NaN
+                or an infinity: then the file is as it was.
         """
         with_file = self._opened(path, self.facts.storage_bytes, _TO_SAVE)
         try:
@@ -240,7 +248,8 @@ class Step:
         """Make the last step the one that `recover` finds, where parameters live in storage.
 
         Raises:
-            LibraryError: the storage failed, or nothing that changes lives there: use `save`.
+            LibraryError: the storage failed, what was trained holds NaN or an infinity, or nothing that
+                changes lives there: use `save`.
         """
         self._call(self._committing("poet_commit"), self._net)
 
@@ -349,7 +358,8 @@ class Step:
             self._call("poet_file_open", opened.memory, os.fsencode(path), size, ctypes.c_int(use))
         except LibraryError:
             raise LibraryError(
-                f"{os.fspath(path)}: cannot be opened, is in use, or holds something else than {what}"
+                f"{os.fspath(path)}: cannot be opened, is in use, or holds something else than {what}, "
+                "or one of an older poet"
             ) from None
         self._files.append(opened)
         return opened

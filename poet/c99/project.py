@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +19,6 @@ from poet.c99.calls import WORD_BYTES
 from poet.c99.emit import step_source
 from poet.c99.functions import functions_of
 from poet.c99.header import net_bytes, step_header
-from poet.c99.instructions import StepInstructions, of_statements
 from poet.c99.interface import ExportedStep, Interface, Span, comment, interface_of
 from poet.c99.optimizer_numbers import check_optimizer
 from poet.c99.predict import Prediction, prediction_of
@@ -26,24 +26,23 @@ from poet.c99.statements import BLOCK_BYTES, LIBRARY, Statements, statements_of
 from poet.c99.weights import weights_header, weights_source
 from poet.errors import InputError, PoetError
 from poet.graph import ITEM_BYTES
+from poet.plans.flash_life import Wear, erases_text, life_steps, most_erased
 from poet.plans.lasting_values import stored_values
 from poet.plans.plan_file import PlanFile, plan_digest
 from poet.plans.training_plan import Plan
 from poet.runtime.kernels.arguments import dtype
 from poet.runtime.kernels.cells import memory_of
 from poet.schedule import Compute
-from poet.units import format_bytes
+from poet.units import format_bytes, format_count
 
 TEMPLATES = Path(__file__).parent / "folder"
-_BESIDE_BYTES = 1024 + 128
-"""The stack of the test for a board, and what else it has in RAM."""
-_CLASSES_SAID = 4
+_STACK_BYTES, _BESIDE_BYTES = 1024 + 64, 1024 + 128
+"""The stack of the test for a board, and gaps; with a small net all that it has in RAM beside the arena."""
 _COPIED = {
     "CMakeLists.txt": "CMakeLists.txt",
     "poet_file_storage.c": "poet_file_storage.c",
     "poet_file_storage.h": "poet_file_storage.h",
     "poet_library.h": "poet_library.h",
-    "poet_state.c": "poet_state.c",
     "poet_state.h": "poet_state.h",
     "main.c": "test/main.c",
     "board.c": "test/board.c",
@@ -131,15 +130,20 @@ def c_project(file: PlanFile) -> CProject:
     step = ExportedStep(interface, statements, spans, prediction, plan.optimizer)
     made = vectors.vectors_of(plan.graph, plan.optimizer, interface, kept)
     digest = plan_digest(plan)
-    files = {
-        "Makefile": _makefile(_ram_bytes(plan, step.arena_bytes)),
-        "README.md": _readme(plan, step, len(words), digest),
+    code = {
         "poet_kernels.c": sources.source_text(used),
         "poet_kernels.h": sources.header_text(used),
+        "poet_state.c": (TEMPLATES / "poet_state.c").read_text(encoding="utf-8"),
+        "poet_step.c": step_source(step),
+    }
+    build = zlib.crc32("".join(code.values()).encode())
+    files = {
+        "Makefile": _makefile(_ram_bytes(plan, step)),
+        "README.md": _readme(plan, step, len(words), digest),
+        **code,
         "poet_library.c": _library(step, digest),
         "poet_library.py": Path(library.__file__).read_text(encoding="utf-8"),
-        "poet_step.c": step_source(step),
-        "poet_step.h": step_header(step, model=plan.model.name, digest=digest),
+        "poet_step.h": step_header(step, model=plan.model.name, digest=digest, build=build),
         "poet_weights.c": weights_source(words),
         "poet_weights.h": weights_header(),
         "test/vectors.c": vectors.vectors_source(interface, made),
@@ -180,6 +184,7 @@ def _spans(
     """What lies across steps, and the words that it begins with; of one value throughout needs no words."""
     spans: list[Span] = []
     words: list[int] = []
+    updated = {buffer for op in plan.graph.ops for buffer in op.updates}
     for name, flat in kept.items():
         bits = np.frombuffer(flat.numpy().tobytes(), dtype="<u4")
         word = statements.kept[name] // WORD_BYTES
@@ -188,17 +193,19 @@ def _spans(
         is_in_ram, home = name not in statements.homes, statements.homes.get(name)
         if not is_in_ram:
             word = -1
-        if (bits == bits[0]).all():
-            spans.append(Span(name, word, len(bits), None, int(bits[0]), is_in_ram, home))
-        else:
-            spans.append(Span(name, word, len(bits), len(words), 0, is_in_ram, home))
-            words += bits.tolist()
+        is_one = bool((bits == bits[0]).all())
+        first, fill = (None, int(bits[0])) if is_one else (len(words), 0)
+        checksum = None if home is None else statements.sums[name]
+        is_checked = name in updated and flat.is_floating_point()
+        spans.append(Span(name, word, len(bits), first, fill, is_in_ram, home, checksum, is_checked))
+        words += [] if is_one else bits.tolist()
     return tuple(spans), tuple(words) or (0,)
 
 
-def _ram_bytes(plan: Plan, arena_bytes: int) -> int:
-    """The RAM that the linker is given: the plan's budget, where it leaves room for the stack."""
-    return max(plan.request.limits.ram_budget_bytes or 0, arena_bytes + _BESIDE_BYTES)
+def _ram_bytes(plan: Plan, step: ExportedStep) -> int:
+    """The RAM that the linker is given: the plan's budget, where it leaves room for the net and the stack."""
+    needed = step.arena_bytes + max(_BESIDE_BYTES, _STACK_BYTES + net_bytes(step))
+    return max(plan.request.limits.ram_budget_bytes or 0, needed)
 
 
 def _makefile(ram_bytes: int) -> str:
@@ -229,25 +236,26 @@ def _storage_said(step: ExportedStep) -> str:
     """How much storage a step uses, and how much it is worn by a step and by a commit."""
     if not step.page_bytes:
         return "none"
-    written = step.statements.written
-    blocks = sum(-(-size // BLOCK_BYTES) for size in written)
-    said = f"{step.page_bytes} bytes; a step writes {sum(written)} bytes, {blocks} blocks of {BLOCK_BYTES}"
+    sizes = step.statements.written
+    blocks = sum(-(-size // BLOCK_BYTES) for size in sizes)
+    said = f"{step.page_bytes} bytes; a step writes {sum(sizes)} bytes, {blocks} blocks of {BLOCK_BYTES}"
     if step.commits:
         kept = WORD_BYTES * sum(span.words for span in step.spans if span.is_in_ram)
         said += f"; a commit {kept} bytes and its record, {-(-kept // BLOCK_BYTES) + 1} blocks"
     return said
 
 
-def _foreseen(found: StepInstructions) -> str:
-    """Instructions of a step, and the classes of ops that take most of them."""
-    most = list(found.by_class.items())[:_CLASSES_SAID]
-    shares = "; ".join(f"{name} {instructions / found.total:.0%}" for name, instructions in most)
-    return f"about {_rounded(found.total):,}: {shares}"
-
-
-def _rounded(number: float) -> int:
-    """To three digits."""
-    return int(float(f"{number:.2e}"))
+def _life_said(plan: Plan, step: ExportedStep) -> str:
+    """How many steps the storage lasts; what is written lies where it lay in the step before."""
+    endurance, written = plan.device.endurance, step.statements.writes
+    sizes = [-(-size // endurance.block_bytes) * endurance.block_bytes for _, size in written]
+    wear = Wear(sum(sizes), most_erased(written, max(endurance.block_bytes, BLOCK_BYTES)))
+    if not wear.bytes:
+        return "not worn"
+    steps = life_steps(endurance, wear)
+    said = "not known" if steps is None else f"{format_count(steps)} steps"
+    survives = "" if endurance.cycles is None else f", and each block survives {endurance.cycles:,} erases"
+    return f"{said}; each {erases_text(wear)}{survives}"
 
 
 def _readme(plan: Plan, step: ExportedStep, weight_words: int, digest: str) -> str:
@@ -256,8 +264,6 @@ def _readme(plan: Plan, step: ExportedStep, weight_words: int, digest: str) -> s
     budget_bytes = plan.request.limits.ram_budget_bytes
     budget = "no budget was given" if budget_bytes is None else f"budget {budget_bytes} bytes"
     everything = plan.prediction.plain_peak_ram_bytes
-    sizes_bytes = {buffer.name: buffer.size_bytes for buffer in plan.graph.buffers}
-    foreseen = of_statements(step.statements.statements, sizes_bytes)
     plain = (
         "" if everything is None else f"\n| arena of training that keeps everything | {everything} bytes |"
     )
@@ -270,13 +276,13 @@ def _readme(plan: Plan, step: ExportedStep, weight_words: int, digest: str) -> s
             digest=digest,
             arena=arena_bytes,
             net=net_bytes(step),
-            ram=_ram_bytes(plan, arena_bytes),
+            ram=_ram_bytes(plan, step),
             arena_words=format_bytes(arena_bytes),
             budget=budget,
             plain=plain,
             weights=WORD_BYTES * weight_words,
             storage=_storage_said(step),
-            instructions=_foreseen(foreseen),
+            life=_life_said(plan, step),
             runs=runs,
             recomputed=runs - len(plan.graph.ops),
             optimizer=plan.optimizer.name,

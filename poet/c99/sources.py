@@ -8,6 +8,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from poet.c99.weights import C_LINKAGE
+
 FOLDER = Path(__file__).parent / "kernels"
 _MARK = re.compile(r"^/\*@ (\w+) \*/\n", re.MULTILINE)
 _NAME = re.compile(r"\bpoet_\w+")
@@ -28,6 +30,12 @@ _COMPILER = """#if !defined(__GNUC__)
 #define POET_INSIDE inline __attribute__((always_inline))
 #else
 #define POET_INSIDE
+#endif"""
+
+_FLAGS = """#if defined(__FAST_MATH__) || defined(__ASSOCIATIVE_MATH__) || defined(__RECIPROCAL_MATH__) \\
+    || defined(__NO_SIGNED_ZEROS__) || defined(_M_FP_FAST) \\
+    || (defined(__FINITE_MATH_ONLY__) && __FINITE_MATH_ONLY__)
+#error "compile without -ffast-math, -Ofast and their parts: NaN would not be seen, and results differ"
 #endif"""
 
 _UPDATE_NUMBERS = {"poet_apply_adamw": 7, "poet_apply_momentum": 5}
@@ -97,10 +105,12 @@ def header_text(used: Iterable[Piece]) -> str:
         [
             "/* Kernels of the training step: what it calls, and nothing else. Written by poet. */",
             "#ifndef POET_KERNELS_H\n#define POET_KERNELS_H\n\n#include <stdint.h>",
+            _FLAGS,
+            C_LINKAGE[0].strip(),
             *sizes,
             *types,
             *prototypes,
-            "#endif\n",
+            f"{C_LINKAGE[1]}#endif\n",
         ]
     )
 

@@ -67,7 +67,8 @@ class Statements:
             changes, and is a constant in C.
         commit: offset in bytes in storage of the two records of commits; ``None``: nothing that changes lives
             in storage.
-        written: bytes that each page-out of a step writes.
+        writes: offset and size in bytes of what each page-out of a step writes.
+        sums: number of the checksum of each buffer that is written to storage; those of ``homes`` come first.
     """
 
     arena_bytes: int
@@ -78,7 +79,13 @@ class Statements:
     page_bytes: int
     homes: Mapping[str, Home | None]
     commit: int | None
-    written: tuple[int, ...]
+    writes: tuple[tuple[int, int], ...]
+    sums: Mapping[str, int]
+
+    @property
+    def written(self) -> tuple[int, ...]:
+        """Bytes that each page-out of a step writes."""
+        return tuple(size for _, size in self.writes)
 
 
 def uses_elements(strip: Strip, graph: Graph) -> bool:
@@ -216,7 +223,8 @@ class _Walk:
         self.paged_bytes = max((slot.offset_bytes + slot.size_bytes for slot in used), default=0)
         self.homes = self.placed_homes(updated)
         self.changed: set[str] = set()  # homes that hold what this step made
-        self.written: list[int] = []
+        self.written: list[tuple[int, int]] = []
+        self.sums = {name: number for number, name in enumerate(self.homes)}
         self.requested: dict[tuple[int, str, bool], int] = {}
         assert plan.places is not None  # as there is an arena
         self.moves: dict[int, list[MadeMove]] = {}
@@ -279,6 +287,7 @@ class _Walk:
             homes,
             commit,
             tuple(self.written),
+            self.sums,
         )
 
     def placed_homes(self, updated: set[str]) -> dict[str, Home]:
@@ -315,9 +324,11 @@ class _Walk:
             which = () if is_out else (str(int(is_new)),)
             call = CCall("home_out" if is_out else "home_in", ("net", str(word), f"@{buffer}", *which))
         else:
-            call = CCall(function, ("net", str(word), f"{slot.offset_bytes}u", f"{slot.size_bytes}u"))
+            number = str(self.sums.setdefault(buffer, len(self.sums)))
+            place = (f"{slot.offset_bytes}u", f"{slot.size_bytes}u")
+            call = CCall(function, ("net", str(word), *place, number))
         if is_out:
-            self.written.append(slot.size_bytes)
+            self.written.append((slot.offset_bytes, slot.size_bytes))
         return Statement(buffer, False, (call,))
 
     def placed(self, value: str) -> Placed:

@@ -15,11 +15,13 @@ from torch import Tensor
 
 from poet.c99.calls import float_text
 from poet.c99.interface import Interface
+from poet.c99.weights import C_LINKAGE
 from poet.errors import UnsupportedOperator
 from poet.graph import Argument, Blank, Call, Graph, Op, Symbol
 from poet.optimizer import OptimizerSpec
 from poet.runtime import kernels
 from poet.runtime.kernels import arguments
+from poet.runtime.kernels.guards import check_calls
 
 STEPS = 3
 _DISTANCES, _SHARE = 8.0, 1e-5
@@ -85,6 +87,7 @@ class PlainSteps:
     def __init__(
         self, graph: Graph, spec: OptimizerSpec, kept: Mapping[str, Tensor], *, is_double: bool = False
     ) -> None:
+        check_calls(graph)
         self.graph, self.spec, self.is_double, self.steps = graph, spec, is_double, 0
         self.types = {value.name: value for value in graph.values}
         self.types |= {value.name: value for op in graph.ops if op.strip for value in op.strip.inner}
@@ -210,6 +213,7 @@ def vectors_header() -> str:
 
 #include "poet_step.h"
 
+{C_LINKAGE[0]}
 #define POET_TEST_STEPS {STEPS}
 
 /* PyTorch's losses in float32, and how far others may be: by PyTorch's own distance from float64. */
@@ -219,7 +223,7 @@ extern const float poet_test_tolerances[POET_TEST_STEPS];
 /* Fills inputs and target for a step. */
 void poet_test_fill(poet_net *net, int32_t step);
 
-#endif
+{C_LINKAGE[1]}#endif
 """
 
 

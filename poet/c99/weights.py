@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+C_LINKAGE = ('#ifdef __cplusplus\nextern "C" {\n#endif\n', "#ifdef __cplusplus\n}\n#endif\n\n")
+"""Begins and ends what a header declares, for C++ as well."""
+
 
 def weights_header() -> str:
     """``poet_weights.h``."""
     return (
         "/* The weights that training begins with. Written by poet. */\n#ifndef POET_WEIGHTS_H\n"
-        "#define POET_WEIGHTS_H\n\n#include <stdint.h>\n\nextern const uint32_t poet_weights[];\n\n#endif\n"
+        f"#define POET_WEIGHTS_H\n\n#include <stdint.h>\n\n{C_LINKAGE[0]}\n"
+        f"extern const uint32_t poet_weights[];\n\n{C_LINKAGE[1]}#endif\n"
     )
 
 

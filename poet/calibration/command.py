@@ -11,8 +11,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from poet.errors import INTERRUPTED, InputError, PoetError
+from poet import interrupts
+from poet.errors import InputError, PoetError
 from poet.files.apart import check_is_file
+from poet.streams import say
 from poet.units import parse_seconds
 
 COMMAND = ("devices", "calibrate")
@@ -76,12 +78,13 @@ def main(arguments: Sequence[str]) -> int:
             phase=given.phase, storage=not given.no_storage,
         )  # fmt: skip
     except PoetError as error:
-        print(f"poet: {error}", file=sys.stderr)
+        say(f"poet: {error}", err=True)
         return error.exit_code
     except KeyboardInterrupt:
-        print(f"poet: interrupted; the same command goes on with {given.output}", file=sys.stderr)
-        return INTERRUPTED
-    print("\n".join((f"written to {given.output}", *(f"note: {text}" for text in warnings))))
+        say(f"poet: interrupted; the same command goes on with {given.output}", err=True)
+        return interrupts.exit_code()
+    for line in (f"written to {given.output}", *(f"note: {text}" for text in warnings)):
+        say(line)
     return 0
 
 
@@ -93,7 +96,7 @@ def _seconds(option: str, text: str) -> float:
 
 
 def _tell(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
+    say(line, err=True)
 
 
 def _asked_watts(phase: str) -> float | None:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from poet.devices.profile import Count, Profile
+from poet.files.reading import LARGEST_AMOUNT
 
 End = Literal["low", "high"]
 Place = tuple[str, ...]
@@ -42,7 +43,8 @@ def corner(profile: Profile, ends: Mapping[Place, End]) -> Profile:
         moved = path[-1] == "active_watts" and moved_watts != 0.0
         if end is not None or moved:
             entry = _at(data, path)
-            entry.update(value=value + moved_watts * moved, range=None, uncertainty=0.0)
+            value = min(value + moved_watts * moved, LARGEST_AMOUNT)
+            entry.update(value=value, range=None, uncertainty=0.0)
     return Profile.model_validate(data)
 
 

@@ -66,7 +66,7 @@ def load_profile(name_or_path: str | Path) -> Profile:
     slot, own = _pop_slot(data, where)
     profile = validated(data, where)
     if slot is not None:
-        profile = attached(profile, load_part(slot.part), slot)
+        profile = _attached(profile, load_part(slot.part), slot, where)
         if own:
             data = profile.model_dump(exclude_none=True)
             profile = validated({**data, "storage": _overlay(data["storage"], own)}, where)
@@ -109,11 +109,18 @@ def with_part(profile: Profile, name_or_path: str | Path) -> Profile:
     """
     part = load_part(name_or_path)
     name = f"{profile.name}{WITH}{part.name}"
-    made = attached(profile, part, None).model_copy(
+    made = _attached(profile, part, None, name).model_copy(
         update={"name": name, "title": f"{profile.title}, storage: {part.title}"}
     )
     check_sense(made, name)
     return made
+
+
+def _attached(profile: Profile, part: Part, slot: Slot | None, where: str) -> Profile:
+    try:
+        return attached(profile, part, slot)
+    except ValidationError as error:
+        raise ProfileError(_explain(error, where)) from None
 
 
 def validated(data: dict[str, Any], where: str) -> Profile:

@@ -10,13 +10,13 @@ from typing import Literal
 
 from pydantic import Field
 
-from poet.devices.profile import Count, Direction, Erase, Figure, Profile, Record, Storage
+from poet.devices.profile import Count, Direction, Erase, Figure, Profile, Storage, Whole
 
 Interface = Literal["sd", "emmc", "ufs", "pcie", "qspi", "spi"]
 """What a part is attached by."""
 
 
-class Part(Record):
+class Part(Whole):
     """A chip or card, by itself; fields as in `Storage`.
 
     In ``read`` and ``write`` ``active_watts`` are what the part draws above its own idle power.
@@ -34,9 +34,10 @@ class Part(Record):
     erase: Erase | None = None
     endurance_cycles: Count | None = None
     endurance_written_bytes: Figure | None = None
+    wear_levelled: bool = False
 
 
-class Slot(Record):
+class Slot(Whole):
     """What a device says of the place where a part is attached.
 
     Attributes:
@@ -81,6 +82,7 @@ def attached(profile: Profile, part: Part, slot: Slot | None) -> Profile:
         erase=part.erase,
         endurance_cycles=part.endurance_cycles,
         endurance_written_bytes=part.endurance_written_bytes,
+        wear_levelled=part.wear_levelled,
         bus_bytes_per_second=bus,
     )
     data = profile.model_dump()

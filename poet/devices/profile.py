@@ -13,7 +13,7 @@ from typing import Annotated, Literal, Self
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from poet.brief import shortened, told
-from poet.files.reading import LARGEST_AMOUNT, LARGEST_WHOLE
+from poet.files.reading import LARGEST_AMOUNT, LARGEST_WHOLE, LEAST_AMOUNT
 
 _POSITIVE = frozenset(
     {
@@ -28,8 +28,10 @@ _POSITIVE = frozenset(
         "block_bytes",
         "alignment_bytes",
         "ram_bytes",
+        "capacity_bytes",
     }
 )
+"""Figures that divide, or without which there would be nothing."""
 
 Kind = Literal["measured", "datasheet", "vendor-doc", "standard", "published", "derived", "assumed"]
 """Where a figure comes from: a measurement, a maker's data sheet or other document, a standard, a
@@ -148,6 +150,9 @@ class Figure(Record):
                 raise ValueError("an uncertainty and a range; give one of them")
             if not 0 <= self.range[0] <= self.value <= self.range[1] <= LARGEST_AMOUNT:
                 raise ValueError(f"the range {list(self.range)} does not contain the value {self.value:g}")
+        for end in (self.value, *self.interval):
+            if end > LARGEST_AMOUNT or 0 < end < LEAST_AMOUNT:
+                raise ValueError(f"it may be {end:g}; expected 0, or {LEAST_AMOUNT:g} to {LARGEST_AMOUNT:g}")
         return self
 
     @property
@@ -327,7 +332,9 @@ class Storage(Record):
         page_bytes: transfers are whole pages.
         read, write: costs of a transfer.
         erase: charged with every page-out, for flash that the host itself must erase.
-        endurance_cycles: erases that a block survives, wear levelled over the capacity.
+        endurance_cycles: erases that a block survives.
+        wear_levelled: whether a controller spreads writes over all blocks, as that of a card does. Where
+            nothing does, as on raw flash, the block that is erased most ends the storage's life.
         endurance_written_bytes: what may be written in a lifetime, as card makers state it.
         bus_bytes_per_second: what the wires to it carry at most; no cost follows from it.
         interface: that they speak (`poet.devices.part.Interface`): a part that is attached in place of this
@@ -344,18 +351,30 @@ class Storage(Record):
     erase: Erase | None = None
     endurance_cycles: Count | None = None
     endurance_written_bytes: Figure | None = None
+    wear_levelled: bool = False
     bus_bytes_per_second: Figure | None = None
     interface: Literal["sd", "emmc", "ufs", "pcie", "qspi", "spi"] | None = None
     host_watts: Figure | None = None
 
     @property
     def lifetime_written_bytes(self) -> float | None:
-        """Bytes that can be written before the storage is worn out; ``None``: not known."""
+        """Bytes that can be written before every block is worn out; ``None``: not known."""
         if self.endurance_written_bytes is not None:
             return self.endurance_written_bytes.value
         if self.endurance_cycles is not None and self.capacity_bytes is not None:
             return float(self.endurance_cycles.value * self.capacity_bytes.value)
         return None
+
+    @property
+    def block_cycles(self) -> int | None:
+        """Erases that each block survives; ``None``: not known, or writes are levelled."""
+        is_levelled = self.wear_levelled or self.endurance_written_bytes is not None
+        return None if is_levelled or self.endurance_cycles is None else int(self.endurance_cycles.value)
+
+    @property
+    def erase_block_bytes(self) -> int:
+        """What is erased at once, as far as it is known; else 1."""
+        return 1 if self.erase is None else int(self.erase.block_bytes.value)
 
 
 class Kernels(Record):
@@ -417,7 +436,20 @@ class OpTimes(Record):
     seconds: dict[str, Annotated[float, Field(gt=0, le=LARGEST_AMOUNT)]]
 
 
-class Profile(Record):
+class Whole(Record):
+    """What a file says: figures that divide, or without which there is nothing, may not be 0."""
+
+    @model_validator(mode="after")
+    def _check_positive(self) -> Self:
+        for path, figure in _figures(self, ()):
+            is_computing = path[0] == "compute" and path[-1] == "active_watts"
+            if (path[-1] in _POSITIVE or is_computing) and figure.interval[0] == 0:
+                may_be = "is" if figure.value == 0 else "may be"
+                raise ValueError(f"{'.'.join(path)} {may_be} 0; expected more")
+        return self
+
+
+class Profile(Whole):
     """A device, as far as planning needs to know it.
 
     ``variants`` are other sizes of RAM, clocks and power modes that are sold or can be set: no figure's range
@@ -446,8 +478,6 @@ class Profile(Record):
         idle_watts = self.energy.idle_watts.value
         for path, figure in self.figures():
             name = ".".join(path)
-            if path[-1] in _POSITIVE and figure.value == 0:
-                raise ValueError(f"{name} is 0; expected more")
             if path[-1] == "active_watts" and self.marginal_watts(figure.value) < 0:
                 raise ValueError(
                     f"{name} is {figure.value:g}; total accounting includes energy.idle_watts in it, "

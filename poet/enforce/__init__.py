@@ -17,11 +17,15 @@ from types import FrameType
 from typing import Any
 
 from poet import children, codec
-from poet.errors import InputError, NotFinite, PoetError, ReplayError
+from poet.errors import InputError, NotFinite, OverBudget, PoetError, ReplayError
+from poet.interrupts import answered
 from poet.plans.run_request import Epoch, RunRequest, was_interrupted
 
-_KINDS: dict[str, type[PoetError]] = {kind.__name__: kind for kind in (InputError, NotFinite)}
+_KINDS: dict[str, type[PoetError]] = {kind.__name__: kind for kind in (InputError, NotFinite, OverBudget)}
 """What a child may say that its failure was; everything else is a `ReplayError`."""
+
+_ENVIRONMENT = {"PYTHONMALLOC": "malloc"}
+"""The interpreter's own allocator takes memory 1 MiB at a time, the C library's a few pages."""
 
 PLAN_CHILD, PLAIN_CHILD = "poet.runtime.runs.confined", "poet.enforce.plain"
 
@@ -55,7 +59,7 @@ class EnforcedRun:
     Attributes:
         budget_bytes: what each was allowed above its idle size.
         epochs: of the plan's training.
-        was_interrupted: by Ctrl-C, before all epochs that were asked for were done.
+        was_interrupted: by Ctrl-C or the like, before all that was asked for was done.
         plan, plain: the halves; ``plain`` is ``None`` where it could not be tried.
         why_not_plain: why not.
     """
@@ -76,7 +80,8 @@ def enforce(request: RunRequest, *, on_epoch: Callable[[Epoch], None]) -> Enforc
     Raises:
         InputError: a file is not usable.
         NotFinite: the loss was no longer finite.
-        ReplayError: the plan did not stay within its budget, or a child came to harm.
+        OverBudget: steps held more tensor memory than the budget.
+        ReplayError: the plan did not stay within its limit, or a child came to harm.
     """
     epochs: list[Epoch] = []
     peaks_bytes: list[int | None] = []
@@ -97,7 +102,13 @@ def enforce(request: RunRequest, *, on_epoch: Callable[[Epoch], None]) -> Enforc
     later = [size for size in peaks_bytes[1:] or peaks_bytes if size is not None]
     plan = Half(idle_bytes, max(later, default=None), steps, memory=memory)
     interrupted = was_interrupted(epochs, request)
-    plain, why_not = (None, "the training was interrupted") if interrupted else _try_plain(request)
+    plain: Half | None = None
+    why_not: str | None = "the training was interrupted"
+    if not interrupted:
+        try:
+            plain, why_not = _try_plain(request)
+        except KeyboardInterrupt:
+            interrupted, why_not = True, "it was interrupted"
     return EnforcedRun(request.budget_bytes, tuple(epochs), interrupted, plan, plain, why_not)
 
 
@@ -117,20 +128,30 @@ def _try_plain(request: RunRequest) -> tuple[Half | None, str | None]:
 
 def _events(module: str, request: RunRequest) -> Iterator[Mapping[str, Any]]:
     """The events that the child writes, line by line; its end without a last one is an event as well."""
-    child = subprocess.Popen(
-        children.command(module, json.dumps(asdict(request))),
-        stdout=subprocess.PIPE,
-        text=True,
-        env=children.environment(),
-        start_new_session=True,
-    )
+    with children.undisturbed():
+        child = subprocess.Popen(
+            children.command(module, json.dumps(asdict(request))),
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**children.environment(), **_ENVIRONMENT},
+            start_new_session=True,
+        )
     told = ""
-    with child, _forwarded_interrupt(child):
+    asked: list[int] = []
+
+    def forward(number: int, frame: FrameType | None) -> None:
+        """The child ends its step, and this side waits for its last words; before any it has nothing."""
+        asked.append(number)
+        child.send_signal(signal.SIGINT if told else signal.SIGKILL)
+
+    with child, _killed_on_error(child), answered(forward):
         assert child.stdout is not None
         for line in child.stdout:
             event = json.loads(line)
             told = event["event"]
             yield event
+    if child.returncode != 0 and asked:
+        raise KeyboardInterrupt
     if child.returncode != 0 and told not in ("failed", "refused"):
         how = f"with {child.returncode}"
         if child.returncode < 0:
@@ -139,17 +160,9 @@ def _events(module: str, request: RunRequest) -> Iterator[Mapping[str, Any]]:
 
 
 @contextmanager
-def _forwarded_interrupt(child: subprocess.Popen[str]) -> Iterator[None]:
-    """Ctrl-C goes to the child, which ends its step; this side waits for its last words."""
-
-    def forward(signum: int, frame: FrameType | None) -> None:
-        child.send_signal(signum)
-
-    before = signal.signal(signal.SIGINT, forward)
+def _killed_on_error(child: subprocess.Popen[str]) -> Iterator[None]:
     try:
         yield
     except BaseException:
         child.kill()
         raise
-    finally:
-        signal.signal(signal.SIGINT, before)

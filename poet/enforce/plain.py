@@ -17,6 +17,7 @@ from poet.errors import PlanError
 from poet.frontend.losses import loss_named
 from poet.frontend.onnx.importer import load_onnx_structure
 from poet.frontend.optimizers import torch_optimizer
+from poet.frontend.scores import with_output
 from poet.named import named_parameters
 from poet.plans.plan_file import PlanFile
 from poet.plans.run_request import RunRequest
@@ -25,7 +26,7 @@ from poet.runtime.runs.confined import Emit, run_child
 from poet.runtime.runs.fit import Samples, load_samples
 from poet.runtime.steps.joining import pieces
 from poet.runtime.storage.state import FromPlan
-from poet.runtime.system.confinement import Confinement, idle_bytes
+from poet.runtime.system.confinement import Confinement, Rehearsal
 from poet.runtime.system.memory import PeakMeter
 
 _STEPS_OF_ONE_OPTIMIZER = 2
@@ -46,15 +47,16 @@ def try_plain(request: RunRequest, emit: Emit) -> None:
                 f"{file.path.name} was planned from a module and carries no ONNX structure, so that plain "
                 "PyTorch cannot be set beside it"
             )
-        module = load_onnx_structure(structure).module
+        module = with_output(load_onnx_structure(structure).module, plan.model.output)
         _fill(module, file)
         samples = load_samples(request.data, plan, allow_nan=request.allow_nan)
     tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
     model_bytes = sum(tensor.untyped_storage().nbytes() for tensor in tensors.values())
     _train(module, plan, samples)
-    with PeakMeter(model_bytes) as meter:
+    with Rehearsal() as rehearsal, PeakMeter(model_bytes) as meter:
         _train(module, plan, samples)
-    confinement = Confinement(idle_bytes() - model_bytes, request.budget_bytes)
+    idle_bytes = rehearsal.idle_bytes(meter.peak.bytes or model_bytes)
+    confinement = Confinement(idle_bytes, request.budget_bytes)
     confinement.enforce()
     emit("confined", {"idle_bytes": confinement.idle_bytes, "peak_bytes": meter.peak.bytes})
     for _ in range(_CONFINED_ROUNDS):

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-import tempfile
 import zipfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -20,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from poet.errors import InputError
-from poet.files.columns import MOST_HELD_BYTES, ArrayColumn, Column, StoredColumn
+from poet.files.columns import MOST_HELD_BYTES, ArrayColumn, Column, StoredColumn, unnamed_file
 from poet.files.reading import MOST_DIMENSIONS, open_regular
 from poet.units import format_bytes
 
@@ -105,7 +104,7 @@ def _member_column(archive: zipfile.ZipFile, member: zipfile.ZipInfo, folder: Pa
         shape, in_columns, dtype = _header(file, member.file_size)
         if in_columns or not shape:
             raise InputError(f"{member.filename!r} in it is too large to be stored column by column")
-        unpacked = tempfile.TemporaryFile(dir=folder, buffering=0)  # noqa: SIM115
+        unpacked = unnamed_file(folder)
         done, needed = 0, math.prod(shape) * dtype.itemsize
         while chunk := file.read(1 << 20):  # to the end, so that the zip's checksum is checked
             unpacked.write(chunk)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
+import tempfile
 from pathlib import Path
 
 from poet.errors import InputError
@@ -31,6 +32,15 @@ def cache_folder() -> Path:
     if not home.is_absolute():
         raise InputError("there is no home folder to keep a cache in; set XDG_CACHE_HOME to a folder")
     return home / ".cache" / "poet"
+
+
+def name_temporary_folder() -> None:
+    """Name one where none can be written: torch asks for the name before it traces, and writes nothing."""
+    try:
+        tempfile.gettempdir()
+    except OSError:
+        tempfile.tempdir = os.sep
+        os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", os.sep)
 
 
 def make_folder(folder: Path) -> None:
@@ -65,7 +75,8 @@ def private_folder(folder: Path) -> Path:
         if found.st_mode & 0o022:
             raise InputError(f"the cache folder {folder} is open to others; empty it and `chmod 700` it")
         if found.st_mode & 0o077:
-            folder.chmod(_OWNER_ONLY)
+            with contextlib.suppress(OSError):  # what is in a folder that cannot be written stays as it is
+                folder.chmod(_OWNER_ONLY)
     except OSError as error:
         raise InputError(
             f"the cache folder {folder} cannot be made ({error.strerror}); set XDG_CACHE_HOME"

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import math
 import os
+import tempfile
 import weakref
 from collections.abc import Sequence
+from pathlib import Path
 from typing import IO, Any, Protocol
 
 import numpy as np
@@ -43,6 +45,19 @@ class Column(Protocol):
         Raises:
             InputError: they cannot be read.
         """
+
+
+def unnamed_file(folder: Path) -> IO[bytes]:
+    """A file for samples, which vanishes when it is closed.
+
+    Raises:
+        OSError: it cannot be made; ``strerror`` says where, and the way out.
+    """
+    try:
+        return tempfile.TemporaryFile(dir=folder)
+    except OSError as error:
+        where = f"samples are unpacked in {folder.absolute()}, which cannot be written: {error.strerror}"
+        raise OSError(error.errno, f"{where}; start in another folder") from None
 
 
 class ArrayColumn:

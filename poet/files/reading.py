@@ -27,6 +27,7 @@ LARGEST_WHOLE = (1 << 63) - 1
 """What a whole number in a file may be; sizes and offsets have 64 bits everywhere."""
 
 LARGEST_AMOUNT = 1e30
+LEAST_AMOUNT = 1e-30
 """What an amount of seconds, joules or watts may be, so that sums and products of them stay finite."""
 
 _KINDS: tuple[tuple[Callable[[int], bool], str], ...] = (

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import importlib
 import sys
-import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 from typing import IO
@@ -17,7 +16,7 @@ from typing import IO
 import numpy as np
 
 from poet.errors import InputError
-from poet.files.columns import Array, Column, StoredColumn
+from poet.files.columns import Array, Column, StoredColumn, unnamed_file
 
 
 def is_function(text: str) -> bool:
@@ -55,7 +54,7 @@ def spooled_columns(text: str, names: list[str], folder: Path) -> dict[str, Colu
             arrays = _arrays(sample, len(names), text)
             if not files:
                 kinds = [(item.shape, item.dtype) for item in arrays]
-                files = [tempfile.TemporaryFile(dir=folder) for _ in arrays]  # noqa: SIM115
+                files = [unnamed_file(folder) for _ in arrays]
             if [(item.shape, item.dtype) for item in arrays] != kinds:
                 raise InputError(f"{text}: sample {count} has arrays of another shape or type than the first")
             for file, item in zip(files, arrays, strict=True):

@@ -11,7 +11,6 @@ new one.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import glob
 import hashlib
 import json
@@ -28,6 +27,7 @@ from poet.closing import Closing
 from poet.errors import InputError, PoetError
 from poet.files.apart import check_is_file
 from poet.files.reading import MOST_DIMENSIONS, is_whole, open_regular, parse_json
+from poet.files.unsupported import flush_folder, lock
 from poet.graph import ITEM_BYTES
 
 _WORDS = {
@@ -317,7 +317,7 @@ def replaced(path: Path) -> Iterator[BinaryIO]:
             file.flush()
             os.fsync(file.fileno())
             temporary.replace(path)
-        _flush_folder(path.parent)
+        flush_folder(path.parent)
     except OSError as cause:
         raise PoetError(f"{path}: cannot be written ({cause.strerror or cause})") from None
 
@@ -335,7 +335,7 @@ def _locked_temporary(path: Path) -> Iterator[tuple[Path, BinaryIO]]:
         with contextlib.ExitStack() as undo:
             undo.callback(temporary.unlink, missing_ok=True)
             file = undo.enter_context(temporary.open("xb"))
-            fcntl.flock(file, fcntl.LOCK_EX)
+            lock(file, wait=True)
             with contextlib.suppress(FileNotFoundError):
                 is_ours = os.path.samestat(os.fstat(file.fileno()), temporary.stat())
             if is_ours:
@@ -347,16 +347,8 @@ def _remove_abandoned(path: Path) -> None:
     """Temporary files that a process left when it was killed: nobody holds their lock any more."""
     for left in path.parent.glob(f".{glob.escape(path.name)}.{'[0-9a-f]' * 8}.tmp"):
         with contextlib.suppress(OSError), left.open("rb") as file:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            left.unlink()
-
-
-def _flush_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+            if lock(file, wait=False):
+                left.unlink()
 
 
 def _file_order(tensors: Mapping[str, K]) -> dict[str, K]:

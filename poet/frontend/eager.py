@@ -9,14 +9,14 @@ in eval mode of which nothing needs a gradient, as that of a frozen encoder.
 from __future__ import annotations
 
 import contextlib
-import copy
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import torch
 from torch import nn
 
 from poet.errors import ModelError
+from poet.frontend.python_state import unchanged
 
 
 def original(module: nn.Module) -> nn.Module:
@@ -53,65 +53,55 @@ def _uncompiled() -> Iterator[None]:
 
 @contextlib.contextmanager
 def evaluating(module: nn.Module) -> Iterator[None]:
-    """``module`` in evaluation mode; afterwards every part of it is in the mode that it was in.
+    """``module`` in evaluation mode; afterwards it is as it was, with every part in the mode that it was in.
 
     Raises:
-        ModelError: it is an exported program, whose mode is fixed.
+        ModelError: it is an exported program, whose mode is fixed; or its own ``eval`` changes its tensors,
+            as where adapters are added to a weight.
     """
-    before = {part: part.training for part in module.modules()}
+    modes = {part: part.training for part in module.modules()}
+    is_own = any(type(part).train is not nn.Module.train for part in modes)
+    contents = {name: (item, item.detach(), item.detach().clone()) for name, item in _own(module) if is_own}
+    with unchanged(module):
+        try:
+            _evaluate(module, contents)
+            yield
+        finally:
+            for part, was_training in modes.items():
+                part.training = was_training
+            for item, memory, content in contents.values():
+                item.data = memory.copy_(content)
+
+
+def _evaluate(module: nn.Module, contents: Mapping[str, tuple[torch.Tensor, ...]]) -> None:
     try:
         module.eval()
     except NotImplementedError:
         raise ModelError("an exported program has no other mode than that in which it was exported") from None
-    try:
-        yield
-    finally:
-        for part, was_training in before.items():
-            part.training = was_training
+    now = dict(_own(module))
+    for name, (_, _, content) in contents.items():
+        if name not in now or not torch.equal(now[name], content):
+            raise ModelError(f"the model's own eval() changes {name}, of which a plan has one content")
 
 
-_OF_TORCH = {"_parameters", "_buffers", "_modules"}
+def _own(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    yield from (*module.named_parameters(), *module.named_buffers())
 
 
 @contextlib.contextmanager
-def unchanged(module: nn.Module) -> Iterator[None]:
-    """What ``module`` and its parts keep beside parameters and buffers is afterwards what it was before.
+def lent(module: nn.Module) -> Iterator[None]:
+    """``module`` may be trained inside; afterwards it is as it was, with its contents and gradients.
 
-    Attributes that a forward pass sets (an attention map that is looked at later, a table of sines that is
-    made at the first call, a weight that a hook makes) would else hold what a trace runs with: tensors
-    without contents. So do dictionaries and lists, not what lies deeper in them.
+    Its tensors have other memory meanwhile. It is not copied: hooks and functions may speak of itself.
     """
-    before = [
-        (part, {name: value for name, value in vars(part).items() if name not in _OF_TORCH})
-        for part in module.modules()
-    ]
-    contents = [
-        (value, copy.copy(value))
-        for _, kept in before
-        for value in kept.values()
-        if type(value) in (dict, list)
-    ]
-    try:
-        yield
-    finally:
-        for part, kept in before:
-            for name in vars(part).keys() - kept.keys() - _OF_TORCH:
-                del vars(part)[name]
-            vars(part).update(kept)
-        for value, held in contents:
-            value.clear()
-            value.update(held) if isinstance(value, dict) else value.extend(held)
-
-
-def copied(module: nn.Module) -> nn.Module:
-    """A deep copy; tensors beside parameters that autograd made, which torch does not copy, as they are now.
-
-    Old `torch.nn.utils.weight_norm` and `torch.nn.utils.prune` keep the weight that they put together so.
-    """
-    made = {
-        id(value): value.detach().clone()
-        for part in module.modules()
-        for value in vars(part).values()
-        if isinstance(value, torch.Tensor) and not value.is_leaf
-    }
-    return copy.deepcopy(module, made)
+    own = (*module.parameters(), *module.buffers())
+    before = [(item, item.data, item.grad, item.requires_grad) for item in own]
+    with unchanged(module):
+        try:
+            for item, memory, *_ in before:
+                item.data, item.grad = memory.clone(), None
+            yield
+        finally:
+            for item, memory, gradient, requires_grad in before:
+                item.data, item.grad = memory, gradient
+                item.requires_grad_(requires_grad)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import traceback
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
@@ -18,14 +21,24 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
 
 from poet.errors import ModelError, PoetError
+from poet.frontend.checkpoints import AsPlainCode
 from poet.frontend.ctc import CtcOfOneSize, LengthsAsTensors
-from poet.frontend.eager import unchanged, without_short_cuts
+from poet.frontend.eager import without_short_cuts
 from poet.frontend.exporting import as_exporters_do, line_of, without_checks
 from poet.frontend.layouts import dense_like, tensor_type
 from poet.frontend.losses import Loss
+from poet.frontend.passes import Pass, listed
+from poet.frontend.python_state import Kept, State, has_own_code, roots_of, unchanged
 from poet.frontend.recurrent import LstmByGradientMode, OneOpPerLayer
 from poet.frontend.small_operators import as_wanted
 from poet.runtime.kernels import arguments
+
+_NOT_REACHED = (
+    "torch.utils.checkpoint(use_reentrant=True), of whose arguments none requires a gradient, trains nothing "
+    "in its block (use_reentrant=False does)"
+)
+_MOST_PASSES = 3
+GradientHook = Callable[[Tensor], Tensor | None]
 
 
 class Step(nn.Module):
@@ -33,6 +46,8 @@ class Step(nn.Module):
 
     Activation checkpointing runs parts of the module again while gradients are computed.
     """
+
+    is_callers = False  # whether gradients are handed to a loop, which may have hooks of its own
 
     def __init__(
         self,
@@ -50,11 +65,40 @@ class Step(nn.Module):
         self.loss = loss
         self.divisor = divisor  # of the loss, before the backward pass
         self.is_exported = False
+        self.blocks: AsPlainCode | None = None  # in `torch.utils.checkpoint`, while a step is traced
+        self.last: Pass | None = None  # that was made
+
+    def __call__(self, *given: Any) -> Any:
+        """`forward`, without the hooks that a process has for all modules: this is none of the model's."""
+        return self.forward(*given)
+
+    def run(self, *args: Any, **kwargs: Any) -> object:
+        """What the module returns."""
+        self._buffers_before = dict(self.module.named_buffers(remove_duplicate=False))
+        with as_exporters_do() if self.is_exported else contextlib.nullcontext():
+            return self.module(*args, **kwargs)
+
+    def write_replaced(self) -> None:
+        """A buffer in whose place the module has put another tensor (``self.mean = ...``) is written.
+
+        Raises:
+            ModelError: that tensor has another type, or a gradient.
+        """
+        for name, now in self.module.named_buffers(remove_duplicate=False):
+            before = self._buffers_before.get(name, now)
+            if before is now:
+                continue
+            if now.requires_grad or (now.dtype, now.shape) != (before.dtype, before.shape):
+                raise ModelError(
+                    f"{type(self.module).__name__} puts a tensor of another type, or with a gradient, in "
+                    f"place of its buffer {name}; detach it, and keep shape and type"
+                )
+            with torch.no_grad():
+                before.copy_(now)
 
     def returned(self, inputs: list[Tensor]) -> tuple[object, list[Tensor]]:
         """What the module returns, and the tensors in it."""
-        with as_exporters_do() if self.is_exported else contextlib.nullcontext():
-            returned = self.module(*inputs)
+        returned = self.run(*inputs)
         outputs = [item for item in pytree.tree_leaves(returned) if isinstance(item, Tensor)]
         if not outputs:
             raise ModelError(f"{type(self.module).__name__} returns no tensor")
@@ -72,22 +116,33 @@ class Step(nn.Module):
             return [self.loss.targets_like(outputs[0])]
         loss = self.loss.of(returned, targets)
         if not self.has_backward:
+            self.write_replaced()
             return [loss, *outputs]
         if not loss.requires_grad:
-            raise ModelError("the loss does not depend on any parameter that is to be trained")
+            without_gradient = self.blocks is not None and sorted(self.blocks.without_gradient)
+            hint = f"; {_NOT_REACHED}: {listed(without_gradient)}" if without_gradient else ""
+            raise ModelError(f"the loss does not depend on any parameter that is to be trained{hint}")
         parameters = dict(self.module.named_parameters())
         shared = loss if self.divisor == 1 else loss / self.divisor
         trained = [parameters[name] for name in self.trained]
         gradients = torch.autograd.grad(shared, trained, allow_unused=True)
+        self.write_replaced()
         return [loss, *gradients, *outputs]
 
 
 @dataclass(frozen=True, slots=True)
 class Functional:
-    """The step as a function of all its tensors."""
+    """The step as a function of all its tensors.
+
+    Attributes:
+        step: the step.
+        names: of parameters, then of states.
+        hooks: on gradients, by parameter.
+    """
 
     step: Step
-    names: tuple[str, ...]  # of parameters, then of states
+    names: tuple[str, ...]
+    hooks: Mapping[str, Sequence[GradientHook]] = field(default_factory=dict)
 
     def __call__(
         self, own: list[Tensor], inputs: list[Tensor], targets: list[Tensor] | None
@@ -103,14 +158,30 @@ class Functional:
             f"module.{name}": tensor.detach().requires_grad_() if name in trained else tensor
             for name, tensor in zip(self.names, own, strict=True)
         }
+        for name in trained:
+            for hook in self.hooks.get(name, ()):
+                leaves[f"module.{name}"].register_hook(hook)  # type: ignore[no-untyped-call]
+        module, given = self.step.module, [item.detach() for item in inputs]
+        hooked = (
+            trained if self.step.is_callers else frozenset(key for key, hooks in self.hooks.items() if hooks)
+        )
+        self.step.blocks = AsPlainCode(module, dict(zip(self.names, own, strict=True)), hooked)
+        self.step.last = Pass(type(module).__name__, (*own, *inputs, *(targets or ())), self.step.last)
         has_backward = torch.set_grad_enabled(self.step.has_backward)
         with (
-            speaking(self.step.module), unchanged(self.step.module), without_short_cuts(), has_backward,
+            speaking(module), without_short_cuts(), has_backward,
             without_checks(), OneOpPerLayer(), as_wanted(), LengthsAsTensors(),
             LstmByGradientMode(), CtcOfOneSize(),  # type: ignore[no-untyped-call]
+            self.step.last, self.step.blocks,
         ):  # fmt: skip
-            results: list[Tensor | None] = torch.func.functional_call(self.step, leaves, (inputs, targets))
+            results: list[Tensor | None] = torch.func.functional_call(self.step, leaves, (given, targets))
+        self.step.last.ends(results)
         return results
+
+    def alone(self, own: list[Tensor], inputs: list[Tensor]) -> list[Tensor | None]:
+        """What `Step` gives without targets, and nothing of the pass is left in the module."""
+        with unchanged(self.step.module):
+            return self(own, inputs, None)
 
 
 _MASK_DETECTION = "_detect_is_causal_mask"
@@ -118,6 +189,8 @@ _MASK_DETECTION = "_detect_is_causal_mask"
 _SAY_CAUSAL = (
     "say beside the mask whether it is causal (is_causal=True, tgt_is_causal=True): torch then need not look"
 )
+_CONTROL_FLOW = re.compile(r"HigherOrderOperator (\w+)")
+"""In what torch says of ``torch.cond``, ``while_loop``, ``map`` and the like, which no mode of ours takes."""
 _USE_TENSOR_OPS = "use tensor ops such as torch.where, or leave it out where torch.compiler.is_exporting()"
 
 
@@ -145,6 +218,13 @@ def speaking(module: nn.Module) -> Iterator[None]:
     except Exception as error:
         line = str(error).strip().splitlines()[0] if str(error).strip() else "no message"
         place = line_of(error.__traceback__)
+        if control := _CONTROL_FLOW.search(line):
+            raise ModelError(
+                f"{name} has control flow that data steers ({control[1]}){place}; compute both ways and "
+                "choose with torch.where, or write the branch or loop in Python with what is fixed"
+            ) from None
+        if "TorchScript" in line:
+            line = "in code that torch.jit made; plan the module that it was made from"
         raise ModelError(
             f"{name} fails on the example inputs: {type(error).__name__}: {line}{place}"
         ) from error
@@ -157,13 +237,76 @@ def fakes(mode: FakeTensorMode, tensors: Iterable[Tensor]) -> list[Tensor]:
         return [torch.empty_strided(t.shape, t.strides, dtype=arguments.dtype(t.dtype)) for t in types]
 
 
-def trace_step(step: Callable[..., object], arguments: tuple[list[Tensor], ...]) -> fx.GraphModule:
-    """What ``step`` calls, as a graph of ATen operators, over fake ``arguments``."""
+def trace_step(run: Functional, arguments: tuple[list[Tensor], ...]) -> fx.GraphModule:
+    """What ``run`` calls, as a graph of ATen operators, over fake ``arguments``.
 
+    Where the model's own code runs, it runs once more with what the first pass has left in Python, and must
+    do the same: a plan repeats one pass.
+
+    Raises:
+        ModelError: it draws from generators other than torch's, or the second pass is another.
+
+    Warns:
+        UserWarning: something changes from pass to pass that may matter later; or a block trains nothing.
+    """
+    step = run.step
+    module = step.module
+
+    name, passes = type(module).__name__, list[Pass]()
+
+    def one_pass(given: Sequence[list[Tensor]]) -> tuple[fx.GraphModule, dict[str, object]]:
+        before = Kept([*roots_of(module), ("the loss", step.loss.apply)])
+        traced = _traced(run, given)
+        changed = before.changed()
+        if drawn := [key for key, now in changed.items() if isinstance(now, State)]:
+            raise ModelError(
+                f"{name} draws from {drawn[0]} while it runs, of which a plan would repeat the first "
+                "numbers; draw with torch (torch.rand, torch.bernoulli), or give the numbers as an input"
+            )
+        assert step.last is not None
+        passes.append(step.last)
+        return traced, changed
+
+    with unchanged(module, ("the loss", step.loss.apply)):
+        traced, left = one_pass(arguments)
+        may_differ = has_own_code(module) or step.loss.takes_everything
+        while may_differ and not passes[0].writes_constants:  # which lowering refuses
+            _, changed = one_pass([_others(group) for group in arguments])
+            names = passes[0].check_same(passes[-1], changed, left)
+            may_differ = bool(names) and len(passes) < _MOST_PASSES
+            if names and not may_differ:
+                warnings.warn(
+                    f"{name} changes {listed(names)} in every pass, and a plan's steps do not; where a later "
+                    "pass depends on that, keep it in a buffer (register_buffer) as a tensor",
+                    stacklevel=2,
+                )
+    if step.blocks is not None and (without_gradient := sorted(step.blocks.without_gradient)):
+        warnings.warn(
+            f"not trained, as in plain PyTorch: {_NOT_REACHED}: {listed(without_gradient)}", stacklevel=2
+        )
+    return traced
+
+
+def _others(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Further fake tensors of the same types: what a pass has kept of those is not taken for these."""
+    return [item.new_empty_strided(item.shape, item.stride()) for item in tensors]
+
+
+def _traced(run: Functional, arguments: Sequence[list[Tensor]]) -> fx.GraphModule:
     def function(*groups: list[Tensor]) -> object:  # make_fx miscounts a method's arguments
-        return step(*groups)
+        return run(*groups)
 
-    traced: fx.GraphModule = make_fx(
-        function, tracing_mode="fake", _allow_non_fake_inputs=True, record_stack_traces=True
-    )(*arguments)
+    tensors = [
+        (held, dict(held))
+        for part in run.step.modules()
+        for held in (part._parameters, part._buffers)
+        if isinstance(held, dict)
+    ]
+    try:
+        traced: fx.GraphModule = make_fx(
+            function, tracing_mode="fake", _allow_non_fake_inputs=True, record_stack_traces=True
+        )(*arguments)
+    finally:
+        for held, before in tensors:  # of a part with two names, torch puts others back
+            held.update(before)  # type: ignore[arg-type]
     return traced

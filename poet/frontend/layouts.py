@@ -23,14 +23,7 @@ def layout_arguments(type_: TensorType) -> tuple[Argument, ...]:
 
 def is_dense(type_: TensorType) -> bool:
     """Whether each element from the buffer's start on is addressed exactly once, with no gap."""
-    if type_.elements == 0:
-        return True
-    expected = 1
-    for stride, size in sorted(zip(type_.strides, type_.shape, strict=True)):
-        if size > 1 and stride != expected:
-            return False
-        expected *= size
-    return type_.offset == 0
+    return type_.elements == 0 or (type_.offset == 0 and type_.is_dense)
 
 
 def dense_like(type_: TensorType) -> TensorType:

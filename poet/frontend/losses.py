@@ -120,7 +120,7 @@ _FUNCTIONS: dict[str, Callable[..., Tensor]] = {
 def _of_classes(spec: LossSpec, output: Tensor, targets: Tensor) -> Tensor:
     """Torch's own, of [N,C,...]; where the classes stand in another dim, of the [N*...,C] it flattens to."""
     options: dict[str, Any] = {
-        key: value for key, value in spec.options if key not in ("dim", "weight", "gamma")
+        key: value for key, value in spec.options if key not in ("dim", "weight", "gamma", "log")
     }
     weight = spec.option("weight")
     dim = spec.class_dim(output.dim())
@@ -145,7 +145,7 @@ def _cross_entropy(spec: LossSpec, output: Tensor, targets: Tensor, **options: A
 
 
 def _nll(spec: LossSpec, output: Tensor, targets: Tensor, **options: Any) -> Tensor:
-    return F.nll_loss(output, targets, **options)
+    return F.nll_loss(output.log() if spec.option("log") else output, targets, **options)
 
 
 def _focal(

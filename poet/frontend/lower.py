@@ -14,6 +14,7 @@ import operator
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor, fx
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils import _pytree as pytree
@@ -120,6 +121,11 @@ class _Lowering(Lowering):
         target = str(own)
         if target.startswith(rules.FOR_PROFILERS):
             return
+        if any(tensor.layout != torch.strided for tensor in tensors_of(node)):
+            raise UnsupportedOperator(
+                f"operator {target} gives a sparse tensor, and a step is of dense ones; where an embedding "
+                "has sparse=True, leave that out"
+            )
         if target in rules.SPECIAL:
             rules.SPECIAL[target](self, node)
         elif target in rules.RESHAPING or own.is_view or self._is_alias(node):

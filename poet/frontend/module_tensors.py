@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+import gc
 import inspect
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,10 +14,10 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTens
 from torch.nn.parameter import is_lazy
 
 from poet.errors import ModelError, nearest
-from poet.frontend.eager import unchanged
 from poet.frontend.exporting import without_checks
-from poet.frontend.functional import fakes
+from poet.frontend.functional import GradientHook, fakes
 from poet.frontend.layouts import tensor_type
+from poet.frontend.python_state import unchanged
 from poet.frontend.recurrent import OneOpPerLayer
 
 
@@ -77,7 +78,10 @@ def trained_parameters(module: nn.Module, train: Iterable[str] | None) -> tuple[
     if train is None:
         chosen = {key for key, parameter in parameters.items() if parameter.requires_grad}
         if not chosen:
-            raise ModelError(f"no parameter of {type(module).__name__} requires a gradient: nothing to train")
+            raise ModelError(
+                f"no parameter of {type(module).__name__} requires a gradient: nothing to train; name some "
+                "(--train, train=)"
+            )
     else:
         chosen = set()
         for pattern in train:
@@ -91,6 +95,30 @@ def trained_parameters(module: nn.Module, train: Iterable[str] | None) -> tuple[
         if not parameters[key].is_floating_point():
             raise ModelError(f"{key} is of type {parameters[key].dtype} and has no gradient; do not train it")
     return tuple(key for key in parameters if key in chosen)
+
+
+def gradient_hooks(module: nn.Module) -> dict[str, list[GradientHook]]:
+    """The hooks on gradients of the module's parameters, by name.
+
+    Raises:
+        ModelError: one runs after its gradient was added up, and may do anything there.
+    """
+    hooks: dict[str, list[GradientHook]] = {}
+    for name, parameter in module.named_parameters():
+        held = (
+            gc.get_referents(torch.autograd.graph.get_gradient_edge(parameter).node)
+            if parameter.requires_grad
+            else ()
+        )
+        later = [item for item in held if isinstance(item, dict) and item is not parameter._backward_hooks]
+        if getattr(parameter, "_post_accumulate_grad_hooks", None) or any(later):
+            raise ModelError(
+                f"{name} has a hook that runs where its gradient is added up (on autograd's node, or of "
+                "register_post_accumulate_grad_hook), which a plan never calls; change the gradient by "
+                "register_hook, or keep your loop with poet.wrap"
+            )
+        hooks[name] = [*(parameter._backward_hooks or {}).values()]
+    return hooks
 
 
 def input_names_of(module: nn.Module, count: int, given: Sequence[str] | None) -> list[str]:
@@ -118,11 +146,13 @@ def named_constants(traced: fx.GraphModule, own: Mapping[str, Tensor]) -> dict[s
     """Name for the value of each tensor that the trace holds, by its attribute.
 
     Raises:
-        ModelError: one is a parameter or buffer of the module, which it got at some other way.
+        ModelError: one is a parameter or buffer of the module, which it got at some other way; or no tensor
+            that a graph has.
     """
     attributes = dict.fromkeys(str(node.target) for node in traced.graph.nodes if node.op == "get_attr")
     owners = {tensor.data_ptr(): name for name, tensor in own.items() if tensor.numel()}
     for attribute in attributes:
+        tensor_type(getattr(traced, attribute), "a tensor that the model holds")
         if (owner := owners.get(getattr(traced, attribute).data_ptr())) is not None:
             raise ModelError(
                 f"the model uses {owner} through a reference of its own, which hides it from tracing"

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import glob
+import warnings
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
 from poet.errors import InputError
 from poet.optimizer import OptimizerSpec, ParameterGroup
@@ -132,6 +134,19 @@ def spec_of(optimizer: torch.optim.Optimizer, module: nn.Module) -> tuple[Optimi
         raise InputError(f"{where} is not an optimizer that poet has; it has: {known}")
     if any(state and float(state.get("step", 1)) > 0 for state in optimizer.state.values()):
         raise InputError(f"{where} has made steps already; plan with a new one, whose state begins here")
+    step = vars(optimizer).get("step")  # schedulers put a counter around it
+    hooks = (optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks)
+    is_other = step is not None and not hasattr(step, "_wrapped_by_lr_sched")
+    if is_other or any((*hooks, _global_optimizer_pre_hooks, _global_optimizer_post_hooks)):
+        raise InputError(
+            f"{where} has hooks on its steps, or another step, which plans never call; remove them, or keep "
+            "your loop and its optimizer with poet.wrap"
+        )
+    if step is not None:
+        warnings.warn(
+            f"{where} has a learning-rate scheduler, which plans never call; make one of `trainer.optimizer`",
+            stacklevel=2,
+        )
     names = {id(parameter): name for name, parameter in module.named_parameters()}
     first, *others = optimizer.param_groups
     name, given = _NAMES[kind], _settings(where, _NAMES[kind], first)

@@ -21,6 +21,8 @@ from poet.optimizer import OptimizerSpec
 class PlainTrainer:
     """Trains ``module`` itself, with `torch.optim` and ``loss.backward()``; see `poet.frontend.eager`.
 
+    Batches stay as they are given, also where the module or the loss writes what it is given.
+
     Attributes:
         gradients: of the last step, by parameter name.
         is_exported: whether the module runs as exporters run it, as it then was planned; known after a step.
@@ -66,10 +68,9 @@ class PlainTrainer:
             self.is_exported = looks_at_contents(self._module, inputs)
         exported = as_exporters_do() if self.is_exported else contextlib.nullcontext()
         with without_short_cuts(), exported, as_wanted():
-            returned = self._module(*inputs)
+            returned = self._module(*_own(inputs))
             outputs = [item for item in pytree.tree_leaves(returned) if isinstance(item, Tensor)]
-            given = [targets] if isinstance(targets, Tensor) else list(targets or ())
-            loss = self._loss.of(returned, given)
+            loss = self._loss.of(returned, _own(targets))
             (loss if divisor == 1 else loss / divisor).backward()  # type: ignore[no-untyped-call]
         return loss.detach(), [output.detach() for output in outputs]
 
@@ -94,16 +95,15 @@ class PlainTrainer:
 
     def evaluate(self, inputs: Sequence[Tensor], targets: Tensor | Sequence[Tensor] | None) -> Tensor:
         """The loss of the module in evaluation mode; likewise."""
-        given = [targets] if isinstance(targets, Tensor) else list(targets or ())
         with self._evaluated(inputs) as returned:
-            return self._loss.of(returned, given)
+            return self._loss.of(returned, _own(targets))
 
     @contextlib.contextmanager
     def _evaluated(self, inputs: Sequence[Tensor]) -> Iterator[object]:
         with evaluating(self._module), without_short_cuts(), torch.no_grad(), as_wanted():
             is_exported = looks_at_contents(self._module, inputs)
             with as_exporters_do() if is_exported else contextlib.nullcontext():
-                returned = self._module(*inputs)
+                returned = self._module(*_own(inputs))
             yield returned
 
     def optimizer_state(self) -> dict[tuple[str, str], Tensor]:
@@ -114,3 +114,8 @@ class PlainTrainer:
             for state, tensor in self.optimizer.state[parameter].items()
             if state not in ("step", "mu_product") and tensor is not None  # counts, of the whole tensor
         }
+
+
+def _own(given: Tensor | Sequence[Tensor] | None) -> list[Tensor]:
+    """Copies of the tensors ``given``."""
+    return [item.clone() for item in ([given] if isinstance(given, Tensor) else given or ())]

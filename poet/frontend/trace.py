@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -33,6 +34,7 @@ from poet.frontend.losses import Loss, LossFunction, as_loss
 from poet.frontend.lower import Lowered, lower
 from poet.frontend.module_tensors import (
     free_names,
+    gradient_hooks,
     input_names_of,
     looks_at_contents,
     named_constants,
@@ -46,6 +48,7 @@ from poet.frontend.packed_saves import Change, packable, with_packed_saves
 from poet.frontend.padded_windows import with_padded_windows
 from poet.frontend.part_choice import with_parts
 from poet.frontend.parts import in_parts_of, tensors_in_parts
+from poet.frontend.passes import listed
 from poet.frontend.row_reads import row_reads
 from poet.frontend.save_forms import SaveForms
 from poet.frontend.small_operators import small_operators
@@ -200,8 +203,16 @@ def trace_training_step(
         lowered, names = in_layer_order(found.lowered, found.names, together)
         found = replace(found, lowered=lowered, names=names)
     graph = assemble(found.lowered, found.names, optimizer, accumulates=micro is not None)
+    if all(item.gradient is None for item in graph.parameters):
+        raise ModelError(f"the loss of {graph.name} gives no parameter a gradient: nothing to train")
     tied = tied_names(module, parameters | states)
     graph = replace(graph, states=(*graph.states, *tied))
+    if other := sorted({*module.state_dict()} ^ {*parameters, *(name for name, _ in graph.states)}):
+        warnings.warn(
+            f"{type(module).__name__} changes its state dict by code of its own ({listed(other)}); that of a "
+            "plan has parameters and buffers, by their names",
+            stacklevel=2,
+        )
     own = parameters | states | found.constants
     tensors = {key: compact(tensor) for key, tensor in own.items()}
     tensors |= _optimizer_state(graph, optimizer, parameters)
@@ -254,12 +265,12 @@ def _lowered(
 ) -> _Lowered:
     """Run ``step`` over fake tensors, and lower what that shows; see `trace_training_step`."""
     mode = TrueLayouts()
-    run = Functional(step, (*parameters, *states))
+    run = Functional(step, (*parameters, *states), gradient_hooks(module))
     own, fake_inputs = fakes(mode, (parameters | states).values()), fakes(mode, inputs)
     step.is_exported = looks_at_contents(module, inputs)
     if targets is None:
         with mode:
-            found_targets = run(own, fake_inputs, None)
+            found_targets = run.alone(own, fake_inputs)
     else:
         found_targets = [targets] if isinstance(targets, Tensor) else [*targets]
     fake_targets = fakes(mode, [item for item in found_targets if item is not None])

@@ -8,7 +8,6 @@ replay stops there. Outputs and gradients of parameters are results and end the 
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -18,7 +17,6 @@ from torch import Tensor, nn
 from poet.errors import InputError, ModelError
 from poet.frontend.assemble import Assembly, StepNames
 from poet.frontend.eager import original
-from poet.frontend.exporting import as_exporters_do
 from poet.frontend.functional import Functional, Step, fakes, trace_step
 from poet.frontend.layouts import compact, contiguous, layout_arguments
 from poet.frontend.losses import Loss
@@ -67,6 +65,12 @@ class WrappedStep:
     input_gradients: tuple[int, ...]
 
     @property
+    def reached(self) -> tuple[str, ...]:
+        """Of ``trained``, those that have a gradient; plain PyTorch calls no hook of the others."""
+        found = {item.name for item in self.step.graph.parameters if item.gradient is not None}
+        return tuple(name for name in self.trained if name in found)
+
+    @property
     def outputs(self) -> tuple[str, ...]:
         """Values of the graph: what a call returns."""
         return self.step.graph.predictions[: len(self.returned.places)]
@@ -74,6 +78,8 @@ class WrappedStep:
 
 class _CallersStep(Step):
     """Forward and backward of a module, whose outputs' gradients are given."""
+
+    is_callers = True
 
     def __init__(
         self,
@@ -99,8 +105,7 @@ class _CallersStep(Step):
                 for place, item in enumerate(inputs)
             ]
             args, kwargs = self.called.filled(given)
-            with as_exporters_do() if self.is_exported else contextlib.nullcontext():
-                returned = self.module(*args, **kwargs)
+            returned = self.run(*args, **kwargs)
         self.returns = Structure.of(returned)
         outputs = self.returns.tensors(returned, "the module returns")
         if not outputs:
@@ -112,6 +117,7 @@ class _CallersStep(Step):
         sources = [*(parameters[name] for name in self.trained), *(given[place] for place in self.wanted)]
         differentiated = [outputs[number] for number in self.differentiated]
         gradients = torch.autograd.grad(differentiated, sources, targets, allow_unused=True)
+        self.write_replaced()
         return [*outputs, *gradients]
 
     def _chosen(self, outputs: Sequence[Tensor]) -> tuple[int, ...]:
@@ -144,6 +150,15 @@ class _Called(nn.Module):
         return self.module(*args, **kwargs)
 
 
+def check_hooks_for_all() -> None:
+    """Refuse hooks of the process that every module calls."""
+    if torch.nn.modules.module._has_any_global_hook():  # type: ignore[no-untyped-call]
+        raise InputError(
+            "a hook for all modules (register_module_forward_hook, ...) would be called for the wrapped "
+            "module and not for its parts; remove it, or register it on the parts before they are wrapped"
+        )
+
+
 def trace_wrapped(
     module: nn.Module,
     example_inputs: object,
@@ -168,6 +183,7 @@ def trace_wrapped(
     """
     check_computes()
     module = original(module)
+    check_hooks_for_all()
     arguments = arguments_of(example_inputs)
     called = Structure.of(arguments)
     inputs = called.tensors(arguments, "the module is called with")
@@ -182,7 +198,7 @@ def trace_wrapped(
     own, fake_inputs = fakes(mode, (parameters | states).values()), fakes(mode, inputs)
     step.is_exported = looks_at_contents(_Called(module, called), inputs)
     with mode:
-        found = function(own, fake_inputs, None)
+        found = function.alone(own, fake_inputs)
     given = fakes(mode, [item for number in step.differentiated if (item := found[number]) is not None])
     traced = trace_step(function, (own, fake_inputs, given))
     constants = named_constants(traced, parameters | states)
@@ -191,6 +207,11 @@ def trace_wrapped(
         {*parameters, *states, *constants.values()},
     )
     lowered = lower(traced, (*parameters, *states, *names), constants)
+    if changed := [name for name in names[: len(inputs)] if name in lowered.written]:
+        raise ModelError(
+            f"{type(module).__name__} writes its input {changed[0]} in place, which its caller would not see "
+            f"of a replayed pass; write {changed[0]} = {changed[0]}.clone() before that"
+        )
     outputs, gradients = lowered.outputs[: len(found)], lowered.outputs[len(found) :]
     unsaved = [key for key in states if key in unsaved_states(module) and key not in lowered.written]
     assembly = _CallersAssembly(

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from poet.clock import WALL, Clock
 from poet.devices.device_problem import build_problem, kernels_on
 from poet.errors import InputError, InvalidSchedule
 from poet.graph import Graph
@@ -31,7 +32,9 @@ from poet.solvers import solve
 from poet.solvers.heuristics.keep_everything import keep_everything
 
 SEARCH_SECONDS = 10.0
-_LEAST_SECONDS = 1.0
+_LEAST_SECONDS = 0.2  # as without a plan beside it there is no evaluation, or no micro-batches
+FIRST_COUNTS = 2.0
+"""As many searches beside it, that the search for the plan itself takes as long as: it decides most."""
 _ROUNDS = 6
 _SHRINK = 0.93  # of the bytes, where a schedule leaves too large gaps
 
@@ -49,12 +52,36 @@ def check_comes_first(planned: Planned, what: str) -> None:
         )
 
 
-def seconds_beside(time_limit_seconds: float | None) -> float:
-    """Of a search for what stands beside a plan that was sought for so long: no more than the plan's, or 10.
+class TimeShares:
+    """A time limit that the search for a plan and those for its auxiliary schedules share.
 
-    One second at least, as without a plan beside it there is no evaluation, or no micro-batches.
+    They run one after the other; what one leaves is there for the others.
+
+    Args:
+        limit_seconds: for all; ``None``: the first has no limit, and each other `SEARCH_SECONDS`.
+        others: searches that follow the first.
+        clock: by which seconds are counted.
     """
-    return min(SEARCH_SECONDS, max(_LEAST_SECONDS, time_limit_seconds or SEARCH_SECONDS))
+
+    def __init__(self, limit_seconds: float | None, others: int, clock: Clock = WALL) -> None:
+        self.limit_seconds, self.others, self.clock = limit_seconds, others, clock
+        self._began: float | None = None
+
+    def first(self) -> float | None:
+        """For the search for the plan: as much as `FIRST_COUNTS` others have. It begins now."""
+        self._began = self.clock.now() if self._began is None else self._began
+        if self.limit_seconds is None:
+            return None
+        return self.limit_seconds * FIRST_COUNTS / (FIRST_COUNTS + self.others)
+
+    def each(self, count: int) -> float:
+        """For each of the next ``count`` searches; little is left where those before took long."""
+        left_seconds = SEARCH_SECONDS
+        if self.limit_seconds is not None:
+            left_seconds = self.limit_seconds - (self.clock.now() - (self._began or 0.0))
+            left_seconds /= max(self.others, count, 1)
+        self.others -= count
+        return min(SEARCH_SECONDS, max(_LEAST_SECONDS, left_seconds))
 
 
 def planned_beside(
@@ -137,7 +164,13 @@ class _Rounds:
             alone = search(self.problem, limits, self.options)
             return None if alone is None else (alone, None)
         arena_bytes = within_bytes = plan.arena.size_bytes
-        options, limit_seconds = self.options, self.options.time_limit_seconds
+        options, limit_seconds, began = (
+            self.options,
+            self.options.time_limit_seconds,
+            self.options.clock.now(),
+        )
+        if limit_seconds is not None:  # the other half is for places, and for searches in less RAM
+            options = replace(options, time_limit_seconds=limit_seconds / 2)
         first: Solution | None = None
         for _ in range(_ROUNDS):
             answer = search(self.problem, replace(limits, ram_budget_bytes=within_bytes), options)
@@ -148,7 +181,9 @@ class _Rounds:
             assert trace is not None
             if first is not None:
                 answer = for_the_budget(answer, first, self.options, arena_bytes - within_bytes)
-            demand, seconds = demand_of(self.problem, schedule, self.kernels), options.time_limit_seconds
+            demand, seconds = demand_of(self.problem, schedule, self.kernels), None
+            if limit_seconds is not None:
+                seconds = max(0.0, limit_seconds - (options.clock.now() - began)) / 2
             arena = arena_around(plan, self.problem, schedule, demand, time_limit_seconds=seconds)
             self.offer(answer, demand, arena)
             if first is None and (arena is None or arena.moves):
@@ -157,8 +192,11 @@ class _Rounds:
                 break
             first = first or answer
             within_bytes = round(_SHRINK * min(within_bytes, trace.peak_ram_bytes))
-            share = None if limit_seconds is None else limit_seconds / (_ROUNDS - 1)
-            options = replace(self.options, time_limit_seconds=share)
+            if limit_seconds is not None:
+                left_seconds = limit_seconds - (options.clock.now() - began)
+                if left_seconds <= 0.0:
+                    break
+                options = replace(options, time_limit_seconds=left_seconds / 2)
         return self.best
 
     def offer(self, answer: Solution, demand: Demand, arena: Arena | None) -> None:

@@ -26,7 +26,7 @@ from poet.simulator import simulate
 from poet.solution import WORD_OF, KnownBound, Solution, SolveOptions, Status, is_confirmed
 from poet.solvers import has_schedules, solve
 from poet.solvers.search.explain import answered
-from poet.units import format_bytes
+from poet.units import IN_ORDER, format_bytes
 
 _BESIDE, _PAGES = " beside a page buffer of ", " in whole pages"
 _BY_BOTH = f"{WORD_OF}a search for plans that page and one for plans that do not, not proven independently"
@@ -92,7 +92,7 @@ def _where_all_page(solution: Solution, limits: Limits, within: Limits) -> Solut
     """A solution beside the page buffer, whose bound or, without a plan, message says so."""
     if solution.schedule is not None:
         return replace(solution, bound_scope=_scope(solution.bound_scope, limits, within))
-    what = f"Every plan pages, and {_buffer(limits)} of the budget are for the page buffer."
+    what = f"Every plan {IN_ORDER} pages, and {_buffer(limits)} of the budget are for the page buffer."
     return replace(solution, message=" ".join(filter(None, (what, solution.message))))
 
 

@@ -12,7 +12,7 @@ from poet.plans.training_plan import Plan
 from poet.problem import Limits, Problem
 from poet.solution import SolveOptions
 from poet.solvers import minimum_ram_bytes
-from poet.units import format_bytes, parse_bytes
+from poet.units import IN_ORDER, format_bytes, parse_bytes
 
 
 def with_budgets(
@@ -69,9 +69,10 @@ def check_reachable(problem: Problem, limits: Limits, budgets: Sequence[str | in
     least_bytes = minimum_ram_bytes(problem, limits).bytes
     for size_bytes in sizes:
         if size_bytes < least_bytes:
+            least, budget = (format_bytes(each, exact=True) for each in (least_bytes, size_bytes))
             raise Infeasible(
-                f"no plan exists inside the budget of {format_bytes(size_bytes)}: a step needs at least "
-                f"{format_bytes(least_bytes)} of RAM; leave it out, or give more"
+                f"no plan {IN_ORDER} exists inside the budget of {budget}: a step needs at least {least} of "
+                "RAM; leave it out, or give more"
             )
 
 

@@ -11,6 +11,10 @@ import logging
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
+from poet.baselines.delta import delta
+from poet.baselines.dtr import dtr
+from poet.baselines.page_everything import page_everything
+from poet.baselines.recompute_all import recompute_all
 from poet.errors import InvalidSchedule
 from poet.homes import DecidedProblem
 from poet.kernel_facts import KernelFacts
@@ -22,10 +26,6 @@ from poet.schedule import Schedule
 from poet.simulator import Trace, judge
 from poet.solution import Solution, SolveOptions, Status, amount_of
 from poet.solvers.heuristics.keep_everything import keep_everything
-from poet.solvers.literature.delta import delta
-from poet.solvers.literature.dtr import dtr
-from poet.solvers.literature.page_everything import page_everything
-from poet.solvers.literature.recompute_all import recompute_all
 from poet.units import format_bytes
 
 _POLICIES: dict[str, Callable[[Problem, Limits], Schedule | None]] = {

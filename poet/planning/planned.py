@@ -19,7 +19,7 @@ from poet.planning.fit_layout import fit, searching
 from poet.planning.fitted import Fitted
 from poet.planning.prepared import Prepared
 from poet.planning.saves_choice import offered, solve_choosing
-from poet.planning.summary import as_html, as_text, summary_rows
+from poet.planning.summary import Row, as_html, as_text, summary_rows
 from poet.plans.plan_file import write_plan
 from poet.plans.plan_parts import (
     Arena,
@@ -74,16 +74,29 @@ class Planned:
         """Of one step on the device."""
         return self.plan.prediction.seconds
 
+    @property
+    def ram_remark(self) -> str:
+        """That the budget is more RAM than the device has; empty if it is not."""
+        device, budget_bytes = self.plan.device, self.plan.request.limits.ram_budget_bytes
+        if budget_bytes is None or device.ram_bytes is None or budget_bytes <= device.ram_bytes:
+            return ""
+        budget, has = (format_bytes(each, exact=True) for each in (budget_bytes, device.ram_bytes))
+        return f"the budget of {budget} is more than {device.name} has: {has} of RAM"
+
     def summary(self) -> str:
         """What the plan is for, what a step takes and how good that is, in a dozen lines."""
-        return as_text(summary_rows(self.plan))
+        return as_text(self._rows())
 
     def __repr__(self) -> str:
         return f"<Planned {repr(self.plan).partition(' ')[2]}"
 
     def _repr_html_(self) -> str:
         """What a notebook shows."""
-        return as_html(summary_rows(self.plan), title=f"Plan for {self.plan.model.name}")
+        return as_html(self._rows(), title=f"Plan for {self.plan.model.name}")
+
+    def _rows(self) -> tuple[Row, ...]:
+        remark = self.prepared.names_remark
+        return (*summary_rows(self.plan), *([("note", remark)] if remark else []))
 
     def save(self, path: str | Path) -> None:
         """Write the plan file, whole or not at all.
@@ -184,12 +197,12 @@ def fit_step(
     """
     if solution.status is Status.INFEASIBLE:
         hint = home_hint(prepared, limits)
-        raise Infeasible(" ".join(filter(None, (solution.message or solution.status.value, hint))))
+        raise Infeasible(" ".join(filter(None, (solution.why_no_plan, hint))))
     fitted = fit(prepared.problem, limits, solution, options or SolveOptions(), kernels=prepared.kernels)
     if fitted is None and solution.was_interrupted:
         raise KeyboardInterrupt
     if fitted is None:
-        raise OutOfTime(solution.message or solution.status.value)
+        raise OutOfTime(solution.why_no_plan)
     return fitted
 
 
@@ -218,7 +231,7 @@ def plan_with(prepared: Prepared, limits: Limits, fitted: Fitted) -> Planned:
     prepared = replace(prepared, problem=fitted.problem)
     solution = fitted.solution
     if solution.schedule is None:
-        raise OutOfTime(solution.message or solution.status.value)
+        raise OutOfTime(solution.why_no_plan)
     every = prepared.offered or prepared.problem
     made = make_plan(
         model=prepared.model,
@@ -288,7 +301,7 @@ def outcome_of(solution: Solution) -> SearchOutcome:
         OutOfTime: the schedule has no gap to a bound.
     """
     if solution.gap is None or solution.overhead_gap is None:
-        raise OutOfTime(solution.message or solution.status.value)
+        raise OutOfTime(solution.why_no_plan)
     return SearchOutcome(
         status=solution.status.word,
         bound_joules=solution.bound_joules,
@@ -334,6 +347,7 @@ def home_hint(prepared: Prepared, limits: Limits) -> str:
 def _device_summary(profile: Profile) -> Device:
     storage = profile.storage
     capacity = storage.capacity_bytes if storage is not None else None
+    cycles = storage.block_cycles if storage is not None else None
     return Device(
         name=profile.name,
         title=profile.title,
@@ -341,4 +355,7 @@ def _device_summary(profile: Profile) -> Device:
         storage_bytes=int(capacity.value) if capacity is not None else None,
         storage_page_bytes=int(storage.page_bytes.value) if storage is not None else None,
         endurance_bytes=storage.lifetime_written_bytes if storage is not None else None,
+        wear_levelled=storage is not None and cycles is None,
+        endurance_cycles=cycles,
+        erase_block_bytes=storage.erase_block_bytes if storage is not None else 1,
     )

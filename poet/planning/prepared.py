@@ -106,6 +106,7 @@ def prepare(
     targets: Tensor | Sequence[Tensor] | None = None,
     gradients: Gradients | str = Gradients.STREAM,
     micro: MicroBatches | None = None,
+    output: str | None = None,
     has_shapes: bool = False,
 ) -> Prepared:
     """Read or take the model, trace its training step, and cost it on the device.
@@ -132,6 +133,7 @@ def prepare(
         targets=targets,
         gradients=gradients,
         micro=micro,
+        output=output,
     )
     step = traced.step
     kernels = kernels_on(profile, step.graph, step.kernels)

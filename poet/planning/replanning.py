@@ -21,7 +21,7 @@ from poet.plans.training_plan import Plan, Shape, make_plan, shape_words
 from poet.problem import Limits
 from poet.solution import SolveOptions, Status
 from poet.solvers import minimum_ram_bytes
-from poet.units import format_bytes
+from poet.units import IN_ORDER, format_bytes
 
 SEARCH_SECONDS = 10.0
 
@@ -119,16 +119,16 @@ def _searched(plan: Plan, limits: Limits, options: SolveOptions) -> tuple[Fitted
         least_bytes, budget_bytes = minimum_ram_bytes(plan.problem, limits).bytes, limits.ram_budget_bytes
         if budget_bytes is not None and budget_bytes < least_bytes:
             raise Infeasible(
-                f"no plan exists inside {format_bytes(budget_bytes)}: a step needs at least "
-                f"{format_bytes(least_bytes)} of RAM"
+                f"no plan {IN_ORDER} exists inside {format_bytes(budget_bytes, exact=True)}: a step needs at "
+                f"least {format_bytes(least_bytes, exact=True)} of RAM"
             )
         return None, "no plan was found at once; give a search some time"
     first = searching(options, limits, plan.problem)
     solution = answered_beside(plan.problem, limits, first, in_whole_pages=is_mapped(plan.kernels))
     if solution.status is Status.INFEASIBLE:
-        raise Infeasible(solution.message or solution.status.value)
+        raise Infeasible(solution.why_no_plan)
     fitted = fit(plan.problem, limits, solution, options, kernels=plan.kernels)
-    return fitted, solution.message or solution.status.value
+    return fitted, solution.why_no_plan
 
 
 def _part_again(part: Plan, before: Plan, made: Plan, options: SolveOptions) -> Plan | None:

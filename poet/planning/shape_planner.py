@@ -21,7 +21,7 @@ from poet.calls import TensorType
 from poet.devices.device_problem import build_problem, kernels_on
 from poet.devices.load import load_profile
 from poet.devices.profile import Profile
-from poet.errors import Infeasible, InputError, InvalidSchedule, PoetError
+from poet.errors import Infeasible, InputError, InvalidSchedule, ModelError, PoetError
 from poet.graph import Graph, Op
 from poet.homes import DecidedProblem
 from poet.kernel_facts import KernelFacts
@@ -156,7 +156,6 @@ class ShapePlanner:
         return better
 
     def _planned(self, plan: Plan, types: Sequence[TensorType], limit_seconds: float) -> Shape:
-        from poet.runtime.steps.replay import first_line
         from poet.runtime.trials.measure import Findings, measured
 
         began = time.perf_counter()
@@ -166,10 +165,8 @@ class ShapePlanner:
         told = _alike(plan, graph)
         try:
             graph, facts = measured(graph, known=known, told=told, is_timed=False)
-        except RuntimeError as error:  # what torch says where a kernel does not take the sizes
-            raise InputError(
-                f"{plan.model.name}: these sizes do not fit its kernels ({first_line(error)})"
-            ) from None
+        except ModelError as error:  # what torch says where a kernel does not take the sizes
+            raise InputError(f"{plan.model.name}: these sizes do not fit its kernels ({error})") from None
         run = time.perf_counter()
         profile = self._profile_of(plan)
         kernels = kernels_on(profile, graph, facts)

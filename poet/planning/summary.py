@@ -5,12 +5,14 @@ from __future__ import annotations
 import html
 from collections.abc import Iterator
 
+from poet.errors import spelled_out
 from poet.named import trained_in_words
 from poet.plans.plan_parts import MeasuredShare, PriceEnds
 from poet.plans.training_plan import Plan
 from poet.problem import Objective
 from poet.solution import WHOLE_PROBLEM, Status, is_confirmed, sentence_of
 from poet.units import (
+    IN_ORDER,
     NO_GAP,
     format_above,
     format_bytes,
@@ -19,6 +21,7 @@ from poet.units import (
     format_seconds,
     format_share,
 )
+from poet.untrained import loss_misfit
 
 _MOST_NAMED = 4
 
@@ -34,17 +37,17 @@ def summary_rows(plan: Plan) -> tuple[Row, ...]:
 def as_text(rows: tuple[Row, ...]) -> str:
     """The rows in two columns."""
     width = max(len(name) for name, _ in rows)
-    return "\n".join(f"{name:<{width}}  {figure}".rstrip() for name, figure in rows)
+    return "\n".join(spelled_out(f"{name:<{width}}  {figure}".rstrip()) for name, figure in rows)
 
 
 def as_html(rows: tuple[Row, ...], *, title: str) -> str:
     """The rows as a table for a notebook."""
     cells = "".join(
-        f'<tr><th style="text-align:left">{html.escape(name)}</th>'
-        f'<td style="text-align:left">{html.escape(figure)}</td></tr>'
+        f'<tr><th style="text-align:left">{html.escape(spelled_out(name))}</th>'
+        f'<td style="text-align:left">{html.escape(spelled_out(figure))}</td></tr>'
         for name, figure in rows
     )
-    return f"<table><caption>{html.escape(title)}</caption><tbody>{cells}</tbody></table>"
+    return f"<table><caption>{html.escape(spelled_out(title))}</caption><tbody>{cells}</tbody></table>"
 
 
 def range_words(found: PriceEnds) -> str:
@@ -73,6 +76,8 @@ def _asked(plan: Plan) -> Iterator[Row]:
     yield "model", f"{plan.model.name}{sizes}: {len(graph.ops)} ops, {len(graph.buffers)} buffers"
     yield "device", plan.device.title or plan.device.name
     yield "training", f"{trained_in_words(graph)}, {plan.request.loss}, {plan.optimizer.name}"
+    if doubt := loss_misfit(graph, plan.request.loss):
+        yield "loss", doubt
     budget = "no budget" if limits.ram_budget_bytes is None else format_bytes(limits.ram_budget_bytes)
     deadline = "" if limits.deadline_seconds is None else f", {format_seconds(limits.deadline_seconds)}"
     yield "allowed", f"{budget}{' of RAM' if limits.ram_budget_bytes is not None else ''}{deadline}"
@@ -95,7 +100,7 @@ def _answered(plan: Plan) -> Iterator[Row]:
     scope = "" if outcome.bound_scope == WHOLE_PROBLEM else f" ({outcome.bound_scope})"
     yield (
         "energy bound",
-        f"{format_joules(outcome.bound_joules)}; {NO_GAP.get(gap, f'gap {gap}')}{scope}",
+        f"{format_joules(outcome.bound_joules)}; {NO_GAP.get(gap, f'gap {gap} {IN_ORDER}')}{scope}",
     )
     yield "time", format_seconds(made.seconds)
     if made.range is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -78,6 +78,7 @@ def trace_model(
     targets: Tensor | Sequence[Tensor] | None = None,
     gradients: Gradients | str = Gradients.STREAM,
     micro: MicroBatches | None = None,
+    output: str | None = None,
 ) -> Traced:
     """Read or take the model and trace its training step, in the form that is asked for.
 
@@ -89,6 +90,8 @@ def trace_model(
     """
     from poet.c99.run_calls import overwrites, wants_dense
     from poet.c99.statements import uses_elements
+    from poet.frontend.eager import original
+    from poet.frontend.scores import with_output
     from poet.frontend.trace import trace_training_step
 
     in_blocks = one_of(Gradients, gradients, "gradients")
@@ -103,8 +106,10 @@ def trace_model(
         spec = optimizer
     else:
         spec, patterns = _taken(optimizer, source.module, patterns)
+    module = with_output(original(source.module), output)
+    remark = _constants_remark(source.constants) if patterns is None else ""
     step = trace_training_step(
-        source.module,
+        module,
         inputs,
         loss=loss,
         optimizer=spec,
@@ -123,14 +128,24 @@ def trace_model(
     )
     return Traced(
         step=step,
-        model=source.identity or Model(step.graph.name, "module", step.digest),
+        model=replace(source.identity or Model(step.graph.name, "module", step.digest), output=output),
         structure=source.structure,
         train=patterns or ("*",),
         gradients=in_blocks,
-        module=(source.module, inputs),
+        module=(module, inputs),
         path=source.path,
-        names_remark=source.names_remark,
+        names_remark="; ".join(filter(None, (source.names_remark, remark))),
     )
+
+
+def _constants_remark(names: Sequence[str]) -> str:
+    """What is said of weights that an ONNX file has in Constant nodes."""
+    if not names:
+        return ""
+    count = f"{len(names)} weights lie in Constant nodes and are"
+    count = "1 weight lies in a Constant node and is" if len(names) == 1 else count
+    shown = ", ".join(names[:4]) + (", ..." if len(names) > 4 else "")
+    return f"{count} not trained ({shown}); name what to train: --train {names[0]}, train=[{names[0]!r}]"
 
 
 def _piece_bound(bind: dict[str, int], micro: MicroBatches | None) -> dict[str, int]:
@@ -200,6 +215,7 @@ class _Source:
     path: Path | None = None
     names_remark: str = ""
     name: str | None = None
+    constants: tuple[str, ...] = ()
 
 
 def _source(
@@ -235,6 +251,7 @@ def _source(
         input_names=tuple(item.name for item in imported.inputs),
         path=path,
         names_remark=imported.remark,
+        constants=imported.constants,
     )
 
 

@@ -12,6 +12,7 @@ caller's loss, and backward from the gradients that autograd gives of them.
 
 from __future__ import annotations
 
+import functools
 import weakref
 from collections.abc import Sequence
 from dataclasses import replace
@@ -27,13 +28,14 @@ from poet.devices.load import load_profile
 from poet.devices.profile import Profile
 from poet.errors import Infeasible, InputError, ReplayError, one_of
 from poet.frontend.eager import original
-from poet.frontend.wrapped import WrappedStep, trace_wrapped
+from poet.frontend.wrapped import WrappedStep, check_hooks_for_all, trace_wrapped
 from poet.graph import stored_row_bytes
 from poet.planning.planned import Planned, fit_step, limits_of, plan_with, solve_step
 from poet.planning.prepared import Prepared
 from poet.plans.plan_parts import Model
 from poet.plans.training_plan import Plan
 from poet.problem import Limits, Objective, Pins, Place, Problem
+from poet.runtime.data.given import as_tensors
 from poet.runtime.steps.split_replay import SplitReplay
 from poet.runtime.storage.page_file import PageFile
 from poet.runtime.system.memory import return_freed_memory
@@ -53,7 +55,7 @@ def wrap(
     paging: bool = True,
     pins: Pins | None = None,
     minimise: Objective | str = Objective.ENERGY,
-    time_limit_seconds: float | None = 60.0,
+    time_limit_seconds: float | None = 20.0,
     page_file: str | Path | None = None,
 ) -> Wrapped:
     """A module that computes what ``module`` does, bit for bit, inside ``ram`` while it trains.
@@ -160,6 +162,7 @@ class Wrapped(nn.Module):
             own[shared] = getattr(module, shared)
         own["training"] = module.training
         own["_modes"] = [(part, part.training) for part in module.modules()]
+        own["_hooks"] = _hooks_of(module)
         own["_tensors"] = _Tensors(module, traced, planned.plan)
         own["_replay"] = SplitReplay(planned.plan, pages=_open_pages(planned.plan, page_file))
         own["_under_way"] = lambda: None
@@ -186,6 +189,12 @@ class Wrapped(nn.Module):
             raise InputError(
                 "a part of the module is in another mode than when it was wrapped; put it back, or wrap the "
                 "module again"
+            )
+        check_hooks_for_all()
+        if self._hooks != _hooks_of(self.module):
+            raise InputError(
+                "a hook of the module, or of a part of it, was registered or removed since it was wrapped; a "
+                "plan calls those that it was traced with; wrap the module again"
             )
         traced: WrappedStep = self._traced
         if torch.is_autocast_enabled("cpu"):
@@ -229,7 +238,7 @@ class Wrapped(nn.Module):
         traced: WrappedStep = self._traced
         graph = traced.step.graph
         types = {value.name: value.type for value in graph.values}
-        for number, (name, tensor) in enumerate(zip(graph.inputs, inputs, strict=True)):
+        for number, (name, tensor) in enumerate(zip(graph.inputs, as_tensors(inputs), strict=True)):
             kind = types[name]
             if (str(tensor.dtype), tuple(tensor.shape)) != (f"torch.{kind.dtype}", kind.shape):
                 found = f"{str(tensor.dtype).removeprefix('torch.')}[{','.join(map(str, tensor.shape))}]"
@@ -256,6 +265,14 @@ class Wrapped(nn.Module):
         self._replay.bind(self._tensors.now())
         results: tuple[Tensor, ...] = self._replay.forward(inputs)
         return results
+
+
+def _hooks_of(module: nn.Module) -> list[int]:
+    """The hooks that the parts of ``module`` call, each by its number in the process."""
+    return [number for part in module.modules() for key in _HOOKS for number in vars(part).get(key, ())]
+
+
+_HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
 
 
 class _Ticket:
@@ -298,8 +315,7 @@ class _Pass(torch.autograd.Function):
                 "effect"
             )
         made = iter(wrapped._replay.backward([gradients[number] for number in traced.differentiated]))
-        with_gradient = {item.name for item in traced.step.graph.parameters if item.gradient is not None}
-        of_trained = [next(made) if name in with_gradient else None for name in traced.trained]
+        of_trained = [next(made) for _ in traced.reached]
         of_inputs = [next(made) if number in traced.input_gradients else None for number in range(ctx.inputs)]
         return (None, None, *of_inputs, *of_trained)
 
@@ -339,12 +355,12 @@ class _Tensors:
                 raise InputError(
                     f"requires_grad of {name} was changed since the module was wrapped; wrap it again"
                 )
-        return [getattr(*self._own[name]) for name in self._step.trained]
+        return [getattr(*self._own[name]) for name in self._step.reached]
 
 
 def _owner(module: nn.Module, name: str) -> tuple[nn.Module, str]:
-    path, _, key = name.rpartition(".")
-    return module.get_submodule(path), key
+    *path, key = name.split(".")
+    return functools.reduce(getattr, path, module), key  # scripted modules have no get_submodule
 
 
 def _open_pages(plan: Plan, page_file: str | Path | None) -> PageFile | None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from poet.brief import brief
 from poet.errors import PlanError
-from poet.loss import LossSpec
+from poet.loss import LOGITS, LossSpec
 from poet.memory.places import Move
 from poet.micro import MicroBatches
 from poet.problem import Limits, Objective
@@ -24,14 +24,18 @@ class Model:
         kind: ``"onnx"`` or ``"module"``.
         sha256: of the model file, or of what stands for it; saved training states are bound to it.
         binding: sizes given to dynamic dimensions.
+        output: ``"logits"``: what its last softmax or sigmoid is given, in place of the first output.
     """
 
     name: str
     kind: str
     sha256: str
     binding: tuple[tuple[str, int], ...] = ()
+    output: str | None = None
 
     def __post_init__(self) -> None:
+        if self.output not in (None, LOGITS):
+            raise PlanError(f"a model's output is {LOGITS!r} or left out, not {self.output!r}")
         if self.kind not in ("onnx", "module"):
             raise PlanError(f"a model is of kind 'onnx' or 'module', not {self.kind!r}")
 
@@ -55,6 +59,21 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
+class Endurance:
+    """What storage survives; ``None``: not known, or of no concern.
+
+    Attributes:
+        written_bytes: in its life, where a controller spreads writes over all blocks.
+        cycles: erases of each block, where nothing does: then the block that is erased most ends it.
+        block_bytes: what is erased at once.
+    """
+
+    written_bytes: float | None = None
+    cycles: int | None = None
+    block_bytes: int = 1
+
+
+@dataclass(frozen=True, slots=True)
 class Device:
     """What a report says about the device; costs stand in the plan's problem.
 
@@ -62,7 +81,8 @@ class Device:
         name, title: of the profile.
         ram_bytes, storage_bytes: what the device has.
         storage_page_bytes: the unit of writing to storage.
-        endurance_bytes: what can be written to storage before it is worn out.
+        endurance_bytes, endurance_cycles, erase_block_bytes: of storage, see `Endurance`.
+        wear_levelled: whether something spreads writes over it; plans of before did not say so.
     """
 
     name: str
@@ -71,6 +91,19 @@ class Device:
     storage_bytes: int | None = None
     storage_page_bytes: int | None = None
     endurance_bytes: float | None = None
+    wear_levelled: bool = False
+    endurance_cycles: int | None = None
+    erase_block_bytes: int = 1
+
+    def __post_init__(self) -> None:
+        if min(self.erase_block_bytes, 1 if self.endurance_cycles is None else self.endurance_cycles) < 1:
+            raise PlanError("a device erases blocks of 1 byte or more, each once or more often")
+
+    @property
+    def endurance(self) -> Endurance:
+        """What its storage survives."""
+        written_bytes = self.endurance_bytes if self.wear_levelled else None
+        return Endurance(written_bytes, self.endurance_cycles, self.erase_block_bytes)
 
 
 ONLINE = "online guard, "

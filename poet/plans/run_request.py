@@ -19,6 +19,7 @@ class RunRequest:
         keep_previous: whether the state saved before the last one is kept too.
         stop_joules, stop_seconds, stop_written_bytes: what the run may spend; see
         `poet.runtime.runs.spending`.
+        allow_over_budget: whether steps may hold more than the plan's budget.
         watch_memory: whether the budget follows what the system leaves; see `poet.runtime.runs.watching`.
         arena: see `poet.runtime.Trainer.open`.
         validate: path of the samples to evaluate after each epoch; ``None``: none.
@@ -52,6 +53,7 @@ class RunRequest:
     stop_seconds: float | None = None
     stop_written_bytes: int | None = None
     watch_memory: bool = False
+    allow_over_budget: bool = False
 
 
 @dataclass(frozen=True, slots=True)

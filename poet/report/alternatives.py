@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from poet.baselines.page_everything import page_everything
+from poet.baselines.recompute_all import recompute_all
 from poet.problem import Limits, Problem
 from poet.schedule import Schedule
 from poet.simulator import simulate
 from poet.solvers.heuristics.greedy import greedy
 from poet.solvers.heuristics.keep_everything import keep_everything
-from poet.solvers.literature.page_everything import page_everything
-from poet.solvers.literature.recompute_all import recompute_all
 
 GREEDY_SECONDS = 5.0
 """After which greedy planning tries no further plan once it has one."""

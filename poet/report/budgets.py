@@ -9,7 +9,7 @@ from poet.plans.training_plan import Plan
 from poet.units import format_bytes, format_joules, format_seconds
 
 
-def budget_rows(plan: Plan) -> Iterator[tuple[str, str]]:
+def budget_rows(plan: Plan, says: str = "") -> Iterator[tuple[str, str]]:
     """Title and text of each row; none where a plan has one budget."""
     for other in plan.budgets:
         yield (
@@ -17,7 +17,7 @@ def budget_rows(plan: Plan) -> Iterator[tuple[str, str]]:
             f"{format_joules(other.step_joules)}, {format_seconds(other.step_seconds)}, "
             f"{format_bytes(other.step_peak_ram_bytes)} at the peak, "
             f"{other.trace.recomputed_runs} recomputed runs, {format_bytes(other.step_written_bytes)} out, "
-            f"{other.outcome.status}",
+            f"{says}{other.outcome.status}",
         )
 
 

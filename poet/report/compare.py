@@ -7,11 +7,11 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from poet.baselines.comparison import Comparison, Rival
 from poet.report.columns import columns
 from poet.simulator import Trace
 from poet.solution import Status
-from poet.solvers.literature.comparison import Comparison, Rival
-from poet.units import format_bytes, format_joules, format_part, format_seconds
+from poet.units import IN_ORDER, format_bytes, format_joules, format_part, format_seconds
 
 _NO_PLAN = {Status.INFEASIBLE: "none exists", Status.TIMEOUT: "none in time", None: "none found"}
 """What stands in place of an energy."""
@@ -32,7 +32,8 @@ def comparison_report(comparison: Comparison) -> RenderableType:
         table.add_row(_name(rival.name, rival.status), *figures, format_seconds(rival.solve_seconds))
     parts: list[RenderableType] = [
         Text(
-            "planners on the same problem, by the same judge; * at its bound for what it may do", style="bold"
+            f"planners on the same problem, by the same judge; * at its bound for what it may do, {IN_ORDER}",
+            style="bold",
         ),
         table,
     ]

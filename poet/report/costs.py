@@ -15,6 +15,7 @@ from poet.report.columns import columns
 from poet.simulator import Trace
 from poet.solution import WHOLE_PROBLEM, Solution, Status
 from poet.units import (
+    IN_ORDER,
     NO_GAP,
     format_above,
     format_bytes,
@@ -59,13 +60,14 @@ def _cost_rows(
     yield (
         "energy bound",
         format_joules(solution.bound_joules),
-        f"{_gap_words(solution)}{scope}",
+        f"{solution.says}{_gap_words(solution)}{scope}",
     )
     if solution.class_bound is not None:
         yield (
             "bound of the class",
             format_joules(solution.class_bound.joules),
-            f"gap {format_share(solution.class_overhead_gap or 0.0)} of what is above running every op once, "
+            f"{solution.says}gap {format_share(solution.class_overhead_gap or 0.0)} of what is above running "
+            f"every op once, "
             f"among {solution.class_bound.scope}; others may take less",
         )
     once_seconds = problem.compute_seconds
@@ -103,7 +105,7 @@ def _cost_rows(
         yield "moved in RAM", format_bytes(trace.moved_bytes), f"{trace.moves} moves, {price}"
     yield from _choice_rows(problem, limits)
     proof = f"; {solution.proof}" if solution.proof else ""
-    yield "search", format_seconds(solution.solve_seconds), f"by {solution.solver}{proof}"
+    yield "search", format_seconds(solution.solve_seconds), f"{solution.says}by {solution.solver}{proof}"
 
 
 def _range_words(found: PriceEnds, limits: Limits, why: str) -> tuple[str, str]:
@@ -123,8 +125,8 @@ def _gap_words(solution: Solution) -> str:
     if gap in NO_GAP:
         return NO_GAP[gap]
     return (
-        f"gap {gap} of the energy, "
-        f"{format_share(solution.overhead_gap or 0.0)} of what is above running every op once"
+        f"gap {gap} of the energy, {format_share(solution.overhead_gap or 0.0)} of what is above running "
+        f"every op once, {IN_ORDER}"
     )
 
 
@@ -134,9 +136,13 @@ def _objective_rows(solution: Solution) -> Iterator[tuple[str, str, str]]:
     if objective is not Objective.ENERGY and amount is not None and bound is not None:
         optimal = solution.status is Status.OPTIMAL
         gap = format_gap(solution.objective_gap or 0.0, optimal=optimal, confirmed=solution.is_confirmed)
-        gap = NO_GAP.get(gap, f"gap {gap}")
+        gap = NO_GAP.get(gap, f"gap {gap} {IN_ORDER}")
         least = format_amount(objective, bound)
-        yield f"least {TITLES[objective]}", format_amount(objective, amount), f"bound {least}, {gap}"
+        yield (
+            f"least {TITLES[objective]}",
+            format_amount(objective, amount),
+            f"{solution.says}bound {least}, {gap}",
+        )
 
 
 def _choice_rows(problem: DecidedProblem, limits: Limits) -> Iterator[tuple[str, str, str]]:

@@ -16,7 +16,7 @@ from poet.report.schedule_rows import op_runs, peak, tensor_fates
 from poet.report.shapes import shape_data
 from poet.schedule import Schedule
 from poet.simulator import Trace
-from poet.solution import solution_to_json
+from poet.solution import SAYS_FILE, solution_to_json
 
 
 def plan_data(plan: Plan) -> dict[str, Any]:
@@ -34,6 +34,7 @@ def plan_data(plan: Plan) -> dict[str, Any]:
         "budgets": budget_data(plan),
         "arena": arena_data(plan),
         **solution_to_json(plan.problem, solution_of(plan)),
+        "says": SAYS_FILE.partition(":")[0],
         **schedule_data(plan.problem, plan.schedule, plan.trace),
     }
 

@@ -14,6 +14,7 @@ from poet.plans.training_plan import Plan
 from poet.report.columns import columns
 from poet.report.reasons import decision_of
 from poet.report.schedule_rows import tensor_fates
+from poet.solution import SAYS_FILE
 from poet.units import format_bytes, format_count, format_joules, format_more, format_seconds, format_share
 
 ABSENT = "absent"
@@ -141,9 +142,9 @@ _TERMS: tuple[tuple[str, Callable[[Plan], str]], ...] = (
     ("recomputation", lambda plan: _allowed(plan.request.limits.recompute)),
     ("paging", lambda plan: _allowed(plan.request.limits.paging)),
     ("pins", _pins),
-    ("proof", lambda plan: plan.outcome.status),
-    ("solver", lambda plan: plan.outcome.solver),
-    ("made by", lambda plan: f"poet {plan.poet_version}"),
+    ("proof", lambda plan: f"{SAYS_FILE}{plan.outcome.status}"),
+    ("solver", lambda plan: f"{SAYS_FILE}{plan.outcome.solver}"),
+    ("made by", lambda plan: f"{SAYS_FILE}poet {plan.poet_version}"),
 )
 
 
@@ -156,7 +157,7 @@ _FIGURES: tuple[tuple[str, str, Callable[[Plan], float | None]], ...] = (
     ("RAM budget", "B", lambda plan: plan.request.limits.ram_budget_bytes),
     ("RAM at the peak", "B", lambda plan: plan.trace.peak_ram_bytes),
     ("energy", "J", lambda plan: plan.trace.joules),
-    ("energy bound", "J", lambda plan: plan.outcome.bound_joules),
+    (f"{SAYS_FILE}energy bound", "J", lambda plan: plan.outcome.bound_joules),
     ("compute energy", "J", lambda plan: plan.trace.compute_joules),
     ("page-in energy", "J", lambda plan: plan.trace.page_in_joules),
     ("page-out energy", "J", lambda plan: plan.trace.page_out_joules),
@@ -165,8 +166,8 @@ _FIGURES: tuple[tuple[str, str, Callable[[Plan], float | None]], ...] = (
     ("recomputed runs", "", lambda plan: plan.trace.recomputed_runs),
     ("paged in", "B", lambda plan: plan.trace.read_bytes),
     ("paged out", "B", lambda plan: plan.trace.written_bytes),
-    ("plain training needs", "B", lambda plan: plan.prediction.plain_peak_ram_bytes),
-    ("lower bound on RAM", "B", lambda plan: plan.prediction.lower_bound_ram_bytes),
+    (f"{SAYS_FILE}plain training needs", "B", lambda plan: plan.prediction.plain_peak_ram_bytes),
+    (f"{SAYS_FILE}lower bound on RAM", "B", lambda plan: plan.prediction.lower_bound_ram_bytes),
 )
 
 

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from poet.devices.profile import Profile
 from poet.problem import Limits
-from poet.units import format_joules, format_seconds, format_share
+from poet.units import IN_ORDER, format_joules, format_seconds, format_share
 from poet.whatif.robust import Robust
 from poet.whatif.sensitivity import Sensitivity, Shift, slack_words
 
@@ -69,7 +69,7 @@ def _robust(found: Robust, profile: Profile, limits: Limits) -> RenderableType:
     words = [
         f"robust: at the ends of {profile.name}'s figures this plan takes at most "
         f"{format_share(found.regret)} more than the best plan known there; no plan's largest regret "
-        f"is below {format_share(found.regret_bound)}. {_nominal_words(found)}"
+        f"{IN_ORDER} is below {format_share(found.regret_bound)}. {_nominal_words(found)}"
     ]
     if limits.deadline_seconds is not None:
         words.append(

@@ -37,7 +37,7 @@ def fitted_report(profile: Profile, notes: Sequence[str], file: str) -> Renderab
         count = len(profile.op_times.seconds)
         lines.append(f"{count} row{'s' * (count != 1)} of measured ops, of {models}")
     lines += [f"note: {note}" for note in notes]
-    return Group(table, *(Text(line if line.isprintable() else ascii(line)[1:-1]) for line in lines))
+    return Group(table, *map(Text, lines))
 
 
 def profiled_lines(steps: Sequence[StepTime], file: str) -> list[str]:

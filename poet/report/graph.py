@@ -6,10 +6,7 @@ from poet.plans.training_plan import Plan
 
 
 def graph_text(plan: Plan) -> str:
-    """One line per op, with the workspace and the allocations of its kernel as the plan counts them.
-
-    Characters of names that would steer a terminal are spelled out.
-    """
+    """One line per op, with the workspace and the allocations of its kernel as the plan counts them."""
     remarks = {}
     for op in plan.graph.ops:
         facts = plan.kernels.of(op.name)
@@ -17,5 +14,4 @@ def graph_text(plan: Plan) -> str:
         said += [f"{len(facts.allocations)} allocations"] if facts.allocations is not None else []
         if said:
             remarks[op.name] = ", ".join(said)
-    lines = plan.graph.to_text(remarks).split("\n")
-    return "\n".join(line if line.isprintable() else ascii(line)[1:-1] for line in lines)
+    return plan.graph.to_text(remarks)

@@ -12,6 +12,7 @@ from poet.alternatives import chosen_by
 from poet.homes import DecidedProblem, decided
 from poet.named import trained_in_words
 from poet.planning.summary import measured_words
+from poet.plans.flash_life import erases_text, life_steps, wear_of_plan
 from poet.plans.plan_parts import PriceRange
 from poet.plans.training_plan import Plan
 from poet.problem import Limits, Problem
@@ -39,13 +40,16 @@ from poet.report.training import (
 )
 from poet.schedule import Schedule
 from poet.simulator import Trace
-from poet.solution import Solution, Status
+from poet.solution import SAYS_FILE, Solution, Status
 from poet.units import (
+    IN_ORDER,
     format_bytes,
+    format_count,
     format_joules,
     format_seconds,
     format_share,
 )
+from poet.untrained import loss_misfit
 
 BINDING_SHARE = 0.99
 """A limit of which at least this share is used counts as used up."""
@@ -54,15 +58,15 @@ PLOT_COLUMNS, PLOT_ROWS = 72, 8
 _EIGHTHS = " ▁▂▃▄▅▆▇█"
 
 
-def solution_of(plan: Plan) -> Solution:
-    """The answer that a plan carries, as the search gave it."""
+def solution_of(plan: Plan, *, says: str = SAYS_FILE) -> Solution:
+    """The answer that a plan carries, as the search gave it; ``says`` as of `Solution`."""
     outcome = plan.outcome
     return Solution(
         status=Status[outcome.status.upper()],
         schedule=plan.schedule,
         trace=plan.trace,
         bound_joules=outcome.bound_joules,
-        baseline_joules=outcome.baseline_joules,
+        baseline_joules=plan.problem.compute_joules,
         solve_seconds=outcome.solve_seconds,
         solver=outcome.solver,
         bound_scope=outcome.bound_scope,
@@ -71,11 +75,15 @@ def solution_of(plan: Plan) -> Solution:
         proof=outcome.proof,
         class_bound=outcome.class_bound,
         record=outcome.record,
+        says=says,
     )
 
 
-def plan_heading(plan: Plan) -> Table:
-    """What the plan is for: model, device, what is trained and how, the RAM it is measured against."""
+def plan_heading(plan: Plan, says: str = "") -> Table:
+    """What the plan is for: model, device, what is trained and how, the RAM it is measured against.
+
+    ``says``: as of `Solution`.
+    """
     graph, prediction = plan.graph, plan.prediction
     table = columns("", "", left=2)
     table.show_header = False
@@ -87,9 +95,11 @@ def plan_heading(plan: Plan) -> Table:
         "training",
         f"{trained_in_words(graph)}, {plan.request.loss}, {plan.optimizer.name}",
     )
-    for title, line in (*micro_rows(plan), *shape_rows(plan), *budget_rows(plan)):
+    for title, line in (*micro_rows(plan), *shape_rows(plan), *budget_rows(plan, says)):
         table.add_row(title, line)
     table.add_row("loss", Text(loss_reads(graph, plan.request.loss)))
+    if doubt := loss_misfit(graph, plan.request.loss):
+        table.add_row("", Text(doubt, style="bold"))
     for line in untrained_lines(graph, plan.request.train):
         table.add_row("not trained", Text(line))
     for line in strip_lines(graph):
@@ -101,9 +111,10 @@ def plan_heading(plan: Plan) -> Table:
     for line in row_lines(graph):
         table.add_row("rows", line)
     if prediction.plain_peak_ram_bytes is not None:
-        table.add_row("plain training", f"needs {format_bytes(prediction.plain_peak_ram_bytes)}")
+        table.add_row("plain training", f"{says}needs {format_bytes(prediction.plain_peak_ram_bytes)}")
     if prediction.lower_bound_ram_bytes is not None:
-        table.add_row("lower bound", f"{format_bytes(prediction.lower_bound_ram_bytes)} for any schedule")
+        least = format_bytes(prediction.lower_bound_ram_bytes)
+        table.add_row("lower bound", f"{says}{least} for any schedule {IN_ORDER}")
     if plan.layout is not None:
         layout = plan.layout
         fits = "" if plan.has_fitting_arena else "; larger than the budget, so steps run from the heap"
@@ -112,10 +123,12 @@ def plan_heading(plan: Plan) -> Table:
             "arena",
             f"{format_bytes(layout.arena_bytes)}, efficiency {layout.efficiency:.1%}{buffer}{fits}",
         )
-    written_bytes = plan.step_written_bytes
-    if plan.device.endurance_bytes and written_bytes:
-        steps = plan.device.endurance_bytes / written_bytes
-        table.add_row("wear", f"storage lasts {steps:.3g} steps at {format_bytes(written_bytes)} each")
+    wear = wear_of_plan(plan)
+    steps = life_steps(plan.device.endurance, wear)
+    if wear.bytes and steps is not None:
+        takes = f"wears {format_bytes(wear.bytes)}"
+        takes = takes if plan.device.endurance_cycles is None else erases_text(wear)
+        table.add_row("wear", f"storage lasts {format_count(steps)} steps; each {takes}")
     return table
 
 
@@ -278,9 +291,9 @@ def schedule_tables(
 
 
 def plan_report(plan: Plan, *, every_tensor: bool = False, every_op: bool = False) -> RenderableType:
-    """Everything about a plan, for people."""
+    """Everything about a plan that was read from a file, for people."""
     return Group(
-        plan_summary(plan),
+        plan_summary(plan, says=SAYS_FILE),
         Text(),
         schedule_tables(
             plan.problem, plan.schedule, plan.trace, every_tensor=every_tensor, every_op=every_op
@@ -288,11 +301,11 @@ def plan_report(plan: Plan, *, every_tensor: bool = False, every_op: bool = Fals
     )
 
 
-def plan_summary(plan: Plan) -> RenderableType:
+def plan_summary(plan: Plan, *, says: str = "") -> RenderableType:
     """What the plan is for, what a step costs and how good that is."""
     answer = solution_report(
-        plan.problem, plan.request.limits, solution_of(plan), price_range=plan.prediction.range
+        plan.problem, plan.request.limits, solution_of(plan, says=says), price_range=plan.prediction.range
     )
     measured = plan.prediction.measured
     marks = [] if measured is None else [Text(f"op times: {measured_words(measured)}")]
-    return Group(plan_heading(plan), Text(), answer, *marks)
+    return Group(plan_heading(plan, says), Text(), answer, *marks)

@@ -41,6 +41,7 @@ def solve_command(plan: Plan) -> str:
     """The ``poet solve`` that asks for what ``plan`` was asked for, of the model's file in the folder."""
     words = ["poet", "solve", f"{plan.model.name}.onnx", "--device", plan.device.name]
     words += [*_limits(plan), "--loss", plan.request.loss, *_optimizer(plan.optimizer)]
+    words += [] if plan.model.output is None else ["--output", plan.model.output]
     for pattern in plan.request.train:
         words += [] if pattern == "*" else ["--train", pattern]
     for name, size in _batch_bound(plan):
@@ -64,6 +65,7 @@ def python_call(plan: Plan) -> str:
         "ram": limits.ram_budget_bytes,
         "deadline": limits.deadline_seconds,
         "loss": plan.request.loss,
+        "output": plan.model.output,
         "optimizer": plan.optimizer,
         "bind": dict(_batch_bound(plan)) or None,
         "micro": None if plan.request.micro is None else str(plan.request.micro),

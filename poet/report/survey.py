@@ -12,7 +12,7 @@ from poet.problem import Problem
 from poet.ram_survey import Survey
 from poet.report.columns import columns
 from poet.solution import LowerBound, Solution, solution_to_json
-from poet.units import format_bytes, format_joules, format_part, format_seconds
+from poet.units import IN_ORDER, format_bytes, format_joules, format_part, format_seconds
 
 LARGEST_SHOWN = 2
 """How many of the tensors that make the lower bound are named."""
@@ -27,7 +27,7 @@ def survey_report(survey: Survey, about: Sequence[str] = ()) -> RenderableType:
     return Group(
         *map(Text, about),
         Text(f"keeping everything needs {format_bytes(most)} ({most} B) of RAM"),
-        Text(f"no schedule needs less than {format_bytes(bound.bytes)} ({bound.bytes} B)"),
+        Text(f"no schedule {IN_ORDER} needs less than {format_bytes(bound.bytes)} ({bound.bytes} B)"),
         *(Text(f"  {line}") for line in _reasons(bound)),
         Text(),
         table,

@@ -13,15 +13,15 @@ from poet.report.amounts import TITLES, format_amount
 from poet.report.columns import columns
 from poet.solution import Status, solution_to_json
 from poet.trade_off_curve import TradeOff
-from poet.units import format_gap
+from poet.units import IN_ORDER, format_gap
 
 
 def trade_off_report(curve: TradeOff) -> RenderableType:
     """A line per point, and whether they are all."""
     x, y = curve.x, curve.y
     if not curve.points:
-        return Text("No plan exists inside the limits, or none was found in time.")
-    said = "Every point that no plan dominates" if curve.exact else "A sample of the curve"
+        return Text(f"No plan {IN_ORDER} exists inside the limits, or none was found in time.")
+    said = f"Every point that no plan {IN_ORDER} dominates" if curve.exact else "A sample of the curve"
     table = columns(TITLES[x], TITLES[y], "bound", "gap", "answer", left=0)
     for point in curve.points:
         table.add_row(

@@ -11,7 +11,7 @@ from poet.graph import ITEM_BYTES, Graph, Op, Symbol, TensorType
 from poet.loss import LossSpec
 from poet.named import named_parameters
 from poet.units import format_bytes
-from poet.untrained import Why, in_words, unread_outputs, untrained
+from poet.untrained import Why, in_words, loss_misfit, unread_outputs, untrained
 
 
 def loss_reads(graph: Graph, loss: str) -> str:
@@ -167,4 +167,10 @@ def training_lines(graph: Graph, loss: str, train: Sequence[str] = ("*",)) -> li
     strips += [f"packed: {line}" for line in packed_lines(graph)]
     strips += [f"parts: {line}" for line in part_lines(graph)]
     strips += [f"rows: {line}" for line in row_lines(graph)]
-    return [f"loss: {loss_reads(graph, loss)}", *strips, *untrained_lines(graph, train)]
+    doubt = loss_misfit(graph, loss)
+    return [
+        f"loss: {loss_reads(graph, loss)}",
+        *([f"loss: {doubt}"] if doubt else []),
+        *strips,
+        *untrained_lines(graph, train),
+    ]

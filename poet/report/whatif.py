@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from poet.report.columns import columns
-from poet.units import format_bytes, format_joules, format_seconds, format_share
+from poet.units import IN_ORDER, format_bytes, format_joules, format_seconds, format_share
 from poet.whatif.result import Basis, Point, Setting, Verdict, WhatIf
 
 _MARKS = {
@@ -80,5 +80,5 @@ def _how(result: WhatIf) -> str:
     took = format_seconds(result.sweep_seconds)
     return (
         f"{len(result.points)} points in {took}, all judged: {result.searched} by search, "
-        f"{result.from_cache} from the cache, {result.by_monotonicity} from others"
+        f"{result.from_cache} from the cache, {result.by_monotonicity} from others; bounds hold {IN_ORDER}"
     )

@@ -19,26 +19,19 @@ from typing import Any
 from poet.errors import InputError, nearest
 from poet.tuning.bounds import (
     CopiesTuning,
-    DiscretisationTuning,
     GridsTuning,
-    StatesTuning,
-    SuffixTuning,
-    TimedTuning,
     WindowsTuning,
 )
 from poet.tuning.fitting import (
     FittingTuning,
 )
 from poet.tuning.heuristics import (
-    CopiesSearchTuning,
     GreedyTuning,
     RivalsTuning,
     WalksTuning,
 )
 from poet.tuning.large import (
-    LargeTuning,
     RoundsTuning,
-    SymmetryTuning,
 )
 from poet.tuning.models import (
     EnginesTuning,
@@ -47,11 +40,8 @@ from poet.tuning.models import (
 )
 from poet.tuning.search import (
     AlternativesTuning,
-    BoundRoundsTuning,
     ExplanationTuning,
-    FewCopiesTuning,
     ObjectivesTuning,
-    RestartsTuning,
     SearchTuning,
 )
 
@@ -61,16 +51,10 @@ class Tuning:
     """All of them, by the part of the planner that they are of; see there."""
 
     search: SearchTuning = field(default_factory=SearchTuning)
-    restarts: RestartsTuning = field(default_factory=RestartsTuning)
     objectives: ObjectivesTuning = field(default_factory=ObjectivesTuning)
     explanation: ExplanationTuning = field(default_factory=ExplanationTuning)
-    bound_rounds: BoundRoundsTuning = field(default_factory=BoundRoundsTuning)
-    large: LargeTuning = field(default_factory=LargeTuning)
     rounds: RoundsTuning = field(default_factory=RoundsTuning)
-    symmetry: SymmetryTuning = field(default_factory=SymmetryTuning)
     grids: GridsTuning = field(default_factory=GridsTuning)
-    discretisation: DiscretisationTuning = field(default_factory=DiscretisationTuning)
-    suffix: SuffixTuning = field(default_factory=SuffixTuning)
     windows: WindowsTuning = field(default_factory=WindowsTuning)
     model: ModelTuning = field(default_factory=ModelTuning)
     greedy: GreedyTuning = field(default_factory=GreedyTuning)
@@ -79,11 +63,7 @@ class Tuning:
     engines: EnginesTuning = field(default_factory=EnginesTuning)
     alternatives: AlternativesTuning = field(default_factory=AlternativesTuning)
     rivals: RivalsTuning = field(default_factory=RivalsTuning)
-    states: StatesTuning = field(default_factory=StatesTuning)
-    timed: TimedTuning = field(default_factory=TimedTuning)
     copies: CopiesTuning = field(default_factory=CopiesTuning)
-    copies_search: CopiesSearchTuning = field(default_factory=CopiesSearchTuning)
-    few_copies: FewCopiesTuning = field(default_factory=FewCopiesTuning)
     fitting: FittingTuning = field(default_factory=FittingTuning)
 
     def having(self, name: str, value: Any) -> Tuning:

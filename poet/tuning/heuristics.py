@@ -76,58 +76,8 @@ class WalksTuning(Checked):
 
 
 @dataclass(frozen=True, slots=True)
-class CopiesSearchTuning(Checked):
-    """The local search over what may be written to storage (`poet.solvers.heuristics.copies_search`).
-
-    Attributes:
-        patience_tries: in a row without a better plan, after which it ends: as many as a set has neighbours
-            of each kind in a net of a hundred tensors, twice over. Off: it is not tried.
-        return_tries: without a better plan, after which it goes on from the best one again: a third of the
-            above, so that it leaves twice before it ends.
-        worse_share: of the joules, by which a plan may be worse and yet be gone on from: about a page-out.
-        exponent_share: of the tries, for another exponent of the price: few, as there are few of them.
-        first_exponents: for the sets by size that come first: price hardly counts, and counts. Off: such sets
-            are not tried.
-        exponents: from price hardly counts to price decides, as no one of them is best for every net.
-        round_share: of the time left, after the first round of the event model: a good plan makes the bounds
-            that follow, which look at nothing above it, much shorter. Off: it is not tried there.
-        restart_share: of the time left, in each restart. Off: not tried there.
-        large_steps: times that a large step's first plan, if it is mostly transfers, takes what running every
-            op once does, above that, from which on it is tried there as well: below it, reruns can be cheaper
-            than any copy. Off: never.
-        large_share: of the time left, to which it may go on there while it finds better plans: nothing else
-            there finds out so soon which tensors are written. Off: no longer than `round_share`.
-        most_seconds: of either, where there is much time or no limit.
-        open_share: of the overhead, from which on a gap is worth it: a small one is closed by the event
-            model sooner.
-        try_schedules: that a try counts as where work is counted: making a plan takes some times as long as
-            judging it.
-        home_share: of the tensors that come in, if their home is chosen, that go to storage, or back from
-            there: as many as stay, as neither is better on every device.
-        facts_kept: of choices of homes, so that neighbours with the same ones need not be numbered again:
-            what is gone on from and returned to.
-    """
-
-    patience_tries: int = tuned(300, off=0)
-    return_tries: int = 100
-    worse_share: float = 0.02
-    exponent_share: float = 0.1
-    first_exponents: tuple[float, ...] = tuned((0.1, 0.5, 1.0), off=())
-    exponents: tuple[float, ...] = (0.3, 0.5, 0.7, 1.0, 1.4)
-    round_share: float = tuned(0.15, off=0.0)
-    restart_share: float = tuned(0.05, off=0.0)
-    large_steps: float = tuned(0.5, off=1e9)
-    large_share: float = tuned(0.4, off=0.0)
-    most_seconds: float = 20.0
-    open_share: float = 0.05
-    try_schedules: int = 6
-    home_share: float = 0.5
-    facts_kept: int = 16
-
-
-@dataclass(frozen=True, slots=True)
 class RivalsTuning(Checked):
-    """The published planners (`poet.solvers.literature`): as much effort as makes them good rivals.
+    """The published planners (`poet.baselines`): as much effort as makes them good rivals.
 
     Attributes:
         again_seconds: of searching on from another planner's better plan, at most: as long as a usual search.

@@ -47,8 +47,6 @@ class EnginesTuning(Checked):
     Attributes:
         listen_seconds: between checks of Ctrl-C and the watcher while CP-SAT runs: a person does not notice
             the wait.
-        cpsat_start_seconds: that HiGHS may take for small programs before CP-SAT solves the others, about
-            what starting its child takes.
         cpsat_grace_seconds: beyond its time limit, after which CP-SAT is killed: presolve looks at its clock
             rarely.
         highs_grace_seconds: beyond its time limit, after which HiGHS in a child is not listened to any more:
@@ -70,7 +68,6 @@ class EnginesTuning(Checked):
     """
 
     listen_seconds: float = 0.05
-    cpsat_start_seconds: float = 1.0
     cpsat_grace_seconds: float = 5.0
     highs_grace_seconds: float = 0.5
     tell_seconds: float = 0.2

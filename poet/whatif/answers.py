@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator
 
-from poet.units import format_bytes, format_joules, format_seconds, format_share
+from poet.units import IN_ORDER, format_bytes, format_joules, format_seconds, format_share
 from poet.whatif.by_pieces import micro_batches
 from poet.whatif.daily import (
     battery,
@@ -107,7 +107,8 @@ def headline(result: WhatIf) -> Iterator[Answer]:
     name = result.question.model
     if result.chosen is None:
         unsolved = any(point.verdict in (Verdict.TIMEOUT, Verdict.UNSOLVED) for point in result.points)
-        why = "no plan was found in time" if unsolved else "no plan exists inside the limits asked about"
+        excluded = f"no plan {IN_ORDER} exists inside the limits asked about"
+        why = "no plan was found in time" if unsolved else excluded
         planned = [(point, plan) for _, point, plan in planned_points(result)]
         if any(there(result, point, plan) for point, plan in planned):
             why = "no plan found stays within the energy budget"
@@ -239,7 +240,7 @@ def _why_not(result: WhatIf, device: str) -> str:
         has = format_bytes(profile.memory.ram_bytes.value)
         return f"the leanest plan takes {format_bytes(min(needed))}, and {device} has {has}"
     if needed:
-        return f"every plan on {device} takes more energy than the budget allows"
+        return f"every plan found on {device} takes more energy than the budget allows"
     reasons = (point.message.rstrip(".") for point in mine if point.message)
     return next(reasons, "none was found")
 
@@ -273,8 +274,8 @@ def _infeasible_below(result: WhatIf, setting: int, deadline: str | None, peak_b
 
 def _proven_below(budget: int, peak_bytes: int) -> str:
     if budget >= peak_bytes - 1:
-        return " (none needs less)"
-    return f" ({format_bytes(budget)} is proven too little)"
+        return f" (none {IN_ORDER} needs less)"
+    return f" ({format_bytes(budget)} is proven too little {IN_ORDER})"
 
 
 def _within_deadlines(deadlines: list[str | None], asked: tuple[str | None, ...]) -> str:

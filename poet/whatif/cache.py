@@ -19,6 +19,7 @@ import hashlib
 import hmac
 import io
 import json
+import logging
 import math
 import os
 import secrets
@@ -39,8 +40,10 @@ from poet.problem import Limits, Problem
 from poet.schedule import Schedule
 from poet.simulator import Trace, simulate
 from poet.solution import Solution, SolveOptions, Status
-from poet.solvers.search.best_bound import refutes
+from poet.solvers.portfolio.best_bound import refutes
 from poet.version import __version__
+
+_log = logging.getLogger(__name__)
 
 FORMAT = "poet-what-if-answer"
 FORMAT_VERSION = 1
@@ -52,7 +55,7 @@ SOLVING = (
     "codec.py", "units.py", "errors.py", "extras.py", "children.py", "brief.py", "graph.py",
     "graph_parts.py", "graph_checks.py", "calls.py", "strips.py", "wholes.py", "operators.py",
     "search_record.py", "tuning", "clock.py", "closing.py", "freed_memory.py", "held_memory.py",
-    "alternatives.py", "problem_parts.py", "problem_choices.py",
+    "alternatives.py", "problem_parts.py", "problem_choices.py", "interrupts.py", "streams.py",
 )  # fmt: skip
 """What an answer depends on: the searches and all that they import."""
 
@@ -66,7 +69,7 @@ IMPORTING = (
     "untrained.py", "codec.py", "errors.py", "units.py", "version.py", "brief.py", "children.py", "extras.py",
     "memory", "plans", "devices/host.py", "problem.py", "schedule.py", "simulator.py", "solution.py",
     "search_record.py", "homes.py", "pins.py", "tuning", "clock.py", "closing.py", "wholes.py", "named.py",
-    "alternatives.py", "problem_parts.py", "problem_choices.py",
+    "alternatives.py", "problem_parts.py", "problem_choices.py", "interrupts.py", "streams.py",
 )  # fmt: skip
 """What an imported graph and its kernels' facts depend on; of what ``traced.py`` imports, these alone."""
 
@@ -121,7 +124,7 @@ class Cache:
     """
 
     def __init__(self, folder: Path | None) -> None:
-        self.folder = folder
+        self.folder, self._is_kept = folder, True
         if folder is not None:
             _check_own(folder)
 
@@ -134,9 +137,18 @@ class Cache:
             if others_may_write(path.parent.stat()):
                 return None
             packed = _opened(read_own(path, most_bytes=MAX_FILE_BYTES), f"{kind}/{key}")
-        except OSError:
+        except (OSError, InputError):
             return None
         return None if packed is None else _unzipped(packed)
+
+    def keep(self, kind: str, key: str, packed: bytes) -> None:
+        """As `write`; where the folder cannot be written there is one warning, and nothing more is kept."""
+        try:
+            if self._is_kept:
+                self.write(kind, key, packed)
+        except InputError as error:
+            self._is_kept = False
+            _log.warning("poet: answers are not kept: %s", error)
 
     def write(self, kind: str, key: str, packed: bytes) -> None:
         """Keep ``packed``, a gzip file's content, under ``key``: whole or not at all.
@@ -165,6 +177,15 @@ class Cache:
     def _path(self, kind: str, key: str) -> Path:
         assert self.folder is not None
         return self.folder / kind / f"{key}.json.gz"
+
+
+def users_cache() -> Cache:
+    """That of this user; where there is no folder for it, a warning, and nothing is kept."""
+    try:
+        return Cache(default_folder())
+    except InputError as error:
+        _log.warning("poet: answers are not kept: %s", error)
+        return Cache(None)
 
 
 def default_folder() -> Path:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from poet.plans.flash_life import erases_text
 from poet.units import format_bytes, format_count, format_joules, format_seconds, format_share
 from poet.whatif.result import Answer, Basis, WhatIf
-from poet.whatif.usage import DAYS_PER_YEAR
+from poet.whatif.usage import DAYS_PER_YEAR, endurance_of, wear_of
 from poet.whatif.wording import (
     budget_text,
     chosen_of,
@@ -29,9 +30,9 @@ def energy_budget(result: WhatIf) -> Iterator[Answer]:
         text = f"{format_joules(plan.joules)} per step is within {allowed}, {setting.label}."
         yield Answer("energy-budget", text, Basis.SOLVED, (result.chosen,), (("joules", plan.joules),))
         return
-    steps = usage.budget_steps or 0
-    bought = [f"{steps} steps"]
-    figures = [("steps", float(steps))]
+    steps = usage.budget_steps
+    bought = [f"{'any number of' if steps is None else steps} steps"]
+    figures = [] if steps is None else [("steps", float(steps))]
     if usage.budget_samples is not None:
         bought.append(f"{usage.budget_samples} samples")
         figures.append(("samples", float(usage.budget_samples)))
@@ -87,9 +88,12 @@ def flash_life(result: WhatIf) -> Iterator[Answer]:
             text = f"{written}; the endurance of this storage is not known."
             yield Answer("flash-life", text, Basis.SOLVED, (index,))
             continue
+        wears = f"wears {format_bytes(plan.worn_bytes)}"
+        if endurance_of(setting.profile).cycles is not None:
+            wears = erases_text(wear_of(plan, setting))
         yield Answer(
             "flash-life",
-            f"{written} and wears {format_bytes(plan.worn_bytes)}: the flash lasts "
+            f"{written} and {wears}: the flash lasts "
             f"{format_count(usage.flash_life_steps)} steps, {format_count(usage.flash_life_years)} years at "
             f"{duty_text(result)}.",
             Basis.SOLVED,

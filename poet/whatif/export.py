@@ -9,6 +9,7 @@ import math
 from typing import Any
 
 from poet import codec
+from poet.errors import spelled_out
 from poet.version import __version__
 from poet.whatif.result import COLUMNS, Setting, WhatIf
 
@@ -21,7 +22,8 @@ def to_csv(result: WhatIf) -> str:
     text = io.StringIO()
     writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
     writer.writeheader()
-    writer.writerows(result.rows())
+    for row in result.rows():
+        writer.writerow({key: spelled_out(x) if isinstance(x, str) else x for key, x in row.items()})
     return text.getvalue()
 
 

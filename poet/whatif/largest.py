@@ -17,7 +17,7 @@ from poet.devices.profile import Profile
 from poet.errors import InputError, ModelError
 from poet.problem import Limits, Place
 from poet.solution import Status
-from poet.units import format_bytes, format_joules
+from poet.units import IN_ORDER, format_bytes, format_joules
 from poet.whatif.models import BATCH, ModelVariant
 from poet.whatif.result import Answer, Basis, Setting
 from poet.whatif.searches import Solver, Wanted
@@ -102,7 +102,9 @@ class _Search:
         setting = setting_of(problem, profile=self.profile, variant=variant)
         least = setting.lower_bound.bytes
         if least > self.ram_budget_bytes:
-            return _Probe(size, least, None, f"no schedule needs less than {format_bytes(least)}")
+            return _Probe(
+                size, least, None, f"no schedule {IN_ORDER} needs less than {format_bytes(least, exact=True)}"
+            )
         return self._solved(setting, size)
 
     def _solved(self, setting: Setting, size: int) -> _Probe:
@@ -118,7 +120,8 @@ class _Search:
         if answer is not None and answer.trace is not None:
             return _Probe(size, least, answer.trace.joules, "")
         proven = answer is not None and answer.status is Status.INFEASIBLE
-        return _Probe(size, least, None, "proven infeasible" if proven else "no plan was found in time")
+        why = f"proven infeasible {IN_ORDER}" if proven else "no plan was found in time"
+        return _Probe(size, least, None, why)
 
     def run(self) -> tuple[int, bool]:
         """The largest number of steps that fits (0: none), and whether a larger one was tried."""
@@ -167,7 +170,7 @@ def largest_answer(
     capped = min(ram_budget_bytes, int(machine_bytes * _MEMORY_SHARE))
     search = _Search(axis, variant_of, profile, home, capped, deadline, permissions, solver)
     steps, tried_larger = search.run()
-    where = f"on {profile.name} in {format_bytes(ram_budget_bytes)} of RAM"
+    where = f"on {profile.name} in {format_bytes(ram_budget_bytes, exact=True)} of RAM"
     where += "" if deadline is None else f" within {deadline}"
     key = f"largest-{axis.name}"
     if steps == 0:

@@ -212,7 +212,7 @@ class OnnxModel:
         data = unpack(packed)
         if isinstance(data, dict) and set(data) == {_ERROR}:
             raise ModelError(data[_ERROR])
-        self.cache.write(kind, key, packed)
+        self.cache.keep(kind, key, packed)
         return data
 
     def _key(self, wanted: Wanted, form: Form) -> str:

@@ -147,7 +147,8 @@ def judged(setting: Setting, limits: Limits, plans: Sequence[Candidate]) -> None
     deadline = limits.deadline_seconds
     if deadline is not None and seconds > deadline * (1 + 2e-9):  # a share is rounded as well
         raise InvalidSchedule(
-            f"the step lasts {format_seconds(seconds)}, the deadline is {format_seconds(deadline)}",
+            f"the step lasts {format_seconds(seconds, exact=True)}, the deadline is "
+            f"{format_seconds(deadline, exact=True)}",
             rule="deadline",
             step=len(plans[0].schedule),
         )

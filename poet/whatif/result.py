@@ -19,6 +19,7 @@ from poet.micro import PIECES, SUM, MicroBatches
 from poet.problem import Limits, Problem
 from poet.schedule import Schedule
 from poet.solution import LowerBound, Status
+from poet.units import IN_ORDER
 from poet.whatif.question import Question
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ class Verdict(enum.Enum):
     a point with looser limits.
     """
 
-    OPTIMAL = "The plan is optimal: it is at its bound."
+    OPTIMAL = f"The plan is optimal {IN_ORDER}: it is at its bound."
     FEASIBLE = Status.FEASIBLE.value
     INFEASIBLE = Status.INFEASIBLE.value
     TIMEOUT = Status.TIMEOUT.value

@@ -24,7 +24,7 @@ from poet.strips import Gradients
 from poet.whatif import grid
 from poet.whatif.answers import answers_of, choose
 from poet.whatif.asked import DEFAULT_OPTIMIZER, WHOLE, Asked, profiles_of, specs_of
-from poet.whatif.cache import Cache, default_folder
+from poet.whatif.cache import Cache, users_cache
 from poet.whatif.largest import largest_answer, read_axis
 from poet.whatif.marginal import marginals_of
 from poet.whatif.models import TrainedAs
@@ -160,7 +160,7 @@ def what_if(
 def _cache_in(folder: str | Path | None) -> Cache:
     """The cache in ``folder``: empty is the user's own, ``None`` keeps nothing."""
     if folder == "":
-        folder = default_folder()
+        return users_cache()
     return Cache(None if folder is None else Path(folder))
 
 

@@ -59,7 +59,7 @@ class Solver:
                 item = wanted[places[number]]
                 content = gzip.decompress(packed)
                 found[places[number]] = judge_cell(content, item.problem, item.limits, where="worker")
-                self.cache.write("answers", keys[places[number]], packed)
+                self.cache.keep("answers", keys[places[number]], packed)
             _log.info("%s: %s", wanted[places[number]].name, _outcome(found[places[number]]))
         return found
 

@@ -20,7 +20,7 @@ from poet.problem import Limits
 from poet.simulator import simulate
 from poet.solution import SolveOptions
 from poet.solvers.heuristics.keep_everything import keep_everything
-from poet.units import format_bytes, format_joules, format_share
+from poet.units import IN_ORDER, format_bytes, format_joules, format_share
 from poet.whatif.cache import Cache, SolvedCell, cached_cell, cell_key, digest_of, judge_cell, pack
 from poet.whatif.knowledge import Candidate, Cell, Knowledge, Known
 from poet.whatif.pieces import Joined, joined, judged, origin_of, parts_of
@@ -170,7 +170,7 @@ class Sweep:
             return
         content = gzip.decompress(answer)
         judged = judge_cell(content, self.parts[place[0]].problem, self._limits(place), where="worker")
-        self.cache.write("answers", key, answer)
+        self.cache.keep("answers", key, answer)
         self.searched.append(judged.solve_seconds)
         self._take(place, judged, Origin.SEARCH)
 
@@ -330,7 +330,8 @@ def _knowledge(setting: Setting, options: SolveOptions) -> Knowledge:
     """What is known before any search: the least RAM, and the plan that keeps everything."""
     floor, problem = setting.lower_bound, setting.problem
     where = f"op {floor.op}" if floor.op is not None else "the start or the end of the step"
-    message = f"No schedule needs less than {floor.bytes} bytes ({format_bytes(floor.bytes)}), for {where}."
+    least = f"{floor.bytes} bytes ({format_bytes(floor.bytes)})"
+    message = f"No schedule {IN_ORDER} needs less than {least}, for {where}."
     knowledge = Knowledge(problem, floor.bytes, message, options)
     schedule = keep_everything(problem, Limits())
     if schedule is not None:

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from poet.devices.profile import Profile
-from poet.problem import Problem
-from poet.schedule import PageOut, Schedule
+from poet.plans.flash_life import Wear, life_steps, step_wear
+from poet.plans.plan_parts import Endurance
 from poet.simulator import Trace, simulate
 from poet.whatif.knowledge import Candidate
 from poet.whatif.question import Duty
@@ -48,10 +48,10 @@ def found_plan(
         recomputed_runs=sum(run.times * run.plan.trace.recomputed_runs for run in runs),
         read_bytes=sum(run.times * run.plan.trace.read_bytes for run in runs),
         written_bytes=sum(run.times * run.plan.trace.written_bytes for run in runs),
-        worn_bytes=sum(
-            run.times * worn_bytes(run.setting.problem, run.plan.schedule, run.setting.profile)
-            for run in runs
-        ),
+        worn_bytes=step_wear(
+            ((run.setting.problem, run.plan.schedule, run.times) for run in runs),
+            endurance_of(setting.profile).block_bytes,
+        ).bytes,
         solver=", ".join(dict.fromkeys(run.plan.solver for run in runs)),
         good_joules=None if good is None else good[0],
         bad_joules=None if bad is None else bad[0],
@@ -82,13 +82,22 @@ def _at_end(runs: list[_Run], end: int) -> tuple[float, float] | None:
     return joules, seconds
 
 
-def worn_bytes(problem: Problem, schedule: Schedule, profile: Profile | None) -> int:
-    """What the storage erases for one step: each tensor paged out fills whole erase blocks."""
+def endurance_of(profile: Profile | None) -> Endurance:
+    """What the storage of a device survives."""
     storage = profile.storage if profile is not None else None
-    block_bytes = storage.erase.block_bytes.value if storage is not None and storage.erase is not None else 1
-    sizes = {tensor.name: tensor.storage_bytes for tensor in problem.tensors}
-    blocks = (-(-sizes[step.tensor] // block_bytes) for step in schedule if isinstance(step, PageOut))
-    return sum(blocks) * block_bytes
+    if storage is None:
+        return Endurance()
+    cycles = storage.block_cycles
+    written_bytes = storage.lifetime_written_bytes if cycles is None else None
+    return Endurance(written_bytes, cycles, storage.erase_block_bytes)
+
+
+def wear_of(plan: FoundPlan, setting: Setting) -> Wear:
+    """What a step of ``plan`` takes of the storage, all its pieces together."""
+    runs = [(setting.problem, plan.schedule, 1)]
+    if plan.accumulating is not None and setting.accumulating is not None:
+        runs.append((setting.accumulating.problem, plan.accumulating, setting.accumulating_runs))
+    return step_wear(runs, endurance_of(setting.profile).block_bytes)
 
 
 def usage_of(
@@ -100,7 +109,7 @@ def usage_of(
     battery = duty.battery_joules
     steps = _budget_steps(step_joules, duty)
     samples = None if steps is None or setting.batch is None else steps * setting.batch
-    life_steps = _life_steps(plan, setting.profile)
+    life = life_steps(endurance_of(setting.profile), wear_of(plan, setting))
     steps_per_year = duty.steps_per_session * duty.sessions_per_day * DAYS_PER_YEAR
     grams = duty.grid_grams_per_joule
     return Usage(
@@ -108,12 +117,12 @@ def usage_of(
         session_joules=session_joules,
         session_seconds=(plan.seconds + stall_seconds) * duty.steps_per_session,
         battery_share_per_session=None if battery is None else session_joules / battery,
-        sessions_per_charge=None if battery is None else math.floor(battery / session_joules),
+        sessions_per_charge=None if battery is None else _times(battery, session_joules),
         budget_steps=steps,
         budget_samples=samples,
         budget_epochs=None if samples is None or not duty.dataset_samples else samples / duty.dataset_samples,
-        flash_life_steps=life_steps,
-        flash_life_years=None if life_steps is None else life_steps / steps_per_year,
+        flash_life_steps=life,
+        flash_life_years=None if life is None else life / steps_per_year,
         session_grams=None if grams is None else session_joules * grams,
     )
 
@@ -121,13 +130,9 @@ def usage_of(
 def _budget_steps(step_joules: float, duty: Duty) -> int | None:
     """Steps that the energy budget buys in its period; ``None`` without a budget."""
     budget = duty.energy_budget
-    return None if budget is None else math.floor(budget.joules / step_joules * (1 + 1e-12))
+    return None if budget is None else _times(budget.joules * (1 + 1e-12), step_joules)
 
 
-def _life_steps(plan: FoundPlan, profile: Profile | None) -> float | None:
-    """Steps until the storage is worn out; ``None``: its endurance is not known."""
-    if plan.worn_bytes == 0:
-        return math.inf
-    storage = profile.storage if profile is not None else None
-    endurance_bytes = storage.lifetime_written_bytes if storage is not None else None
-    return None if endurance_bytes is None else endurance_bytes / plan.worn_bytes
+def _times(joules: float, each_joules: float) -> int | None:
+    """How often ``joules`` are enough; ``None``: for any number, as each time takes none."""
+    return math.floor(joules / each_joules) if each_joules else None

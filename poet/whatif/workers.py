@@ -11,9 +11,6 @@ import functools
 import logging
 import os
 import resource
-import signal
-import threading
-import types
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -22,7 +19,7 @@ from joblib import Parallel, delayed, parallel_config
 from joblib.externals.loky import get_reusable_executor
 from joblib.externals.loky.process_executor import BrokenProcessPool
 
-from poet import children
+from poet import children, interrupts
 from poet.errors import InputError
 from poet.extras import how_to_install
 from poet.problem import Limits, Problem
@@ -80,7 +77,6 @@ def default_jobs() -> int:
     return len(os.sched_getaffinity(0))
 
 
-_Handler = Callable[[int, types.FrameType | None], object] | signal.Handlers
 Run = Callable[[Sequence[Task]], Iterator[tuple[int, bytes | None]]]
 """Runs tasks; gives the index and the answer of each as it comes, ``None`` for one that takes its
 worker down every time."""
@@ -137,17 +133,11 @@ def _begin(parent: int, settings: Sequence[str | None]) -> None:
 
 def _run_here(tasks: Sequence[Task]) -> Iterator[tuple[int, bytes | None]]:
     """One after the other. A search ends on Ctrl-C with its best plan; the sweep is to end then too."""
-    interrupted = False
-
-    def remember(number: int, frame: types.FrameType | None) -> None:
-        nonlocal interrupted
-        interrupted = True
-        raise KeyboardInterrupt
-
-    with _on_interrupt(remember):
+    asked = interrupts.times_asked()
+    with interrupts.answered(interrupts.end):
         for index, task in enumerate(tasks):
             answer = task()
-            if interrupted:
+            if interrupts.times_asked() > asked:
                 raise KeyboardInterrupt
             yield index, answer
 
@@ -193,33 +183,22 @@ def _parallel(
         return_as="generator_unordered",
     )
     with contextlib.closing(run(calls)) as answers:
-        yield from answers
+        for answer in answers:
+            yield answer
+            if interrupts.was_told():
+                raise KeyboardInterrupt
 
 
 def _in_worker(index: int, task: Task, memory_bytes: int | None) -> tuple[int, bytes | None]:
-    """``task`` in a worker: Ctrl-C is the parent's business, and memory is bounded."""
+    """``task`` in a worker, whose memory is bounded."""
     if memory_bytes is not None:
         _, hard = resource.getrlimit(resource.RLIMIT_DATA)
         bound = memory_bytes if hard == resource.RLIM_INFINITY else min(memory_bytes, hard)
         resource.setrlimit(resource.RLIMIT_DATA, (bound, hard))
-    with _on_interrupt(signal.SIG_IGN):
-        try:
-            return index, task()
-        except MemoryError:
-            return index, None
-
-
-@contextlib.contextmanager
-def _on_interrupt(handler: _Handler) -> Iterator[None]:
-    """Make ``handler`` handle Ctrl-C; only a main thread can set it."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGINT, handler)
     try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
+        return index, task()
+    except MemoryError:
+        return index, None
 
 
 @contextlib.contextmanager

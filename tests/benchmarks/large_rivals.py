@@ -3,7 +3,7 @@
     python tests/benchmarks/large_rivals.py [--only NAME ...] [--fresh]
 
 Takes our plans' energy from what `large_graphs.py` measured (build/large-graphs/rows.jsonl), and runs
-each quick baseline of `poet.solvers.literature.registry` on the same problem inside the same budget.
+each quick baseline of `poet.baselines.registry` on the same problem inside the same budget.
 Each answer is kept as a line, so that a run which was stopped goes on. Writes
 docs/large-graphs-rivals.md.
 """
@@ -19,9 +19,9 @@ from dataclasses import asdict, dataclass
 
 from large_graphs import BUILD, NETS, ROOT, Row, problem_of, rows_of
 
+from poet.baselines.registry import BASELINES
 from poet.problem import Limits
 from poet.simulator import simulate
-from poet.solvers.literature.registry import BASELINES
 
 PAGE = ROOT / "docs" / "large-graphs-rivals.md"
 RIVALS = tuple(name for name in BASELINES if name != "greedy")  # that one is ours

@@ -20,13 +20,13 @@ from pathlib import Path
 
 from planner_report import write_report
 
+from poet.baselines.registry import BASELINES, EXACT_BASELINES
 from poet.problem import Limits, Problem
 from poet.ram_survey import keep_everything_bytes
 from poet.simulator import Trace, simulate
 from poet.solution import Solution, SolveOptions
 from poet.solvers import minimum_ram_bytes, solve
 from poet.solvers.engines import available_engines
-from poet.solvers.literature.registry import BASELINES, EXACT_BASELINES
 
 ROOT = Path(__file__).parents[2]
 PUBLISHED, FAMILY = ROOT / "tests" / "instances", ROOT / "tests" / "instances" / "family"

@@ -26,7 +26,8 @@ INTRODUCTION = """# The planner, measured
 Made by `make bench-planner`; every plan is judged by the simulator. *Above* is the energy above
 running every op once, which no plan can avoid, as a share of it. *Gap* is how far the plan may be
 above the best, as a share of that overhead. Budgets are shares of the RAM that keeping everything takes;
-*least* is the lower bound for any schedule. Time limit per search: {limit:g} s. {machine} {remark}
+*least* is the lower bound for any schedule in the listed order.
+Time limit per search: {limit:g} s. {machine} {remark}
 """
 
 

@@ -41,7 +41,8 @@ CASES = (("tcn", 0.05), ("tcn", 0.1), ("tcn", 0.15), ("tcn", 0.2), ("mobile", 0.
 HEAD = """# Robust plans
 
 Made by `make robust-table`. Six training steps on `{device}`, each inside a share of the RAM between the
-least that any schedule needs and that of keeping everything. *Regret*: the largest share by which a plan
+least that any schedule in the listed order needs and that of keeping everything. *Regret*:
+the largest share by which a plan
 takes more joules than the best plan known, over the eight corners of the device's figures (computing, reads
 and writes, each good or bad). *Bound*: no plan's largest regret is smaller. *Time*: of all further searches
 together, in units of the plan's own, which had {seconds:g} s. The machine was busy with other work.

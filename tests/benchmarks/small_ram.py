@@ -32,7 +32,7 @@ from poet.problem import Limits, Place, Problem
 from poet.ram_survey import budget_between, keep_everything_bytes
 from poet.solution import SolveOptions, Status
 from poet.solvers import minimum_ram_bytes, solve
-from poet.solvers.search.finders import COPIES, LINEAR, STATES, WHOLE
+from poet.solvers.portfolio.finders import COPIES, LINEAR, WHOLE
 from poet.units import format_bytes
 
 ROOT = Path(__file__).parents[2]
@@ -107,7 +107,6 @@ LATE_SHARE = 0.8
 WEAK_POINTS = {
     COPIES: "it cuts off sets of copies one after the other, and each cut takes programs over all sets of "
     "tensors that fit; tensors below its threshold take no RAM in them",
-    STATES: "tensors below its threshold take no RAM in it",
     LINEAR: "reruns and residency come in fractions, and RAM is counted at some moments only",
     WHOLE: "RAM is counted at some moments only",
     "relaxed event model": "what is made again at no slot that it was offered comes in fractions",
@@ -210,7 +209,8 @@ def page(rows: Sequence[Row], table: Table = SMALL) -> str:
         (
             *table.begin,
             "SGD. *Home* is where these are between steps: in RAM, or, where that says auto, as the plan",
-            "likes. A budget of 5 % lies that far up from the least RAM that any schedule needs to what",
+            "likes. A budget of 5 % lies that far up from the least RAM that any schedule in the listed",
+            "order needs to what",
             "keeping everything takes. *Plan* and *bound* are energy above running every op once, which no",
             "plan avoids, as a share of it; *open* is how far the plan may be above the best of all plans,",
             f"as a share of its overhead. Each search has one thread and {limits} s of a core's work,",

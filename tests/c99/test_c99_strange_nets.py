@@ -36,7 +36,7 @@ def _planned(name: str, optimizer: str, ram: int | None, path: Path) -> int:
     torch.manual_seed(0)
     net = NETS[name]
     planned = poet.plan(
-        net.build(), net.inputs(), loss=net.loss, ram="16MiB" if ram is None else ram,
+        net.build(), net.inputs(), loss=net.loss, ram=ram,
         home="ram" if ram is None else "either", recompute=ram is not None, paging=ram is not None,
         time_limit_seconds=2.0, evaluation=False, optimizer=optimizer, device="nrf52840", measure_host=False,
     )  # fmt: skip
@@ -96,8 +96,8 @@ def test_what_has_no_kernel_is_named_with_the_way_out(tmp_path: Path) -> None:
             return found
 
     planned = poet.plan(
-        Bag(), torch.randint(9, (2, 4)), device="nrf52840", ram="1MiB", measure_host=False, evaluation=False,
-        time_limit_seconds=1.0,
+        Bag(), torch.randint(9, (2, 4)), device="nrf52840", ram="256KiB", measure_host=False,
+        evaluation=False, time_limit_seconds=1.0,
     )  # fmt: skip
     planned.save(tmp_path / "bag.poet")
     with (

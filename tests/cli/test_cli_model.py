@@ -16,6 +16,7 @@ from poet.cli.main import app
 from typer.testing import CliRunner
 from zoo import NETS, export
 
+import poet
 from poet.files.tensorfile import TensorFile
 from poet.frontend import in_place_choice
 from poet.plans.plan_file import read_plan
@@ -182,6 +183,18 @@ def test_running_is_lean(folder: Path, plan: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
+def test_more_ram_than_the_device_has_is_planned_with_a_warning(folder: Path) -> None:
+    net, board = folder / "net.onnx", folder / "board.toml"
+    table = '[memory.ram_bytes]\nvalue = 65536\nkind = "assumed"\nsource = "a test"\n'
+    board.write_text(f'version = 1\nextends = "rpi4b"\nname = "board"\n{table}')
+    asked = ("--device", str(board), "--bind", "N=2", "--time-limit", "1s", "--no-measure-host")
+    above = CliRunner().invoke(app, ["solve", str(net), *asked, "--ram", "4MiB", "--no-kept-plans"])
+    assert above.exit_code == 0
+    assert "poet: the budget of 4 MiB is more than board has: 64 KiB of RAM\n" in above.stderr
+    with pytest.warns(UserWarning, match="the budget of 4 MiB is more than board has: 64 KiB of RAM"):
+        poet.plan(net, device=board, ram="4MiB", bind={"N": 2}, time_limit_seconds=1.0, measure_host=False)
+
+
 def test_what_cannot_be_is_one_line_with_its_exit_code(folder: Path, plan: Path) -> None:
     net = folder / "net.onnx"
     (folder / "cut.onnx").write_bytes(net.read_bytes()[:1000])
@@ -189,7 +202,7 @@ def test_what_cannot_be_is_one_line_with_its_exit_code(folder: Path, plan: Path)
     np.savez(folder / "wrong.npz", inputs=np.zeros((8, 3), np.float32), targets=np.zeros(8, np.int64))
     code, line = fail("solve", net, *DEVICE, "--ram", "1KiB", "--time-limit", "1s")
     assert code == 3
-    assert line.startswith("poet: No plan exists inside the limits.")
+    assert line.startswith("poet: No plan in the listed order exists inside the limits.")
     for arguments, word in (
         (("solve", net, "--device", "rpi4", "--ram", "1MiB"), "rpi4b"),
         (("solve", folder / "cut.onnx", *DEVICE), "cut.onnx"),

@@ -92,7 +92,8 @@ def test_a_model_over_devices_batches_and_optimizers(
         a for a in data["answers"] if a["question"] == "largest-batch" and "nrf52840" in a["sentence"]
     )
     assert (
-        f"{nordic['figures']['size'] + 1:.0f} has no plan: no schedule needs less than" in nordic["sentence"]
+        f"{nordic['figures']['size'] + 1:.0f} has no plan: no schedule in the listed order needs less than"
+        in nordic["sentence"]
     )
 
 
@@ -126,7 +127,7 @@ def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("device", "ram"), [("mkr1000", "192KiB"), ("nrf52840", "128KiB")])
+@pytest.mark.parametrize(("device", "ram"), [("rp2040", "192KiB"), ("nrf52840", "128KiB")])
 def test_the_largest_resolution_that_fits(
     device: str, ram: str, capsys: pytest.CaptureFixture[str], pictures: Path, tmp_path: Path
 ) -> None:
@@ -145,7 +146,10 @@ def test_the_largest_resolution_that_fits(
     assert by_word["figures"] == by_names["figures"]
     for answer, both in ((by_names, "H = W = {0}"), (by_word, "{0} x {0}")):
         assert f"of RAM is {both.format(size)}, at " in answer["sentence"]
-        assert f"{both.format(size + 8)} has no plan: no schedule needs less than" in answer["sentence"]
+        assert (
+            f"{both.format(size + 8)} has no plan: no schedule in the listed order needs less than"
+            in answer["sentence"]
+        )
     limits = {"device": device, "ram": ram, "time_limit_seconds": 1.0}
     poet.plan(pictures, bind={"N": 2, "H": size, "W": size}, **limits)  # type: ignore[arg-type]
     with pytest.raises(poet.errors.Infeasible):
@@ -189,7 +193,7 @@ def test_the_longest_sequence_that_fits(capsys: pytest.CaptureFixture[str], tmp_
     answer = data["answers"][-1]
     length = int(answer["figures"]["size"])
     assert length >= 16
-    assert f"{length + 16} has no plan: no schedule needs less than" in answer["sentence"]
+    assert f"{length + 16} has no plan: no schedule in the listed order needs less than" in answer["sentence"]
 
 
 @pytest.mark.slow

@@ -87,9 +87,9 @@ ROWS = {
         (("resume", "output"), ("resume", "best")),
     ),
     "solve": Row(
-        "solve {model} --device {device} --names {names} --ram 1MiB -o {output} --json {json_file} "
+        "solve {model} --device {device} --names {names} --ram 1MiB -o {file} --json {json_file} "
         "--log {log}",
-        ("model", "device", "names"), ("output", "json_file", "log"),
+        ("model", "device", "names"), ("file", "json_file", "log"),
     ),
     "verify": Row(
         "verify {plan_file} --c-library {c_library} --data {data} --page-file {page_file} --json {json_file}",

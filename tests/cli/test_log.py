@@ -25,10 +25,10 @@ def test_the_log_tells_phases_plans_and_bounds(tmp_path: Path) -> None:
     assert code == 0
     written = file.read_text()
     for text in (written, err):
-        assert "search      begins: greedy plans" in text
+        assert "portfolio   begins: greedy plans" in text
         assert "by greedy" in text
         assert "bound" in text
-        assert "event_model relaxed model: " in text
+        assert "bounds      windows relaxation" in text
     assert "begins:" not in out
     assert set(err.splitlines()) <= set(written.splitlines()), "the file has all that stderr shows"
     logger = logging.getLogger("poet")
@@ -95,7 +95,7 @@ def test_the_log_of_a_sweep_tells_each_point_and_each_search(tmp_path: Path) -> 
             begins = text.index(f"whatif      point {number}: the search begins")
             ended = text.index(f"whatif      point {number}: optimal, ")
             assert asked < begins < ended
-        assert "search      begins: greedy plans" in text
+        assert "portfolio   begins: greedy plans" in text
         assert "whatif      what more RAM, flash and time buy begins" in text
         assert "more RAM: the search begins" in text
         assert "whatif      the sweep ends after" in text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,10 @@ from poet.frontend.trace import trace_training_step
 from poet.loss import LossSpec
 from poet.plans.plan_file import write_plan
 from poet.random_batches import Batch
-from poet.runtime import Trainer
+from poet.runtime import Trainer, native
 from poet.runtime.kernels import ctc
 from poet.runtime.storage.state import raw_tensor
+from poet.runtime.trials.kernel_clock import recorded
 from poet.verification import verify
 
 SAMPLES, MOMENTS, CLASSES = 3, 12, 5
@@ -184,3 +186,52 @@ def test_targets_may_follow_each_other() -> None:
         for given, found in ((targets, listed), (rows, padded))
     ]
     assert torch.equal(*gradients)
+
+
+@pytest.mark.skipif(not native.available(), reason="needs the native allocator")
+def test_no_temporary_depends_on_what_the_targets_are() -> None:
+    """The longest, none, ragged ones, repeats: what is measured on one batch holds for every other."""
+    torch.manual_seed(0)
+    scores = torch.randn(12, 3, 5).log_softmax(-1)
+    full, none = torch.full((3,), 6), torch.zeros(3, dtype=torch.int64)
+    lengths = [(full * 2, full), (full * 2, none), (none, none), (none, full)]
+    lengths += [(torch.tensor([12, 3, 0]), torch.tensor([1, 6, 0])), (none + 1, torch.tensor([0, 6, 1]))]
+    allocator = native.load()
+    assert allocator is not None
+    asked = set()
+    for targets in (
+        torch.zeros(3, 6, dtype=torch.int64),
+        torch.randint(1, 5, (3, 6)),
+        full.expand(6, 3).t() % 5,
+    ):
+        for moments, counts in lengths:
+            given = scores, targets, moments, counts
+            made = ctc.forward(*given)
+            back = partial(ctc.backward, torch.ones(3), *given, *made)
+            runs = partial(ctc.forward, *given), lambda back=back: (back(),)
+            asked.add(tuple(recorded(allocator, run) for run in runs))
+    assert len(asked) == 1
+
+
+def test_ragged_losses_are_torchs_bit_for_bit() -> None:
+    """Also where the longest target of the batch, whose loss is made apart, ends early or not at all."""
+    generator = torch.Generator().manual_seed(0)
+
+    def below(most: int, count: int) -> Tensor:
+        return torch.randint(most + 1, (count,), generator=generator)
+
+    for trial in range(200):
+        scores = (torch.randn(7, 3, 4, generator=generator) * (1, 10, 100)[trial % 3]).log_softmax(-1)
+        targets = torch.randint(4, (3, 5), generator=generator)
+        lengths = below(7, 3), below(5, 3)
+        blank, zeroes = trial % 4, bool(trial % 2)
+        call: Any = torch.ops.aten._ctc_loss.default
+        numbers = [item.tolist() for item in lengths]
+        loss, alpha = call(scores, targets, *numbers, blank, zeroes)
+        found, log_alpha = ctc.forward(scores, targets, *lengths, blank, zeroes)
+        assert torch.equal(found, loss)
+        gradient = torch.randn(3, generator=generator)
+        backward: Any = torch.ops.aten._ctc_loss_backward.default
+        wanted = backward(gradient, scores, targets, *numbers, loss, alpha, blank, zeroes)
+        ours = ctc.backward(gradient, scores, targets, *lengths, found, log_alpha, blank, zeroes)
+        assert torch.equal(ours.view(torch.int32), wanted.view(torch.int32))

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import copy
 import warnings
+from collections import deque
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from helpers.pace import with_slow
 from torch import Tensor, nn
 from torch.nn.utils import prune
 
 import poet
-from poet.errors import InputError
+from poet.errors import InputError, PoetError
 from poet.verification import verify
 
 
@@ -94,9 +98,11 @@ def _planned(module: nn.Module, inputs: tuple[Tensor, ...], loss: str, path: Pat
 def test_a_module_keeps_nothing_of_a_trace(tmp_path: Path) -> None:
     module = _Keeping()
     before = {name: copy.copy(value) for name, value in vars(module).items() if name[0] != "_"}
-    _planned(module, (torch.randn(2, 4),), "cross-entropy", tmp_path / "plan.poet")
+    with pytest.warns(UserWarning, match=r"changes _Keeping.calls, .* in every pass"):
+        _planned(module, (torch.randn(2, 4),), "cross-entropy", tmp_path / "plan.poet")
     assert {name: value for name, value in vars(module).items() if name[0] != "_"} == before
-    wrapped = poet.wrap(module, torch.randn(2, 4), device="rpi4b", ram=None)
+    with pytest.warns(UserWarning, match=r"changes _Keeping.calls, .* in every pass"):
+        wrapped = poet.wrap(module, torch.randn(2, 4), device="rpi4b", ram=None)
     assert module.table is None
     wrapped.eval()
     assert wrapped(torch.randn(3, 4)).shape == (3, 3)
@@ -147,3 +153,142 @@ class _Nearest(nn.Module):
 def test_distances_of_many_points(tmp_path: Path) -> None:
     _planned(_Nearest(), (torch.randn(30, 4),), "cross-entropy", tmp_path / "plan.poet")
     assert verify(tmp_path / "plan.poet", module=_Nearest(), steps=2).exact
+
+
+class _Shared(nn.Module):
+    """One part under two names, in parts that lie beside each other; and one parameter under two."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        inner = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
+        self.a, self.b = nn.Sequential(inner, nn.Tanh()), nn.Sequential(inner, nn.Tanh())
+        self.out, self.last = nn.Linear(4, 4), nn.Linear(4, 4)
+        self.last.weight = self.out.weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        scores: Tensor = self.last(self.out(self.b(self.a(x))))
+        return scores
+
+
+class _Moving(nn.Module):
+    """Its forward pass registers, removes, fills and replaces what the module has."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.norm = nn.Linear(4, 4), nn.BatchNorm1d(4)
+        self.kept: dict[str, Any] = {"deep": [deque([0])]}
+        self.cache = SimpleNamespace(last=None, seen=set[int]())
+        self.hook = self.layer.register_forward_hook(self.once)
+
+    def once(self, *_: object) -> None:
+        self.hook.remove()
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not hasattr(self, "ramp"):
+            self.register_buffer("ramp", torch.arange(4).float())
+        self.kept["deep"][0].append(x)
+        self.cache.last = x
+        self.cache.seen.add(len(self.cache.seen))
+        self.norm.eval()
+        scores: Tensor = self.norm(self.layer(x)) + self.ramp
+        self.layer.note = scores
+        return scores
+
+
+class _Merging(nn.Module):
+    """An adapter that is added to its weight in evaluation mode, as LoRA layers are."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight, self.up = nn.Parameter(torch.randn(4, 4)), nn.Parameter(torch.randn(4, 1))
+        self.is_merged = False
+
+    def train(self, mode: bool = True) -> _Merging:
+        super().train(mode)
+        if mode == self.is_merged:
+            self.weight.data += (self.up @ self.up.T) * (-1 if mode else 1)
+            self.is_merged = not mode
+        return self
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.linear(x, self.weight if self.is_merged else self.weight + self.up @ self.up.T)
+
+
+class _Failing(_Shared):
+    """Fails behind what it has set."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.seen = super().forward(x)
+        return self.seen.nonzero()
+
+
+UNUSUAL: dict[str, Callable[[], nn.Module]] = {
+    "shared": _Shared, "moving": _Moving, "merging": _Merging, "failing": _Failing, "pruned": _Pruned,
+    "spectral": lambda: nn.Sequential(nn.utils.parametrizations.spectral_norm(nn.Linear(4, 4))),
+}  # fmt: skip
+_SHORT = {"device": "rpi4b", "time_limit_seconds": 1.0}
+WAYS: dict[str, Callable[[nn.Module, Tensor], object]] = {
+    "plan": lambda module, x: poet.plan(module, x, ram=None, measure_host=False, **_SHORT),  # type: ignore[arg-type]
+    "no room": lambda module, x: poet.plan(module, x, ram=16, measure_host=False, **_SHORT),  # type: ignore[arg-type]
+    "no loss": lambda module, x: poet.plan(module, x, ram=None, loss="ctc", **_SHORT),  # type: ignore[arg-type]
+    "wrap": lambda module, x: poet.wrap(module, x, ram=None, **_SHORT),  # type: ignore[arg-type]
+}
+
+
+def _everything(module: nn.Module) -> list[object]:
+    """Parts, tensors, hooks, modes and what else a module holds, by identity; of tensors the bits, too."""
+    found: list[object] = []
+    pending: list[object] = [module]
+    while pending:
+        item = pending.pop()
+        found.append(id(item))
+        if isinstance(item, Tensor):
+            found += [item.requires_grad, item.data_ptr(), str(item.detach().tolist())]
+            found += [id(item.grad)] if item.is_leaf else []
+        elif isinstance(item, nn.Module | SimpleNamespace):
+            pending.append(vars(item))
+        elif isinstance(item, dict):
+            found += [*item]
+            pending += item.values()
+        elif isinstance(item, list | tuple | set | deque):
+            pending += item
+    return found
+
+
+FAST = {
+    ("shared", "plan"),
+    ("shared", "no room"),
+    ("moving", "wrap"),
+    ("failing", "plan"),
+    ("merging", "no loss"),
+}
+CASES = [(name, way) for name in UNUSUAL for way in WAYS]
+
+
+@pytest.mark.filterwarnings("ignore:no evaluation is planned", "ignore:.* in every pass")
+@pytest.mark.parametrize(("name", "way"), with_slow(CASES, {*CASES} - FAST))
+def test_a_module_is_as_before(name: str, way: str) -> None:
+    """Also where nothing comes of it."""
+    torch.manual_seed(0)
+    module = UNUSUAL[name]().train()
+    module.register_forward_pre_hook(lambda part, inputs: None)
+    state, before = torch.get_rng_state(), _everything(module)
+    try:
+        WAYS[way](module, torch.randn(2, 4))
+        assert (name, way) not in {("failing", "plan"), ("failing", "wrap")}
+    except PoetError:
+        assert way.startswith("no ") or name == "failing"
+    assert _everything(module) == before
+    state_after = torch.get_rng_state()
+    torch.set_rng_state(state)
+    torch.randn(2, 4)
+    assert torch.equal(torch.get_rng_state(), state_after)
+
+
+def test_a_shared_part_is_verified_and_a_merged_weight_is_left_out(tmp_path: Path) -> None:
+    shared, merging = _Shared(), _Merging()
+    _planned(shared, (torch.randn(2, 4),), "cross-entropy", tmp_path / "shared.poet")
+    assert verify(tmp_path / "shared.poet", module=shared, steps=2).exact
+    with pytest.warns(UserWarning, match=r"no evaluation is planned: the model's own eval\(\) changes w"):
+        _planned(merging, (torch.randn(2, 4),), "cross-entropy", tmp_path / "merging.poet")
+    assert verify(tmp_path / "merging.poet", module=merging, steps=2).exact

@@ -5,6 +5,8 @@ from __future__ import annotations
 import functools
 import json
 import re
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -412,6 +414,45 @@ def test_operators_without_a_row() -> None:
         trace_training_step(
             Net(lambda parts, x: parts[0](x).prod(1), _linear()), torch.ones(2, 6), loss="output"
         )
+
+
+SPARSE = torch.eye(2).to_sparse()
+NOT_DENSE: dict[str, tuple[str, Callable[[Any, Tensor], Tensor]]] = {
+    "an embedding": (
+        "has sparse=True",
+        lambda part, x: F.embedding(x[:, 0].long(), part.weight, sparse=True),
+    ),
+    "a bag": ("has sparse=True", lambda part, x: F.embedding_bag(x.long(), part.weight, sparse=True)),
+    "a constant": ("layout sparse_coo", lambda part, x: torch.sparse.mm(SPARSE, part(x))),
+    "made inside": ("gives a sparse tensor", lambda part, x: torch.sparse.mm(x.to_sparse(), part.weight.t())),
+}
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@pytest.mark.parametrize("what", NOT_DENSE)
+def test_what_is_not_dense_is_named(what: str) -> None:
+    message, run = NOT_DENSE[what]
+    _refused(Net(lambda parts, x: run(parts[0], x), _linear()), message)
+    _refused(_linear(), "layout sparse_coo", torch.ones(3, 6).to_sparse())
+    _refused(_linear(), "layout nested", torch.nested.nested_tensor([torch.ones(3, 6)]))
+
+
+CONTROL: dict[str, Callable[[Tensor], Tensor]] = {
+    "cond": lambda y: torch.cond(y.sum() > 0, lambda v: v * 2, lambda v: v + 1, (y,)),
+    "while_loop": lambda y: torch.while_loop(  # type: ignore[no-untyped-call]
+        lambda v: v.sum() < 9, lambda v: (v + 1,), (y,)
+    )[0],
+}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", CONTROL)
+def test_control_flow_is_refused_by_its_name(name: str) -> None:
+    net = Net(lambda parts, x: CONTROL[name](parts[0](x)), _linear())
+    with pytest.raises(
+        ModelError, match=rf"control flow that data steers \({name}.*\) at test_trace.py.*torch.where"
+    ):
+        trace_training_step(net, torch.ones(3, 6), measure=False)
 
 
 def test_memory_that_two_tensors_share() -> None:

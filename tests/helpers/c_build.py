@@ -56,7 +56,7 @@ class CStep:
         self.library = ctypes.CDLL(str(library))
         size_bytes = project.statements.arena_bytes
         self.arena: Floats = np.full((size_bytes + 3) // 4 + 2, np.nan, dtype=np.float32)
-        self.net = (ctypes.c_uint64 * 32)()  # more than a poet_net takes
+        self.net = (ctypes.c_uint64 * 4096)()  # more than a poet_net takes with a checksum of each page
         self.seed = seed
         self.library.poet_state_crc.restype = ctypes.c_uint32
         self.pages = bytearray(project.statements.page_bytes)

@@ -9,7 +9,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from helpers import oracle
+from helpers.random_problems import mixed_problem, random_limits, random_pins, with_homes
 from poet.alternatives import with_names
+from poet.errors import InputError
+from poet.pins import permitted
 from poet.problem import Alternative, Limits, Place, Problem, ProblemOp, Tensor, Transfer
 from poet.schedule import Schedule
 from poet.simulator import simulate
@@ -163,12 +166,55 @@ def choices_of(problem: Problem) -> list[frozenset[str]]:
 
 
 def least_joules(problem: Problem, limits: Limits) -> Schedule | None:
-    """`helpers.oracle.least_joules` over all choices of alternatives."""
+    """`helpers.oracle.least_joules` over all choices of alternatives that allow the pins of ``limits``."""
     found: list[tuple[float, Schedule]] = []
     for choice in choices_of(problem):
         resolved = problem.resolved(choice)
+        try:
+            permitted(resolved, limits)
+        except InputError:  # what a pin names is not there, or may not be held so
+            continue
         schedule = oracle.least_joules(resolved, limits)
         if schedule is not None:
             joules = simulate(resolved, schedule, limits).joules
             found.append((joules, with_names(problem, choice, schedule)))
     return min(found, key=lambda pair: pair[0])[1] if found else None
+
+
+def small_choice(seed: int) -> tuple[Problem, Limits]:
+    """A step of 3 to 9 ops with one to three alternatives, in tight RAM, perhaps with pins and a deadline.
+
+    Homes may be a choice of the plan, storage may be in the background, and some of it only read.
+    """
+    rng = random.Random(f"small choice {seed}")
+    smallest = rng.choice([3, 3, 4, 5, 6, 8])
+    problem = mixed_problem(seed, smallest=smallest, largest=min(9, smallest + 1))
+    kind = rng.choice(["as it is", "homes", "read only"])
+    if kind == "homes":
+        problem = with_homes(problem, seed)
+    elif kind == "read only":
+        problem = _with_read_only(problem, rng)
+    problem = with_alternatives(problem, seed, most=rng.choice([1, 1, 2, 3]))
+    if not problem.alternatives:
+        problem = with_workspaces(problem, seed)
+    choices = choices_of(problem)
+    limits = random_limits(problem.resolved(choices[-1]), seed, deadline=rng.random() < 0.3)
+    if rng.random() < 0.35:
+        limits = random_pins(problem.resolved(rng.choice(choices)), limits, seed)
+    return problem, limits
+
+
+def _with_read_only(problem: Problem, rng: random.Random) -> Problem:
+    """``problem`` in which some of what is never updated is in storage for reading alone."""
+    changed = {name for op in problem.ops for name in (*op.outputs, *op.updates)}
+
+    def chosen(tensor: Tensor) -> Tensor:
+        if tensor.name in changed or rng.random() < 0.3:
+            return tensor
+        begins = rng.choice([Place.STORAGE, Place.STORAGE, Place.BOTH])
+        page_in = tensor.page_in or Transfer(0.3, 0.4)
+        return dataclasses.replace(
+            tensor, page_in=page_in, page_out=None, initially=begins, finally_=Place.STORAGE
+        )
+
+    return dataclasses.replace(problem, tensors=tuple(map(chosen, problem.tensors)))

@@ -168,6 +168,14 @@ def mutated_plan(content: bytes, rng: random.Random) -> bytes:
     return _joined(_signed(header, bytes(weights)), bytes(weights), rng)
 
 
+def joined_plan(content: bytes, plan: Any) -> bytes:
+    """The plan file ``content`` with another plan, as a stranger would sign it."""
+    size = int.from_bytes(content[:8], "little")
+    header, weights = json.loads(content[8 : 8 + size]), content[8 + size :]
+    header["__metadata__"]["poet.plan"] = json.dumps(plan)
+    return _joined(_signed(header, weights), weights, random.Random(0))
+
+
 def _predict(plan: Any) -> None:
     """Predictions that fit the changed schedule, as a stranger would write them."""
     try:

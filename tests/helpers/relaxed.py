@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Collection
 from dataclasses import replace
 
 import numpy as np
 
+from poet.solvers.bounds.refinement import refined_bounds
 from poet.solvers.bounds.windows_bound import Bound, bound_overhead
 from poet.solvers.engines.highs import DONE, best_values, loaded
 from poet.solvers.engines.linear import LinearAnswer
@@ -32,3 +34,14 @@ def whole_bound(instance: Instance, *, moments: Collection[int] = ()) -> Bound:
     bound = bound_overhead(instance, moments=moments)
     answer = in_whole_numbers(bound.relaxation.program.matrix())
     return replace(bound, overhead_joules=bound.relaxation.fixed_joules + answer.bound, answer=answer)
+
+
+def tightest_bound(instance: Instance, *, seconds: float = 60.0) -> Bound:
+    """The best bound of the linear program, on grids as fine as they get within ``seconds``."""
+    end, best = time.monotonic() + seconds, None
+    for bound in refined_bounds(instance, lambda: max(end - time.monotonic(), 0.0)):
+        best = bound if best is None or bound.overhead_joules > best.overhead_joules else best
+        if time.monotonic() >= end:
+            break
+    assert best is not None
+    return best

@@ -17,15 +17,15 @@ PAGE = ROOT / "docs" / "rooms.md"
 FLOORS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("Words", "errors, units, records as JSON", (
             "version", "errors", "closing", "files.reading", "extras", "units", "brief", "clock",
-            "codec", "children", "freed_memory", "held_memory",
+            "codec", "children", "streams", "interrupts", "freed_memory", "held_memory",
         )),
     ("Training graph", "ops, values and buffers of one step", (
             "operators", "kernel_allocations", "kernel_facts", "calls", "strips", "wholes", "graph_parts",
             "graph_checks", "graph", "named",
             "formulas", "reshaping", "named_options", "optimizer_kinds", "optimizer_steps",
             "optimizer_text", "optimizer", "loss", "micro", "untrained",
-            "files.cache_folder", "files.kinds", "files.apart", "files.tensorfile", "files.columns",
-            "files.arrays", "files",
+            "files.cache_folder", "files.kinds", "files.apart", "files.unsupported", "files.tensorfile",
+            "files.columns", "files.arrays", "files",
         )),
     (
         "Planning problem",
@@ -54,7 +54,7 @@ FLOORS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
         "bounds, plans, proofs",
         (
             "solvers.engines", "solvers.instance", "solvers.event_model", "solvers.bounds",
-            "solvers.heuristics", "solvers.search", "solvers", "solvers.literature", "ram_survey",
+            "solvers.heuristics", "solvers.portfolio", "solvers.search", "solvers", "baselines", "ram_survey",
             "trade_off_curve",
         ),
     ),
@@ -96,14 +96,15 @@ ROOMS = tuple(room for _, _, rooms in FLOORS for room in rooms)
 
 RUNTIME_MAY_READ = frozenset(
     {
-        "version", "errors", "closing", "units", "brief", "codec", "children", "operators",
+        "version", "errors", "closing", "units", "brief", "codec", "children", "streams", "interrupts",
+        "operators",
         "kernel_allocations", "kernel_facts", "calls", "strips", "wholes", "graph_parts",
             "graph_checks", "graph", "named",
         "schedule", "problem_parts", "problem_choices", "problem", "alternatives", "homes",
         "pins", "simulator", "optimizer_kinds", "optimizer_steps", "optimizer_text", "optimizer", "loss",
         "micro", "memory", "plans", "devices.host",
-        "files.reading", "files.apart", "files.cache_folder", "files.kinds", "files.tensorfile",
-        "files.columns", "files.arrays", "files", "runtime.native", "runtime.kernels",
+        "files.reading", "files.apart", "files.cache_folder", "files.kinds", "files.unsupported",
+        "files.tensorfile", "files.columns", "files.arrays", "files", "runtime.native", "runtime.kernels",
         "runtime.system", "runtime.trials", "runtime.storage", "runtime.steps", "runtime.data",
         "runtime.training", "runtime.runs", "runtime",
     }

@@ -55,7 +55,7 @@ def test_a_bad_end_is_told() -> None:
 def test_a_process_knows_what_it_holds(tmp_path: Path) -> None:
     before = held_bytes()
     kept = b"x" * (50 * MIB)
-    assert 50 * MIB <= held_bytes() - before < 60 * MIB
+    assert 49 * MIB <= held_bytes() - before < 60 * MIB  # what else is held may shrink
     assert len(kept) == 50 * MIB
     assert held_bytes(tmp_path / "none") == 0
 

@@ -23,7 +23,7 @@ HOMES = {
     "scipy": {"devices"},
     "numpy": {
         "files", "devices", "solvers", "memory", "frontend", "runtime", "verification", "planning", "whatif",
-        "cli", "c99",
+        "cli", "c99", "baselines",
     },
     "onnx": {"frontend"},
     "onnxruntime": {"frontend"},  # where it is installed, it checks an exported file

@@ -41,7 +41,10 @@ def test_the_answers_proof_and_the_bound_of_its_class_are_kept(path: Path) -> No
     said = plan_data(read)
     assert said["proof"] == "Proven in exact arithmetic."
     assert said["class_bound_joules"] == 0.5
-    assert said["class_bound_scope"] == "plans that recompute only at the 12 moments searched"
+    assert (
+        said["class_bound_scope"]
+        == "plans in the listed order that recompute only at the 12 moments searched"
+    )
     assert said["class_overhead_gap"] is not None
 
 

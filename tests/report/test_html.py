@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import json
 import re
 import sys
@@ -18,10 +19,11 @@ from helpers.pace import with_slow
 from helpers.random_problems import mixed_problem
 from helpers.schedules import keep_everything, random_schedule
 from poet.cli.main import app
+from rich.console import Console
 from torch import nn
 from typer.testing import CliRunner
 
-from poet.errors import InputError
+from poet.errors import InputError, PlanError
 from poet.homes import decided
 from poet.plans.plan_parts import PriceRange
 from poet.problem import Limits, Pins, Problem
@@ -31,6 +33,7 @@ from poet.report.html.page import _chart_library
 from poet.report.html.plan_words import headline
 from poet.report.html.subject import Subject, subject_of_plan
 from poet.report.html.timeline_data import timeline_data
+from poet.report.plan import plan_summary
 from poet.report.request import asked_by, solve_command
 from poet.report.timeline import timeline
 from poet.schedule import PageIn, PageOut
@@ -57,7 +60,7 @@ def test_the_page_draws_how_the_search_went() -> None:
     words = " ".join(Page(text).words)
     assert "Logarithmic: time and energy." in words
     assert "round 1" in words
-    assert "the judge rejected 3 by the rule memory (1 by a fault of ours)" in words
+    assert "the simulator rejected 3 by the rule memory (1 by a fault of ours)" in words
 
 
 @pytest.mark.slow
@@ -220,3 +223,32 @@ def test_the_commands(tmp_path: Path) -> None:
         text = page.read_text()
         check_page(text)
         assert " ".join(["poet", *command]) in "".join(Page(text).words)
+
+
+def test_reports_say_how_long_storage_lasts() -> None:
+    """Raw flash by its busiest block, levelled storage by its bytes; older plans, which knew neither, not."""
+    plan = mixed_plan()
+    out = [step.tensor for step in plan.schedule if isinstance(step, PageOut)]
+    assert out
+    most = max(map(out.count, out))
+
+    def said(**of: Any) -> tuple[str, str]:
+        device = dataclasses.replace(plan.device, **of)
+        other = dataclasses.replace(plan, device=device)
+        console = Console(file=io.StringIO(), width=300, record=True)
+        console.print(plan_summary(other))
+        return console.export_text(), " ".join(Page(plan_page(other)).words)
+
+    steps = f"{100_000 / most:,.0f}"
+    text, page = said(endurance_bytes=1e15, endurance_cycles=100_000, erase_block_bytes=4096)
+    assert f"storage lasts {steps} steps; each erases its busiest block {most} time" in text
+    assert f"storage lasts {steps} steps" in page
+    text, page = said(endurance_bytes=1e15, wear_levelled=True)
+    assert "storage lasts" in text
+    assert "wears" in text
+    assert "busiest" not in text
+    for silent in ({}, {"endurance_bytes": 1e15}):
+        assert not any("storage lasts" in told for told in said(**silent)), silent
+    for wrong in ({"endurance_cycles": 0}, {"erase_block_bytes": 0}):
+        with pytest.raises(PlanError, match="erases blocks of 1 byte or more"):
+            said(**wrong)

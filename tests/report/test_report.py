@@ -9,6 +9,8 @@ import pytest
 from helpers.random_problems import mixed_problem
 from rich.console import Console, Group, RenderableType
 
+from poet.baselines.page_everything import page_everything
+from poet.baselines.recompute_all import recompute_all
 from poet.homes import DecidedProblem, as_decided
 from poet.problem import Limits, Problem, ProblemOp, Tensor, Transfer
 from poet.report.plan import memory_plot, schedule_tables, solution_report, what_binds
@@ -17,8 +19,6 @@ from poet.schedule import Compute, Free, PageIn, PageOut, Schedule
 from poet.simulator import simulate
 from poet.solution import Solution, Status
 from poet.solvers import minimum_ram_bytes
-from poet.solvers.literature.page_everything import page_everything
-from poet.solvers.literature.recompute_all import recompute_all
 
 TRANSFER = Transfer(seconds=0.5, joules=0.25)
 
@@ -151,7 +151,7 @@ def test_the_text_carries_the_figures() -> None:
 def test_an_answer_without_a_plan_is_one_sentence_and_its_reason() -> None:
     answer = Solution(Status.INFEASIBLE, None, None, 1.0, 1.0, 0.1, "bound", message="op h needs 208 B")
     assert _text(solution_report(_problem(), Limits(), answer)).splitlines() == [
-        "No plan exists inside the limits.",
+        "No plan in the listed order exists inside the limits.",
         "op h needs 208 B",
     ]
 

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 from helpers.random_problems import mixed_problem
 
+from poet.baselines.page_everything import page_everything
+from poet.baselines.recompute_all import recompute_all
 from poet.homes import DecidedProblem, as_decided
 from poet.problem import Limits, Problem, ProblemOp, Tensor, Transfer
 from poet.report.timeline import timeline
@@ -18,8 +20,6 @@ from poet.schedule import Compute, Free, PageIn, PageOut, Schedule
 from poet.simulator import simulate
 from poet.solvers import minimum_ram_bytes
 from poet.solvers.heuristics.greedy import greedy
-from poet.solvers.literature.page_everything import page_everything
-from poet.solvers.literature.recompute_all import recompute_all
 
 PLANNERS = {"greedy": greedy, "recompute": recompute_all, "page": page_everything}
 CASES = list(itertools.product(range(6), PLANNERS))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -198,7 +199,7 @@ def test_a_refusal_does_not_strike_the_small_things_of_libraries() -> None:
     """Nothing is free at the heap's end just before the limit; small requests are still served after it."""
     code = """
 import ctypes
-from poet.runtime.system.confinement import Confinement, idle_bytes
+from poet.runtime.system.confinement import Confinement, Rehearsal
 from poet.runtime.system.memory import return_freed_memory, use_one_heap
 
 assert return_freed_memory()
@@ -212,11 +213,15 @@ class Info(ctypes.Structure):
 libc.mallinfo2.restype = Info
 while libc.mallinfo2().free_end_bytes > 4096:
     libc.malloc(1024)
-Confinement(idle_bytes(), budget_bytes=0).enforce()
+with Rehearsal() as rehearsal:
+    pass
+Confinement(rehearsal.idle_bytes(0), budget_bytes=0).enforce()
 served = [libc.malloc(4096) for _ in range(24)]
 kept = [bytes(400) for _ in range(400)]
 assert all(served), f"{served.index(None)} of 24 requests of 4 KiB were served"
 assert not libc.malloc(1 << 20), "there is no limit"
 """
-    done = subprocess.run(children.command_of(code), capture_output=True, text=True, check=False)
+    environment = {**os.environ, **enforcement._ENVIRONMENT}
+    command = children.command_of(code)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     assert done.returncode == 0, done.stderr

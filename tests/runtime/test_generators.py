@@ -11,6 +11,7 @@ import torch
 from helpers import hand_net
 from torch import nn
 
+from poet.baselines.recompute_all import recompute_all
 from poet.errors import ReplayError
 from poet.frontend.trace import TrainingStep, trace_training_step
 from poet.operators import RANDOM
@@ -21,7 +22,6 @@ from poet.random_batches import random_batch
 from poet.runtime import Trainer, kernels, native
 from poet.runtime.storage.state import raw_tensor
 from poet.schedule import Compute
-from poet.solvers.literature.recompute_all import recompute_all
 
 STEPS = 3
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 from helpers import hand_net
 from helpers.pace import with_slow
-from helpers.part_nets import tiny_parts, write
+from helpers.part_nets import needs_equal_sums, tiny_parts, write
 from helpers.schedules import random_schedule
 from helpers.stored_table import InRam
 from torch import Tensor, nn
@@ -143,6 +143,7 @@ def test_without_a_page_file_no_row_is_read() -> None:
 
 
 @pytest.mark.parametrize("name", with_slow(NETS, {"decoder"}))
+@needs_equal_sums
 def test_any_schedule_gives_the_bits_of_plain_pytorch(name: str, tmp_path: Path) -> None:
     torch.set_num_threads(2)  # tried at 2 and at 1
     step = by_row(name)
@@ -245,6 +246,7 @@ def test_a_table_that_is_only_looked_up_is_read_by_row_whatever_ram_there_is() -
         )
 
 
+@needs_equal_sums
 def test_a_shared_table_is_fetched_where_it_stays_in_ram_anyway() -> None:
     of = prepared("decoder")
     problem = offered(of, Limits())
@@ -273,6 +275,7 @@ def test_rows_are_offered_only_where_they_may_be_read() -> None:
 
 
 @pytest.mark.slow
+@needs_equal_sums
 def test_a_plan_in_little_ram_reads_by_row_and_verifies(tmp_path: Path) -> None:
     def module() -> nn.Module:
         torch.manual_seed(0)

@@ -375,7 +375,9 @@ def test_a_call_that_kernels_would_not_survive_is_not_even_tried(in_two_blocks: 
 
     graph = replace(step.graph, ops=tuple(map(wrong, step.graph.ops)))
     write(tmp_path / "p", "convolutions", replace(step, graph=graph), seed=None)
-    with pytest.raises(PlanError, match=r"calls aten\.avg_pool2d_backward\.default in blocks, which poet"):
+    with pytest.raises(
+        PlanError, match=r"calls aten\.avg_pool2d_backward\.default with .*; its kernel takes"
+    ):
         Trainer.open(tmp_path / "p")
 
 

@@ -77,7 +77,10 @@ class Summed:
 
 @pytest.fixture(scope="module")
 def summed() -> Summed:
-    return Summed()
+    made = Summed()
+    if not made.exact:
+        pytest.skip("on this processor no sum over blocks has the bits of the whole")
+    return made
 
 
 def given(op: Op, types: dict[str, TensorType], special: Tensor | None = None) -> dict[str, Tensor]:

@@ -5,19 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from helpers import hand_net
+from helpers.pace import with_slow
 from helpers.schedules import keep_everything, random_schedule
 from torch import nn
 
-from poet.errors import NotExact, PlanError
+import poet
+from poet.errors import InputError, ModelError, NotExact, PlanError
 from poet.frontend.trace import trace_training_step
 from poet.graph import Call
 from poet.plans.plan_file import PlanFile, read_plan, write_plan
 from poet.random_batches import batches_of, random_batch
+from poet.runtime import Trainer
 from poet.runtime.storage.state import raw_tensor
 from poet.verification import verify
 
@@ -34,7 +38,9 @@ def test_an_exact_plan(path: Path) -> None:
     assert report.exact
     report.require()
     assert [comparison.threads for comparison in report.comparisons] == [1, 2]
-    assert {comparison.tensors for comparison in report.comparisons} == {2 * (1 + 1 + 4 + 4)}
+    assert {comparison.tensors for comparison in report.comparisons} == {
+        3 * (1 + 1 + 4 + 4)
+    }  # three at least
     assert report.page_ins > 0
     assert report.recomputed_runs > 0
 
@@ -75,6 +81,78 @@ def test_a_wrong_plan_is_caught(tensor: str, tmp_path: Path) -> None:
         NotExact, match=rf"with 1 thread\(s\), step 1: {tensor} differs from plain PyTorch in"
     ):
         report.require()
+
+
+WRITES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "mul": lambda x: x.mul_(2.0),
+    "relu": nn.functional.relu_,
+    "dropout": lambda x: nn.functional.dropout(x, 0.5, True, inplace=True),
+    "a slice": lambda x: (x[:, :2].add_(1.0), x)[1],
+}
+
+
+class _Writing(nn.Module):
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.out, self.how = nn.Linear(8, 4), how
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = self.out(WRITES[self.how](x))
+        return result
+
+
+def _writing_loss(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    return nn.functional.mse_loss(output, target.sub_(0.5))
+
+
+def _saved(module: nn.Module, path: Path, **options: Any) -> None:
+    x = torch.randn(6, 8)
+    poet.plan(
+        module, x, device="rpi4b", ram=None, measure_host=False, time_limit_seconds=1.0, **options
+    ).save(path)
+
+
+@pytest.mark.parametrize("how", with_slow(WRITES, {"relu", "a slice"}))
+def test_a_forward_and_a_loss_that_write_what_they_are_given(how: str, tmp_path: Path) -> None:
+    x, y = torch.randn(6, 8), torch.randn(6, 4)
+    _saved(_Writing(how), tmp_path / "p", loss=_writing_loss, targets=y, evaluation=False)
+    given = [((x.clone(),), y.clone())]
+    for batches in (None, given):
+        verify(tmp_path / "p", module=_Writing(how), loss=_writing_loss, batches=batches, steps=2).require()
+    assert torch.equal(given[0][0][0], x)
+    assert torch.equal(given[0][1], y)
+    with pytest.raises(ModelError, match=r"_Writing writes its input x in place.*x = x.clone\(\)"):
+        poet.wrap(_Writing(how), x, ram=None)
+
+
+@pytest.mark.parametrize("is_whole", [True, False])
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
+def test_scripted_modules(is_whole: bool, tmp_path: Path) -> None:
+    """torch copies their parameters by ops, and looks them up otherwise than those of other modules."""
+    inner = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8), nn.Dropout(0.5), nn.Linear(8, 4))
+    module: nn.Module = torch.jit.script(inner)
+    module = module if is_whole else nn.Sequential(module, nn.Tanh())
+    _saved(module, tmp_path / "p")
+    verify(tmp_path / "p", module=module, steps=3).require()
+    x = torch.randn(6, 8)
+    wrapped, losses = poet.wrap(module, x, ram=None, device="rpi4b", time_limit_seconds=1.0), []
+    for either in (wrapped, module):
+        torch.manual_seed(1)
+        either.zero_grad()
+        loss = either(x).square().mean()
+        loss.backward()
+        losses.append(
+            (loss.detach(), *(item.grad.clone() for item in module.parameters() if item.grad is not None))
+        )
+    assert len(losses[0]) == 7
+    assert all(torch.equal(*pair) for pair in zip(*losses, strict=True))
+
+
+def test_sparse_batches_are_refused(path: Path) -> None:
+    with Trainer.open(path) as trainer:
+        inputs, targets = random_batch(trainer.plan, 0)
+        with pytest.raises(InputError, match="a step is given dense tensors"):
+            trainer.step(inputs[0].to_sparse(), targets)
 
 
 def test_without_structure_a_module_is_needed(path: Path) -> None:

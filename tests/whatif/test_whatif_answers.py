@@ -17,10 +17,11 @@ from helpers.hand_net import graph as hand_graph
 
 import poet
 from poet.devices.device_problem import build_problem
-from poet.devices.load import load_profile
+from poet.devices.load import load_profile, profile_names
 from poet.devices.profile import Profile
 from poet.errors import InputError
 from poet.kernel_facts import KernelFacts
+from poet.plans.flash_life import most_erased
 from poet.problem import Limits, Place
 from poet.ram_survey import keep_everything_bytes
 from poet.schedule import PageOut
@@ -158,12 +159,64 @@ def test_flash_wears_by_whole_erase_blocks() -> None:
     assert plan.worn_bytes == sum(math.ceil(sizes[name] / block) * block for name in written)
     assert plan.worn_bytes >= plan.written_bytes
     usage = usage_of(plan, setting, DUTY)
-    life = profile.storage.lifetime_written_bytes
-    assert life is not None
-    assert usage.flash_life_steps == pytest.approx(life / plan.worn_bytes)
-    assert usage.flash_life_years == pytest.approx(life / plan.worn_bytes / (20 * 3.0 * 365.25))
+    assert profile.storage.endurance_cycles is not None
+    most = max(written.count(name) for name in written)  # of the block that a step erases most
+    steps = profile.storage.endurance_cycles.value / most
+    assert usage.flash_life_steps == pytest.approx(steps)
+    assert usage.flash_life_years == pytest.approx(steps / (20 * 3.0 * 365.25))
     assert usage.budget_samples == (usage.budget_steps or 0) * (setting.batch or 0)
     assert usage.budget_epochs == pytest.approx((usage.budget_samples or 0) / 64)
+
+
+def test_levelled_writes_wear_all_blocks_alike() -> None:
+    """As a profile says: by a card's controller, or by stated bytes; else the busiest block counts."""
+    plan, setting, profile = _paging("nrf52840", 0.0)
+    assert profile.storage is not None
+    capacity, cycles = profile.storage.capacity_bytes, profile.storage.endurance_cycles
+    assert capacity is not None
+    assert cycles is not None
+
+    def life(**changed: object) -> float | None:
+        storage = profile.storage.model_copy(update=changed)  # type: ignore[union-attr]  # not None, as above
+        other = dataclasses.replace(setting, profile=profile.model_copy(update={"storage": storage}))
+        return usage_of(plan, other, DUTY).flash_life_steps
+
+    whole = capacity.value * cycles.value / plan.worn_bytes
+    assert life() is not None
+    assert life(wear_levelled=True) == pytest.approx(whole)
+    assert (life() or 0) < whole / 100
+    written = profile.storage.read.latency_seconds.model_copy(update={"value": 1e9})
+    assert life(endurance_written_bytes=written) == pytest.approx(1e9 / plan.worn_bytes)
+    assert life(endurance_cycles=None) is None
+    large = profile.storage.erase.block_bytes.model_copy(update={"value": 1 << 20})  # type: ignore[union-attr]
+    erase = profile.storage.erase.model_copy(update={"block_bytes": large})  # type: ignore[union-attr]
+    slots = sum(isinstance(step, PageOut) for step in plan.schedule)
+    assert life(erase=erase) == pytest.approx(cycles.value / slots), "all tensors share one block"
+
+
+def test_every_shipped_storage_says_whether_its_wear_is_levelled() -> None:
+    """Cards and drives have controllers; raw flash, which alone states cycles, has none."""
+    for name in profile_names():
+        storage = load_profile(name).storage
+        if storage is not None and storage.interface in ("sd", "emmc", "ufs", "pcie"):
+            assert storage.wear_levelled, name
+        if storage is not None and storage.erase is not None:
+            assert not storage.wear_levelled, name
+            assert storage.block_cycles == 100_000, name
+
+
+@pytest.mark.parametrize("block_bytes", [1, 4096, 16384])
+def test_the_busiest_block_is_counted_block_by_block(block_bytes: int) -> None:
+    draw = np.random.default_rng(block_bytes)
+    for _ in range(50):
+        writes = [
+            (4096 * int(draw.integers(20)), int(draw.integers(0, 20000))) for _ in range(draw.integers(1, 9))
+        ]
+        erased: dict[int, int] = {}
+        for offset, size in writes:
+            for block in range(offset // block_bytes, -(-(offset + size) // block_bytes) if size else 0):
+                erased[block] = erased.get(block, 0) + 1
+        assert most_erased(writes, block_bytes) == max(erased.values(), default=0)
 
 
 def test_what_writes_nothing_wears_nothing() -> None:

@@ -229,9 +229,9 @@ def test_keys_tell_problems_limits_and_options_apart() -> None:
         QUICK,
         dataclasses.replace(QUICK, time_limit_seconds=3.0),
         dataclasses.replace(QUICK, seed=1),
-        dataclasses.replace(QUICK, tuning=DEFAULT.having("rounds.patience_rounds", 24)),
-        dataclasses.replace(QUICK, tuning=DEFAULT.without("rounds.patience_rounds")),
-        dataclasses.replace(QUICK, tuning=DEFAULT.having("grids.patience_rounds", 24)),
+        dataclasses.replace(QUICK, tuning=DEFAULT.having("greedy.most_tries", 24)),
+        dataclasses.replace(QUICK, tuning=DEFAULT.having("greedy.most_tries", 25)),
+        dataclasses.replace(QUICK, tuning=DEFAULT.having("grids.priced_moments", 24)),
     ]
     keys = {cell_key(*parts) for parts in product(digests, limits, options)}
     assert len(keys) == len(digests) * len(limits) * len(options)

@@ -50,11 +50,12 @@ static int file_read(void *context, uint32_t offset, void *bytes, uint32_t size)
 
 static int file_write(void *context, uint32_t offset, const void *bytes, uint32_t size)
 {
-    const poet_file_storage *const file = context;
+    poet_file_storage *const file = context;
     const unsigned char *from = bytes;
     if (!is_inside(file, offset, size)) {
         return 1;
     }
+    file->is_changed = 1;
     while (size > 0u) {
         const ssize_t count = pwrite(file->descriptor, from, size, place_of(offset));
         if (count == 0 || (count < 0 && errno != EINTR)) {
@@ -71,8 +72,12 @@ static int file_write(void *context, uint32_t offset, const void *bytes, uint32_
 
 static int file_sync(void *context)
 {
-    const poet_file_storage *const file = context;
-    return fsync(file->descriptor) != 0;
+    poet_file_storage *const file = context;
+    if (file->is_changed && fsync(file->descriptor)) {
+        return 1;
+    }
+    file->is_changed = 0;
+    return 0;
 }
 
 enum { MARK_BYTES = 16 };
@@ -80,7 +85,7 @@ enum { MARK_BYTES = 16 };
 /* Whether an open file is what it is opened for; one that is empty becomes it, unless it is only read. */
 static int is_made_ready(int descriptor, uint32_t size, poet_file_use use)
 {
-    const char *const mark = use == POET_FILE_PAGES ? "poet pages 1\n  \n" : "poet state 1\n  \n";
+    const char *const mark = use == POET_FILE_PAGES ? "poet pages 2\n  \n" : "poet state 2\n  \n";
     const int is_read_only = use == POET_FILE_TO_LOAD;
     char begins[MARK_BYTES];
     struct stat found;
@@ -107,6 +112,7 @@ poet_status poet_file_open(poet_file_storage *file, const char *path, uint32_t s
         return POET_BAD_ARGUMENT;
     }
     file->is_read_only = use == POET_FILE_TO_LOAD;
+    file->is_changed = 0;
     file->size = size;
     file->storage.context = file;
     file->storage.read = file_read;

@@ -14,7 +14,7 @@ static const uint32_t input_numbers[] = {@INPUT_NUMBERS@};
 static const uint32_t output_floats[] = {@OUTPUT_FLOATS@};
 
 const poet_library_facts poet_library = {
-    5u,
+    6u,
     (uint32_t)sizeof(poet_net),
     (uint32_t)sizeof(poet_file_storage),
     POET_ARENA_BYTES,

@@ -5,8 +5,12 @@
 #include "poet_file_storage.h"
 #include "poet_state.h"
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 typedef struct {
-    uint32_t version;                              /* of this record and of the functions that are called: 5 */
+    uint32_t version;                              /* of this record and of the functions that are called: 6 */
     uint32_t net_bytes, file_bytes;                /* of a poet_net and a poet_file_storage */
     uint32_t arena_bytes, page_bytes, storage_bytes;
     uint32_t inputs, outputs, kept;                /* how many of each */
@@ -18,5 +22,9 @@ typedef struct {
 } poet_library_facts;
 
 extern const poet_library_facts poet_library;
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

@@ -11,7 +11,7 @@ import contextlib
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 import torch
 from onnx import AttributeProto, GraphProto, NodeProto
@@ -27,8 +27,20 @@ from poet.frontend.onnx import (
     ops_rnn,
     ops_shape,
 )
-from poet.frontend.onnx.node import ROWS, Alias, Built, Modal, Node, OnnxValue, OperatorRow, Rebound, describe
+from poet.frontend.onnx.node import (
+    ROWS,
+    Alias,
+    Built,
+    Modal,
+    Node,
+    OnnxValue,
+    OperatorRow,
+    Rebound,
+    Run,
+    describe,
+)  # fmt: skip
 from poet.frontend.onnx.reader import OnnxFile
+from poet.frontend.onnx.standard import check_results, defined
 
 TABLES = (
     ops_index, ops_math, ops_nn, ops_random, ops_resize, ops_rnn,
@@ -37,11 +49,19 @@ TABLES = (
 """The modules whose import fills the operator table."""
 
 _MAX_CONSTANT_BYTES = 1 << 30
+_MOST_ELEMENTS = 1 << 29
+"""That import reads and writes to compute constants, all nodes together: some seconds and GiB."""
+_MOST_HEAVY = 1 << 18
+"""The same of one node whose work is more than reading and writing; a larger one is left to the step."""
+_MOST_TRIED = 1 << 16
+"""Elements of a result that is made once to see whether torch has a kernel for its rare types."""
+_USUAL = frozenset({torch.float32, torch.float64, torch.int64, torch.int32, torch.bool})
 _TORCH_ERRORS = (
     ArithmeticError, AttributeError, IndexError, KeyError, NotImplementedError, RuntimeError, TypeError,
     ValueError,
 )  # fmt: skip
 _Result = TypeVar("_Result")
+_Meta: TypeAlias = Tensor | tuple[Tensor, ...] | None
 _STANDARD_DOMAINS = ("", "ai.onnx")
 
 
@@ -180,6 +200,7 @@ class _Builder:
         self.buffers: set[str] = set()
         self.failures: list[Failure] = []
         self.ops: list[tuple[str, str]] = []
+        self.elements = 0
 
     def value(
         self,
@@ -241,6 +262,7 @@ class _Builder:
             outputs.pop()
         read_count = max((place for place, name in enumerate(outputs, 1) if name in self.read), default=0)
         node = Node(proto, inputs, self.file.opset, len(outputs), read_count, self.rebound)
+        node.definition = defined(node)
         built = _guarded(node, lambda: row.build(node))
         node.refuse_unseen(row.ignored)
         for index in node.buffers:
@@ -248,6 +270,7 @@ class _Builder:
             if state is not None:
                 self.buffers.add(state)
         results = self.results(node, row, built)
+        check_results(node, results)
         scope.update({name: result for name, result in zip(outputs, results, strict=False) if name})
 
     def results(self, node: Node, row: OperatorRow, built: Built) -> list[OnnxValue | None]:
@@ -256,12 +279,15 @@ class _Builder:
         if isinstance(built, Alias):
             return [node.value(built.index)]
         if isinstance(built, Tensor):
+            _check_size(node, built)
+            self.spend(node, built.numel())
             return [self.constant(name, built)]
         operands = [value for index, value in enumerate(node.inputs) if index not in node.taken]
         while operands and operands[-1] is None:
             operands.pop()
         known = all(value is None or value.constant is not None for value in operands)
-        if known and not (row.random or node.buffers or node.proto.op_type in _MAKES_SEQUENCE):
+        is_small = not row.heavy or _elements(operands) <= _MOST_HEAVY
+        if known and is_small and not (row.random or node.buffers or node.proto.op_type in _MAKES_SEQUENCE):
             return self.folded(node, row, built, operands)
         if row.by_data:
             raise node.error("the shape of its output depends on data, which cannot be planned for")
@@ -270,6 +296,8 @@ class _Builder:
         # what is made from nothing, as random numbers are, has no operand that says it is without content
         with contextlib.nullcontext() if operands else torch.device("meta"):
             found = _guarded(node, lambda: run(*(_as_list(meta) for meta in metas)))
+        if not (row.random or node.buffers):
+            _try_rare(node, run, metas, found)
         whole = isinstance(found, Tensor) or node.proto.op_type in _MAKES_SEQUENCE
         entries = [found if isinstance(found, Tensor) else tuple(found)] if whole else found
         names = [*node.proto.output, *[""] * len(entries)]
@@ -294,11 +322,22 @@ class _Builder:
             shapes = _guarded(node, lambda: run(*metas))
             for entry in [shapes] if isinstance(shapes, Tensor) else shapes:
                 _check_size(node, entry)
+                self.spend(node, entry.numel())
+        self.spend(node, _elements(operands))
         with torch.no_grad():
             found = _guarded(node, lambda: run(*contents))
         entries = [found] if isinstance(found, Tensor) else list(found)
         names = [*node.proto.output, *[""] * len(entries)]
         return [self.constant(names[index], entry) for index, entry in enumerate(entries)]
+
+    def spend(self, node: Node, elements: int) -> None:
+        """Counts what import reads and writes for constants."""
+        self.elements += elements
+        if self.elements > _MOST_ELEMENTS:
+            raise node.error(
+                f"constants computed at import take {self.elements} elements up to here; the limit is "
+                f"{_MOST_ELEMENTS}; export the model with its constants folded, or smaller ones"
+            )
 
     def constant(self, name: str, content: Tensor) -> OnnxValue:
         meta = torch.empty_strided(content.shape, content.stride(), dtype=content.dtype, device="meta")
@@ -386,6 +425,26 @@ class DependsOnFailure(ModelError):
     """A node whose input is unknown because an earlier node was not imported."""
 
 
+def _elements(values: Sequence[OnnxValue | None]) -> int:
+    return sum(value.constant.numel() for value in values if value and value.constant is not None)
+
+
+def _try_rare(node: Node, run: Run, metas: Sequence[_Meta], found: Tensor | Sequence[Tensor]) -> None:
+    """Runs a step of rare element types once: torch may have no kernel for them, which shapes do not tell."""
+    results = [found] if isinstance(found, Tensor) else list(found)
+    made = [meta for meta in (*metas, *results) if isinstance(meta, Tensor)]
+    is_usual = {meta.dtype for meta in made} <= _USUAL or any(isinstance(meta, tuple) for meta in metas)
+    if is_usual or sum(meta.numel() for meta in made) > _MOST_TRIED:
+        return
+    fill = {torch.int32: 0, torch.int64: 0}  # zeros are indices that exist, ones may divide
+    given = [
+        torch.full(m.shape, fill.get(m.dtype, 1), dtype=m.dtype) if isinstance(m, Tensor) else None
+        for m in metas
+    ]
+    with torch.no_grad():
+        _guarded(node, lambda: run(*given))
+
+
 def _check_size(node: Node, meta: Tensor) -> None:
     size_bytes = math.prod(meta.shape) * meta.dtype.itemsize
     if size_bytes > _MAX_CONSTANT_BYTES:
@@ -398,17 +457,7 @@ def _guarded(node: Node, call: Callable[[], _Result]) -> _Result:
         return call()
     except ModelError:
         raise
-    except (
-        RuntimeError,
-        ValueError,
-        TypeError,
-        IndexError,
-        KeyError,
-        OverflowError,
-        ZeroDivisionError,
-        AttributeError,
-        NotImplementedError,
-    ) as error:
+    except _TORCH_ERRORS as error:
         shapes = ", ".join("-" if v is None else _shape_text(v) for v in node.inputs)
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise node.error(f"does not fit its inputs ({shapes}): {reason}") from None

@@ -23,7 +23,7 @@ from poet.frontend.onnx.module import state_names
 from poet.frontend.onnx.node import OnnxValue, describe
 from poet.frontend.onnx.reader import DTYPES, OnnxFile, read_onnx
 from poet.frontend.onnx.weights import trainable_initializers, with_own_weights
-from poet.loss import DEFAULT_LOSS, LossSpec
+from poet.loss import DEFAULT_LOSS, LossSpec, misfit
 from poet.micro import BATCH_NAMES
 from poet.untrained import Why, why
 
@@ -286,7 +286,8 @@ def _operators(original: OnnxFile, file: OnnxFile, built: BuiltModel, way: _Way)
 def _parameters(file: OnnxFile, trainable: frozenset[str], way: _Way) -> tuple[ParameterCheck, ...]:
     slots = {value.state: value.slot for value in way.built.values if value.state}
     names = state_names(sorted(trainable))
-    reasons = way.why_not({initializer: slots.get(initializer, _NOWHERE) for initializer in trainable})
+    reasons = dict.fromkeys(file.constants, Why.CONSTANT)
+    reasons |= way.why_not({initializer: slots.get(initializer, _NOWHERE) for initializer in trainable})
     rows = [
         ParameterCheck(
             name=names[initializer],
@@ -315,8 +316,13 @@ def _obstacles(
     if not parameters:
         found.append("the model has no parameters")
     elif not failed and not any(parameter.trainable for parameter in parameters):
+        constants = [parameter.name for parameter in parameters if parameter.why is Why.CONSTANT]
         which = "an output" if outputs == 1 else "the first output, whose loss is minimised,"
-        found.append(f"no parameter reaches {which} by differentiable operators")
+        found.append(
+            f"all weights lie in Constant nodes; name those to train: poet solve --train {constants[0]}"
+            if constants
+            else f"no parameter reaches {which} by differentiable operators"
+        )
     return found
 
 
@@ -338,9 +344,26 @@ def _loss(
     if sizes and isinstance(batch, str) and assumed.get(batch) == sizes[0]:
         sizes[0] = batch
     try:
-        return spec.reads(sizes, _dtype_name(first.meta.dtype)), ""
+        reads = spec.reads(sizes, _dtype_name(first.meta.dtype))
+        classes = sizes[spec.class_dim(len(sizes))] if spec.targets_are_classes and len(sizes) > 1 else None
+        doubt = misfit(spec, _ending(built, first), classes)
+        return "; ".join(filter(None, (reads, doubt))), ""
     except ModelError as error:
         return f"{spec} cannot be its loss: {error}", str(error)
+
+
+_ENDINGS = {"Softmax": "softmax", "Sigmoid": "sigmoid"}
+_COPIES = ("Cast", "CastLike", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose")
+
+
+def _ending(built: BuiltModel, output: OnnxValue) -> str | None:
+    """What makes the ``output``, but for its shape and type."""
+    for step in reversed(built.steps):
+        if any(value is not None and value.slot == output.slot for value in step.outputs):
+            if step.op not in _COPIES or step.operands[0] is None:
+                return _ENDINGS.get(step.op)
+            output = step.operands[0]
+    return None
 
 
 def _assumed(dims: tuple[Dims, ...], bind: Mapping[str, int]) -> dict[str, int]:

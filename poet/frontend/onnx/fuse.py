@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -51,8 +52,18 @@ Rule = Callable[[Step, Steps], Step | None]
 
 def _applied(built: BuiltModel, rule: Rule) -> BuiltModel:
     view = Steps(built)
-    steps = tuple(rule(step, view) or step for step in built.steps)
+    steps = tuple(_alike(rule(step, view), step) or step for step in built.steps)
     return replace(built, steps=steps)
+
+
+def _alike(joined: Step | None, step: Step) -> Step | None:
+    """``joined`` where its result has the shape of that of ``step``, which constants may have broadcast."""
+    if joined is None or step.outputs[0] is None:
+        return joined
+    run: Any = joined.run.train if isinstance(joined.run, Modal) else joined.run
+    with torch.device("meta"):
+        found = run(*(value.meta if value else None for value in joined.operands))
+    return joined if found.shape == _shape(step.outputs[0]) else None
 
 
 def _live(built: BuiltModel) -> BuiltModel:

@@ -58,6 +58,13 @@ class ImportedModel:
 
     __repr__ = brief
 
+    @property
+    def constants(self) -> tuple[str, ...]:
+        """Names of the parameters that lie in Constant nodes of the file, and that no given name explains."""
+        names = sorted(self.names[item] for item in self.file.constants & self.module.initializers)
+        parameters = dict(self.module.named_parameters())
+        return tuple(name for name in names if not parameters[name].requires_grad)
+
     def example_inputs(self) -> tuple[Tensor, ...]:
         """Tensors of the inputs' shapes and types: floats normally distributed, whole numbers zero."""
         generator = torch.Generator().manual_seed(0)
@@ -190,6 +197,8 @@ def _imported(file: OnnxFile, bind: Mapping[str, int], training: bool, source: S
     try:
         inputs, rebound = bind_inputs(file, bind)
         naming = naming_of(file)
+        unnamed = file.constants - naming.names.keys()
+        naming = replace(naming, frozen=(*naming.frozen, *sorted(unnamed)))
         trainable = trainable_initializers(file) - set(naming.buffers)
         built = fuse(build(file, inputs, trainable=trainable, rebound=rebound))
         module = ImportedModule(built, file, trainable, source, naming).train(training)

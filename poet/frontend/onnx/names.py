@@ -200,7 +200,7 @@ class _Match:
 
     def unmatched(self) -> list[str]:
         """Parameters of the file that are none of the module's."""
-        return sorted(self.trainable - self.names.keys() - self.packed.keys())
+        return sorted(self.trainable - self.file.constants - self.names.keys() - self.packed.keys())
 
     def by_name(self) -> None:
         for name, stored in self.file.tensors.items():

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import TypeAlias
@@ -17,6 +17,8 @@ from typing import TypeAlias
 import numpy as np
 import torch
 from onnx import AttributeProto, NodeProto
+from onnx.defs import OpSchema
+from onnx.helper import get_attribute_value
 from torch import Tensor
 
 from poet.errors import ModelError
@@ -25,6 +27,8 @@ Run: TypeAlias = Callable[..., Tensor | Sequence[Tensor]]
 """Takes the operands of a step (``None`` for absent ones) and returns its output or outputs."""
 
 Number: TypeAlias = int | float | bool
+
+_MOST_ENTRIES = 1 << 27
 
 
 @dataclass(frozen=True)
@@ -103,6 +107,7 @@ class Node:
     output_count: int
     read_count: int
     rebound: Rebound | None = None
+    definition: OpSchema | None = None
     taken: set[int] = field(default_factory=set)
     buffers: set[int] = field(default_factory=set)
     seen: set[str] = field(default_factory=set)
@@ -133,15 +138,25 @@ class Node:
         found = self.attribute(name)
         return default if found is None else found.i
 
+    def flag(self, name: str, default: int = 0) -> bool:
+        """An integer attribute that is 0 or 1."""
+        value = self.integer(name, default)
+        if value not in (0, 1):
+            raise self.error(f"its attribute {name!r} is {value}, expected 0 or 1")
+        return bool(value)
+
     def real(self, name: str, default: float) -> float:
         """A float attribute, as the shortest decimal."""
         found = self.attribute(name)
         return default if found is None else shortest(found.f)
 
-    def text(self, name: str, default: str) -> str:
-        """A string attribute."""
+    def text(self, name: str, default: str, among: Collection[str] = ()) -> str:
+        """A string attribute; where it has a few values only, one ``among`` these."""
         found = self.attribute(name)
-        return default if found is None else found.s.decode("utf-8", "replace")
+        value = default if found is None else found.s.decode("utf-8", "replace")
+        if among and value not in among:
+            raise self.error(f"its attribute {name!r} is {value!r}, expected {' or '.join(sorted(among))}")
+        return value
 
     def texts(self, name: str) -> tuple[str, ...]:
         """A list of strings; empty if absent."""
@@ -154,15 +169,17 @@ class Node:
         return list(default if found is None else found.ints)
 
     def refuse_unseen(self, ignored: frozenset[str]) -> None:
-        """An attribute that no one looked at could change the result: it must be zero or empty.
+        """An attribute that no one looked at could change the result: it must have its default.
 
         Raises:
-            ModelError: one is not.
+            ModelError: one has not.
         """
+        formal = self.definition.attributes if self.definition else {}
         for name, found in self._attributes.items():
             if name in self.seen or name in ignored:
                 continue
-            if found.i or found.f or found.s or found.ints or found.floats or found.strings:
+            default = formal[name].default_value if name in formal else AttributeProto()
+            if not default.name or get_attribute_value(found) != get_attribute_value(default):
                 raise self.error(f"the attribute {name!r} is not supported")
 
     # -- inputs -----------------------------------------------------------------------------------
@@ -264,6 +281,12 @@ class Node:
         """Takes input ``index`` out of the operands without reading it."""
         self.taken.add(index)
 
+    def limited(self, count: int) -> int:
+        """``count``, of the entries of a table that is made at import."""
+        if count > _MOST_ENTRIES:
+            raise self.error(f"a table of {count} entries; the limit is {_MOST_ENTRIES}")
+        return count
+
     # -- the batch dimension ----------------------------------------------------------------------
 
     def rebind_shape(self, shape: list[int]) -> list[int]:
@@ -301,12 +324,14 @@ class OperatorRow:
         build: makes of a node what is to be run.
         random: its result depends on the generator; it is never computed at import.
         by_data: the shape of its output depends on the content of its inputs: only computed at import.
+        heavy: its work is more than that of reading inputs and writing outputs.
         ignored: attributes without effect on what is run.
     """
 
     build: Callable[[Node], Built]
     random: bool = False
     by_data: bool = False
+    heavy: bool = False
     ignored: frozenset[str] = frozenset()
 
 
@@ -315,22 +340,26 @@ ROWS: dict[str, OperatorRow] = {}
 
 
 def row(
-    *names: str, random: bool = False, by_data: bool = False, ignored: Sequence[str] = ()
+    *names: str,
+    random: bool = False,
+    by_data: bool = False,
+    heavy: bool = False,
+    ignored: Sequence[str] = (),
 ) -> Callable[..., Callable[[Node], Built]]:
     """Enters the decorated function into :data:`ROWS` under ``names``."""
 
     def enter(build: Callable[[Node], Built]) -> Callable[[Node], Built]:
-        entry = OperatorRow(build, random=random, by_data=by_data, ignored=frozenset(ignored))
+        entry = OperatorRow(build, random, by_data, heavy, frozenset(ignored))
         ROWS.update(dict.fromkeys(names, entry))
         return build
 
     return enter
 
 
-def plain(functions: Mapping[str, Run]) -> None:
+def plain(functions: Mapping[str, Run], *, heavy: bool = False) -> None:
     """Enters operators that are one torch function of all their inputs, without attributes."""
     for name, function in functions.items():
-        ROWS[name] = OperatorRow(functools.partial(_always, function))
+        ROWS[name] = OperatorRow(functools.partial(_always, function), heavy=heavy)
 
 
 def _always(run: Run, node: Node) -> Built:

@@ -55,9 +55,15 @@ def _gather(node: Node) -> Built:
             position = int(index)
             return lambda x: x.select(axis, position)
         node.taken.discard(1)
-        if bool((index < 0).any()):
-            return lambda x, i: _take(x, torch.where(i < 0, i + size, i), axis)
-    return lambda x, i: _take(x, i, axis)
+        if not bool((index < 0).any()):
+            return lambda x, i: _take(x, i, axis)
+    elif node.value(0).state is not None and axis == 0 and node.rank(0) == 2:
+        return lambda x, i: _take(x, i, axis)  # rows of a table: what is given is held against their number
+    return lambda x, i: _take(x, _from_front(i, size), axis)
+
+
+def _from_front(index: Tensor, size: int) -> Tensor:
+    return torch.where(index < 0, index + size, index)
 
 
 def _take(x: Tensor, index: Tensor, axis: int) -> Tensor:
@@ -71,15 +77,21 @@ def _take(x: Tensor, index: Tensor, axis: int) -> Tensor:
 def _gather_elements(node: Node) -> Built:
     axis = node.axis(node.integer("axis", 0))
     size = node.shape(0)[axis]
-    return lambda x, i: torch.gather(x, axis, torch.where(i < 0, i + size, i))
+    return lambda x, i: torch.gather(x, axis, _from_front(i, size).long())
 
 
 @row("GatherND")
 def _gather_nd(node: Node) -> Built:
-    batch = node.integer("batch_dims", 0)
-    if batch:
-        raise node.error("batch_dims other than 0 are not supported")
-    return lambda x, i: x[tuple(i.long().unbind(-1))]
+    batch, rank = node.integer("batch_dims", 0), node.rank(1) - 1
+    if not 0 <= batch <= min(rank, node.rank(0) - 1) or node.shape(0)[:batch] != node.shape(1)[:batch]:
+        raise node.error(f"batch_dims {batch} of shapes {list(node.shape(0))} and {list(node.shape(1))}")
+    places = [
+        torch.arange(node.limited(size)).reshape([-1 if d == dim else 1 for d in range(rank)])
+        for dim, size in enumerate(node.shape(0)[:batch])
+    ]
+    if not rank:  # one element's place
+        return lambda x, i: x[i.unsqueeze(0).unbind(-1)].squeeze(0)
+    return lambda x, i: x[(*(place.to(i.device) for place in places), *i.unbind(-1))]
 
 
 _REDUCES = {"add": "sum", "mul": "prod", "max": "amax", "min": "amin"}
@@ -89,11 +101,11 @@ _REDUCES = {"add": "sum", "mul": "prod", "max": "amax", "min": "amin"}
 def _scatter_elements(node: Node) -> Built:
     axis = node.axis(node.integer("axis", 0))
     size = node.shape(0)[axis]
-    reduction = node.text("reduction", "none")
+    reduction = node.text("reduction", "none", ("none", *_REDUCES))
     if reduction == "none":
-        return lambda x, i, updates: x.scatter(axis, torch.where(i < 0, i + size, i), updates)
+        return lambda x, i, updates: x.scatter(axis, _from_front(i, size).long(), updates)
     reduce = _REDUCES[reduction]
-    return lambda x, i, updates: x.scatter_reduce(axis, torch.where(i < 0, i + size, i), updates, reduce)
+    return lambda x, i, updates: x.scatter_reduce(axis, _from_front(i, size).long(), updates, reduce)
 
 
 @row("ScatterND")
@@ -108,15 +120,12 @@ def _scatter_nd(node: Node) -> Built:
 @row("OneHot")
 def _one_hot(node: Node) -> Built:
     depth = int(node.scalar(1, "depth"))
-    off, on = node.constant(2, "values").tolist()
-    dtype = node.meta(2).dtype
     axis = node.axis(node.integer("axis", -1), extra=1)
 
-    def run(indices: Tensor) -> Tensor:
+    def run(indices: Tensor, values: Tensor) -> Tensor:
         classes = torch.arange(depth, device=indices.device)
-        hot = (indices.unsqueeze(-1) % depth) == classes
-        in_range = ((indices >= -depth) & (indices < depth)).unsqueeze(-1)
-        return torch.where(hot & in_range, on, off).to(dtype).movedim(-1, axis)
+        hot = _from_front(indices, depth).unsqueeze(-1) == classes
+        return torch.where(hot, values[1], values[0]).movedim(-1, axis)
 
     return run
 
@@ -124,7 +133,7 @@ def _one_hot(node: Node) -> Built:
 @row("Trilu")
 def _trilu(node: Node) -> Built:
     diagonal = int(node.optional_scalar(1, "diagonal") or 0)
-    function = torch.triu if node.integer("upper", 1) else torch.tril
+    function = torch.triu if node.flag("upper", 1) else torch.tril
     return lambda x: function(x, diagonal)
 
 
@@ -135,14 +144,14 @@ _INDEXED_PADS = ("edge", "reflect", "wrap")
 
 @row("Pad")
 def _pad(node: Node) -> Built:
-    mode = node.text("mode", "constant")
+    mode = node.text("mode", "constant", ("constant", *_INDEXED_PADS[: 3 if node.opset >= 19 else 2]))
     rank = node.rank(0)
     if node.opset < 11:
         pads, fill = node.int_list("pads"), node.real("value", 0.0)
         axes = list(range(rank))
     else:
         pads = node.ints(1, "pads")
-        fill = float(node.optional_scalar(2, "value") or 0.0)
+        fill = node.optional_scalar(2, "value") or 0
         axes = [node.axis(axis) for axis in node.ints(3, "axes")] if node.has(3) else list(range(rank))
     if len(pads) != 2 * len(axes):
         raise node.error(f"{len(pads)} pads for {len(axes)} axes")
@@ -154,8 +163,6 @@ def _pad(node: Node) -> Built:
     if mode == "constant":
         flat = [pad for axis in reversed(range(rank)) for pad in (before[axis], after[axis])]
         return lambda x: F.pad(x, flat, value=fill)
-    if mode not in _INDEXED_PADS:
-        raise node.error(f"mode {mode!r} is not supported")
     return _pad_by_index(node, mode, before, after)
 
 
@@ -163,13 +170,14 @@ def _pad_by_index(node: Node, mode: str, before: Sequence[int], after: Sequence[
     """Reflect, edge and wrap: by torch's kernels on the inner dimensions of an image, else by indices."""
     rank = node.rank(0)
     inner = [pad for axis in reversed(range(2, rank)) for pad in (before[axis], after[axis])]
-    if rank in (3, 4, 5) and not any((*before[:2], *after[:2])) and min(inner) >= 0 and mode != "wrap":
+    plain = rank in (3, 4, 5) and not any((*before[:2], *after[:2])) and mode != "wrap"
+    if plain and 0 <= min(inner) <= max(inner) < min(node.shape(0)[2:]) and node.meta(0).is_floating_point():
         torch_mode = "replicate" if mode == "edge" else "reflect"
         return lambda x: F.pad(x, inner, mode=torch_mode)
     padded = [
         (axis, torch.from_numpy(np.pad(np.arange(size), (low, high), mode=mode)))  # type: ignore[call-overload]
         for axis, (size, low, high) in enumerate(zip(node.shape(0), before, after, strict=True))
-        if low or high
+        if (low or high) and node.limited(size + low + high) >= 0
     ]
 
     def run(x: Tensor) -> Tensor:
@@ -183,7 +191,7 @@ def _pad_by_index(node: Node, mode: str, before: Sequence[int], after: Sequence[
 @row("DepthToSpace")
 def _depth_to_space(node: Node) -> Built:
     block = node.integer("blocksize", 1)
-    if node.text("mode", "DCR") == "CRD":
+    if node.text("mode", "DCR", ("DCR", "CRD")) == "CRD":
         return lambda x: F.pixel_shuffle(x, block)
     batch, channels, height, width = node.shape(0)
 
@@ -198,8 +206,6 @@ def _depth_to_space(node: Node) -> Built:
 def _space_to_depth(node: Node) -> Built:
     block = node.integer("blocksize", 1)
     batch, channels, height, width = node.shape(0)
-    if node.text("mode", "DCR") == "CRD":
-        return lambda x: F.pixel_unshuffle(x, block)
 
     def run(x: Tensor) -> Tensor:
         x = x.reshape(batch, channels, height // block, block, width // block, block)
@@ -212,8 +218,15 @@ def _space_to_depth(node: Node) -> Built:
 
 @row("ReverseSequence")
 def _reverse_sequence(node: Node) -> Built:
-    lengths = node.ints(1, "sequence lengths")
     time, batch = node.integer("time_axis", 0), node.integer("batch_axis", 1)
-    if any(length != node.shape(0)[time] for length in lengths) or batch == time:
-        raise node.error("only sequences of full length are supported")
-    return lambda x: x.flip(time)
+    if {time, batch} != {0, 1}:
+        raise node.error(f"time_axis {time} and batch_axis {batch}; expected 0 and 1")
+    rank = node.rank(0)
+
+    def run(x: Tensor, lengths: Tensor) -> Tensor:
+        moments = torch.arange(x.shape[time], device=x.device).unsqueeze(batch)
+        last = lengths.unsqueeze(time) - 1
+        places = torch.where(moments <= last, last - moments, moments)
+        return x.gather(time, places.reshape(*places.shape, *[1] * (rank - 2)).expand_as(x))
+
+    return run

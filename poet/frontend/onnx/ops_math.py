@@ -7,12 +7,14 @@ import math
 import operator
 from collections.abc import Callable
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from poet.frontend.onnx.node import Alias, Built, Modal, Node, Run, plain, row
+from poet.frontend.onnx.node import Alias, Built, Modal, Node, plain, row
 from poet.frontend.onnx.reader import dtype_of
+from poet.runtime.kernels import whole_numbers
 
 plain(
     {
@@ -20,15 +22,16 @@ plain(
         "Atan": torch.atan, "Atanh": torch.atanh, "Ceil": torch.ceil, "Cos": torch.cos, "Cosh": torch.cosh,
         "Erf": torch.erf, "Exp": torch.exp, "Floor": torch.floor, "IsNaN": torch.isnan, "Log": torch.log,
         "Neg": torch.neg, "Not": torch.logical_not, "Reciprocal": torch.reciprocal, "Relu": torch.relu,
-        "Round": torch.round, "Sigmoid": torch.sigmoid, "Sign": torch.sign, "Sin": torch.sin,
+        "Round": torch.round, "Sigmoid": torch.sigmoid, "Sin": torch.sin,
         "Sinh": torch.sinh, "Softplus": F.softplus, "Softsign": F.softsign, "Sqrt": torch.sqrt,
         "Tan": torch.tan, "Tanh": torch.tanh, "HardSwish": F.hardswish, "Mish": F.mish, "Where": torch.where,
-        "MatMul": torch.matmul, "Det": torch.linalg.det, "BitwiseNot": torch.bitwise_not,
+        "BitwiseNot": torch.bitwise_not,
     }
 )  # fmt: skip
+plain({"MatMul": torch.matmul, "Det": torch.linalg.det}, heavy=True)
 
 _BINARY: dict[str, Callable[..., Tensor]] = {
-    "Add": operator.add, "Sub": operator.sub, "Mul": operator.mul, "Pow": operator.pow,
+    "Add": operator.add, "Sub": operator.sub, "Mul": operator.mul,
     "Equal": operator.eq, "Greater": operator.gt, "GreaterOrEqual": operator.ge, "Less": operator.lt,
     "LessOrEqual": operator.le, "And": torch.logical_and, "Or": torch.logical_or, "Xor": torch.logical_xor,
     "BitwiseAnd": operator.and_, "BitwiseOr": operator.or_, "BitwiseXor": operator.xor,
@@ -44,7 +47,7 @@ def _binary(node: Node) -> Built:
     return _with_numbers(node, function)
 
 
-def _with_numbers(node: Node, function: Callable[..., Tensor]) -> Run:
+def _with_numbers(node: Node, function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """``function`` of two operands, of which one may be a Python number.
 
     A constant of one element was a number in the model's source; ``x ** 2`` and ``x ** tensor(2)`` are
@@ -65,17 +68,33 @@ def _with_numbers(node: Node, function: Callable[..., Tensor]) -> Run:
 def _div(node: Node) -> Built:
     if node.meta(0).is_floating_point():
         return _with_numbers(node, operator.truediv)
-    return lambda x, y: torch.div(x, y, rounding_mode="trunc")
+    return whole_numbers.quotient
+
+
+@row("Pow")
+def _pow(node: Node) -> Built:
+    base, exponent = node.meta(0).dtype, node.meta(1).dtype
+    if base.is_floating_point:
+        run = _with_numbers(node, operator.pow)
+        return run if base == exponent else lambda *given: run(*given).to(base)
+    # a number as exponent must not be negative, a tensor may be
+    exact = torch.float64 if exponent.is_floating_point else base
+    return lambda x, y: torch.pow(x.to(exact), y.to(exact)).to(base)
 
 
 @row("Mod")
 def _mod(node: Node) -> Built:
-    return torch.fmod if node.integer("fmod", 0) else torch.remainder
+    if node.flag("fmod"):
+        return torch.fmod
+    if node.meta(0).is_floating_point():
+        raise node.error("of floats it needs fmod=1")
+    return torch.remainder
 
 
 @row("BitShift")
 def _bit_shift(node: Node) -> Built:
-    return torch.bitwise_left_shift if node.text("direction", "LEFT") == "LEFT" else torch.bitwise_right_shift
+    left = node.text("direction", "", ("LEFT", "RIGHT")) == "LEFT"
+    return torch.bitwise_left_shift if left else torch.bitwise_right_shift
 
 
 _VARIADIC: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
@@ -87,6 +106,8 @@ _VARIADIC: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 def _variadic(node: Node) -> Built:
     function = _VARIADIC[node.proto.op_type]
     count = len(node.inputs)
+    if count == 1:
+        return Alias()
 
     def run(*tensors: Tensor) -> Tensor:
         total = functools.reduce(function, tensors)
@@ -95,38 +116,53 @@ def _variadic(node: Node) -> Built:
     return run
 
 
+@row("Sign")
+def _sign(node: Node) -> Built:
+    if node.meta(0).is_floating_point():
+        return lambda x: torch.where(torch.isnan(x), x, torch.sign(x))  # torch takes 0 for NaN
+    return torch.sign
+
+
 @row("IsInf")
 def _is_inf(node: Node) -> Built:
-    positive, negative = node.integer("detect_positive", 1), node.integer("detect_negative", 1)
+    positive, negative = node.flag("detect_positive", 1), node.flag("detect_negative", 1)
+    if not positive and not negative:
+        return lambda x: torch.zeros_like(x, dtype=torch.bool)
     if positive and negative:
         return torch.isinf
     return torch.isposinf if positive else torch.isneginf
 
 
-@row("Cast", ignored=("saturate", "round_mode"))
+@row("Cast")
 def _cast(node: Node) -> Built:
     return _to_dtype(node, dtype_of(node.integer("to", 0), node.where))
 
 
-@row("CastLike", ignored=("saturate", "round_mode"))
+@row("CastLike")
 def _cast_like(node: Node) -> Built:
     node.drop(1)
     return _to_dtype(node, node.meta(1).dtype)
 
 
 def _to_dtype(node: Node, dtype: torch.dtype) -> Built:
+    # both matter for 8 bits alone
+    node.flag("saturate", 1)
+    node.text("round_mode", "up", ("up", "down", "nearest"))
     return Alias() if node.meta(0).dtype == dtype else lambda x: x.to(dtype)
 
 
 @row("Clip")
 def _clip(node: Node) -> Built:
     if node.opset < 11:
-        low: float | None = node.real("min", -math.inf)
-        high: float | None = node.real("max", math.inf)
-    else:
+        most = torch.finfo(torch.float32).max
+        low: float | None = node.real("min", -most)
+        high: float | None = node.real("max", most)
+    elif all(node.is_constant(place) or not node.has(place) for place in (1, 2)):
         low, high = node.optional_scalar(1, "minimum"), node.optional_scalar(2, "maximum")
-    low = None if low == -math.inf else low
-    high = None if high == math.inf else high
+    elif all(node.prod(place) == 1 for place in (1, 2) if node.has(place)):
+        return lambda x, *limits: torch.clamp(x, *(None if y is None else y.reshape(()) for y in limits))
+    else:
+        raise node.error("its limits must be single numbers")
     if low is None and high is None:
         return Alias()
     if low == 0 and high == 6 and node.meta(0).is_floating_point():
@@ -148,8 +184,10 @@ def _prelu(node: Node) -> Built:
     channels = node.shape(0)[1] if node.rank(0) > 1 else 1
     slope = node.shape(1)
     per_channel = len(slope) == node.rank(0) - 1 and slope[:1] == (channels,) and math.prod(slope) == channels
-    if math.prod(slope) == 1 or per_channel:
+    if node.meta(0).is_floating_point() and (math.prod(slope) == 1 or per_channel):
         return lambda x, weight: F.prelu(x, weight.reshape(-1))
+    if np.broadcast_shapes(node.shape(0), slope) != node.shape(0):
+        raise node.error(f"a slope of shape {list(slope)} for {list(node.shape(0))}")
     return lambda x, weight: torch.where(x >= 0, x, weight * x)
 
 
@@ -175,7 +213,7 @@ def _selu(node: Node) -> Built:
 
 @row("Gelu")
 def _gelu(node: Node) -> Built:
-    approximate = node.text("approximate", "none")
+    approximate = node.text("approximate", "none", ("none", "tanh"))
     return lambda x: F.gelu(x, approximate=approximate)
 
 
@@ -196,7 +234,7 @@ def _swish(node: Node) -> Built:
 @row("ThresholdedRelu")
 def _thresholded_relu(node: Node) -> Built:
     alpha = node.real("alpha", 1.0)
-    return lambda x: F.threshold(x, alpha, 0.0)
+    return lambda x: torch.where(x > alpha, x, 0.0)  # 0 for NaN, too
 
 
 @row("Shrink")
@@ -205,30 +243,24 @@ def _shrink(node: Node) -> Built:
     return lambda x: torch.where(x < -limit, x + bias, torch.where(x > limit, x - bias, 0.0))
 
 
-_SOFTMAXES: dict[str, Callable[..., Tensor]] = {"Softmax": torch.softmax, "LogSoftmax": torch.log_softmax}
+_SOFTMAXES: dict[str, Callable[..., Tensor]] = {
+    "Softmax": torch.softmax,
+    "LogSoftmax": torch.log_softmax,
+    "Hardmax": lambda x, dim: F.one_hot(x.argmax(dim), x.shape[dim]).to(x.dtype).movedim(-1, dim),
+}
 
 
 @row(*_SOFTMAXES)
 def _softmax(node: Node) -> Built:
     function = _SOFTMAXES[node.proto.op_type]
     axis = node.axis(node.integer("axis", -1 if node.opset >= 13 else 1))
-    if node.opset >= 13 or axis == node.rank(0) - 1:
-        return lambda x: function(x, dim=axis)
-    if all(size == 1 for size in node.shape(0)[axis + 1 :]):
+    if node.opset >= 13 or all(size == 1 for size in node.shape(0)[axis + 1 :]):
         return lambda x: function(x, dim=axis)
     # before operator set 13: over all dimensions from `axis` on
     return lambda x: function(x.flatten(axis), dim=axis).reshape(x.shape)
 
 
-@row("Hardmax")
-def _hardmax(node: Node) -> Built:
-    axis = node.axis(node.integer("axis", -1))
-    if node.opset < 13 and axis != node.rank(0) - 1:
-        raise node.error("only over the last axis before operator set 13")
-    return lambda x: F.one_hot(x.argmax(axis), x.shape[axis]).to(x.dtype).movedim(-1, axis)
-
-
-@row("Dropout", random=True, ignored=("seed", "is_test"))
+@row("Dropout", random=True, ignored=("seed",))
 def _dropout(node: Node) -> Built:
     if node.opset >= 12:
         ratio = node.optional_scalar(1, "ratio")
@@ -254,11 +286,11 @@ _REDUCTIONS: dict[str, Callable[[Tensor, list[int], bool], Tensor]] = {
     "ReduceSum": lambda x, axes, keep: x.sum(axes, keepdim=keep, dtype=x.dtype),
     "ReduceMax": lambda x, axes, keep: x.amax(axes, keepdim=keep),
     "ReduceMin": lambda x, axes, keep: x.amin(axes, keepdim=keep),
-    "ReduceL1": lambda x, axes, keep: x.abs().sum(axes, keepdim=keep),
+    "ReduceL1": lambda x, axes, keep: x.abs().sum(axes, keepdim=keep, dtype=x.dtype),
     "ReduceL2": lambda x, axes, keep: torch.linalg.vector_norm(x, 2, axes, keepdim=keep),
     "ReduceLogSum": lambda x, axes, keep: x.sum(axes, keepdim=keep).log(),
     "ReduceLogSumExp": lambda x, axes, keep: torch.logsumexp(x, axes, keepdim=keep),
-    "ReduceSumSquare": lambda x, axes, keep: x.square().sum(axes, keepdim=keep),
+    "ReduceSumSquare": lambda x, axes, keep: x.square().sum(axes, keepdim=keep, dtype=x.dtype),
     "ReduceProd": lambda x, axes, keep: _product(x, axes, keep),
 }
 
@@ -272,11 +304,11 @@ def _product(x: Tensor, axes: list[int], keep: bool) -> Tensor:
 @row(*_REDUCTIONS)
 def _reduce(node: Node) -> Built:
     function = _REDUCTIONS[node.proto.op_type]
-    keep = bool(node.integer("keepdims", 1))
-    axes = node.ints_or_attribute(1, "axes")
+    keep = node.flag("keepdims", 1)
+    axes, reduces = node.ints_or_attribute(1, "axes"), not node.flag("noop_with_empty_axes")
     if not axes:
-        if node.integer("noop_with_empty_axes", 0):
-            return Alias()
+        if not reduces:  # what is not summed is still squared, or its logarithm taken
+            return lambda x: function(x.unsqueeze(-1), [-1], False)
         axes = list(range(node.rank(0)))
     axes = [node.axis(axis) for axis in axes]
     return lambda x: function(x, axes, keep)
@@ -285,9 +317,9 @@ def _reduce(node: Node) -> Built:
 @row("ArgMax", "ArgMin")
 def _arg(node: Node) -> Built:
     axis = node.axis(node.integer("axis", 0))
-    keep = bool(node.integer("keepdims", 1))
+    keep = node.flag("keepdims", 1)
     function = torch.argmax if node.proto.op_type == "ArgMax" else torch.argmin
-    if not node.integer("select_last_index", 0):
+    if not node.flag("select_last_index"):
         return lambda x: function(x, axis, keepdim=keep)
     last = node.shape(0)[axis] - 1
     return lambda x: last - function(x.flip(axis), axis, keepdim=keep)
@@ -296,12 +328,14 @@ def _arg(node: Node) -> Built:
 @row("CumSum")
 def _cumsum(node: Node) -> Built:
     axis = node.axis(int(node.scalar(1, "axis")))
-    exclusive, reverse = node.integer("exclusive", 0), node.integer("reverse", 0)
+    exclusive, reverse = node.flag("exclusive"), node.flag("reverse")
+    size = node.shape(0)[axis]
 
     def run(x: Tensor) -> Tensor:
         x = x.flip(axis) if reverse else x
+        if exclusive and size:
+            x = torch.cat([torch.zeros_like(x.narrow(axis, 0, 1)), x.narrow(axis, 0, size - 1)], axis)
         total = x.cumsum(axis, dtype=x.dtype)
-        total = total - x if exclusive else total
         return total.flip(axis) if reverse else total
 
     return run
@@ -311,11 +345,14 @@ def _cumsum(node: Node) -> Built:
 def _top_k(node: Node) -> Built:
     count = node.integer("k", 0) if node.opset < 10 else int(node.scalar(1, "k"))
     axis = node.axis(node.integer("axis", -1))
-    largest, in_order = bool(node.integer("largest", 1)), bool(node.integer("sorted", 1))
+    largest, _ = node.flag("largest", 1), node.flag("sorted", 1)
+    if not 0 <= count <= node.shape(0)[axis]:
+        raise node.error(f"{count} of a dimension of {node.shape(0)[axis]}")
 
     def run(x: Tensor) -> tuple[Tensor, ...]:
-        values, indices = torch.topk(x, count, axis, largest=largest, sorted=in_order)
-        return values, indices
+        # of equal numbers ONNX takes the first, torch.topk any
+        values, indices = torch.sort(x, dim=axis, descending=largest, stable=True)
+        return values.narrow(axis, 0, count), indices.narrow(axis, 0, count)
 
     return run
 
@@ -328,9 +365,9 @@ def _nonzero(node: Node) -> Built:
 # -- products ---------------------------------------------------------------------------------------
 
 
-@row("Gemm")
+@row("Gemm", heavy=True)
 def _gemm(node: Node) -> Built:
-    left, right = bool(node.integer("transA", 0)), bool(node.integer("transB", 0))
+    left, right = node.flag("transA"), node.flag("transB")
     alpha, beta = node.real("alpha", 1.0), node.real("beta", 1.0)
     if alpha == beta == 1.0 and right and not left and (not node.has(2) or node.rank(2) == 1):
         return F.linear
@@ -344,7 +381,7 @@ def _gemm(node: Node) -> Built:
     return run
 
 
-@row("Einsum")
+@row("Einsum", heavy=True)
 def _einsum(node: Node) -> Built:
     equation = node.text("equation", "")
     return lambda *tensors: torch.einsum(equation, *tensors)
@@ -353,4 +390,7 @@ def _einsum(node: Node) -> Built:
 @row("LpNormalization")
 def _lp_normalization(node: Node) -> Built:
     power, axis = node.integer("p", 2), node.axis(node.integer("axis", -1))
-    return lambda x: F.normalize(x, power, axis)
+    if power not in (1, 2):
+        raise node.error(f"p is {power}, expected 1 or 2")
+    least = torch.finfo(node.meta(0).dtype).tiny  # zeros stay zeros
+    return lambda x: F.normalize(x, power, axis, eps=least)

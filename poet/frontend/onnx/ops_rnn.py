@@ -45,13 +45,13 @@ TORCH_GATES = {operator: kind.gates for operator, kind in _KINDS.items()}
 """By operator: for each gate in torch's order, its place in ONNX's."""
 
 
-@row(*_KINDS, ignored=("hidden_size",))
+@row(*_KINDS, heavy=True)
 def _recurrent(node: Node) -> Built:
     kind = _KINDS[node.proto.op_type]
     cell = _cell(node, kind)
-    direction = node.text("direction", "forward")
+    direction = node.text("direction", "forward", ("forward", "reverse", "bidirectional"))
     directions = 2 if direction == "bidirectional" else 1
-    batch_first = bool(node.integer("layout", 0))
+    batch_first = node.flag("layout")
     size, states = node.shape(2)[-1], kind.states
     _refuse_unsupported(node, batch_first=batch_first)
 
@@ -100,13 +100,21 @@ def _cell(node: Node, kind: _Kind) -> str:
     if activations not in ((), kind.activations * directions):
         raise node.error(f"activations {list(activations)} are not supported")
     if node.proto.op_type == "GRU":
-        return "gru" if node.integer("linear_before_reset", 0) else "gru_reset_first"
+        return "gru" if node.flag("linear_before_reset") else "gru_reset_first"
     return "lstm" if node.proto.op_type == "LSTM" else "rnn_tanh"
 
 
 def _refuse_unsupported(node: Node, *, batch_first: bool) -> None:
-    if node.attribute("clip") is not None or node.integer("input_forget", 0):
+    if node.attribute("clip") is not None or node.flag("input_forget"):
         raise node.error("clip and input_forget are not supported")
+    if node.integer("hidden_size", node.shape(2)[-1]) != node.shape(2)[-1]:
+        raise node.error(f"a hidden_size other than that of its weights, {node.shape(2)[-1]}")
+    place, states = 0 if batch_first else 1, node.inputs[5:7]
+    batch = {node.shape(0)[place], node.rebound.old if node.rebound else -1}
+    for state in states:
+        meta = state.meta if state and state.constant is None else None
+        if isinstance(meta, Tensor) and meta.shape[place] not in batch:
+            raise node.error(f"an initial state of shape {list(meta.shape)} for another batch")
     node.drop(4)
     if node.has(4):
         time = node.shape(0)[1 if batch_first else 0]

@@ -18,6 +18,8 @@ from poet.frontend.onnx.reader import dtype_of, tensor_value
 
 @row("Constant")
 def _constant(node: Node) -> Built:
+    if len(node.proto.attribute) != 1:
+        raise node.error(f"{len(node.proto.attribute)} values, expected one")
     for attribute in node.proto.attribute:
         node.seen.add(attribute.name)
         if attribute.name == "value":
@@ -45,24 +47,20 @@ def _constant_of_shape(node: Node) -> Built:
     return fill.reshape(()).expand(shape)
 
 
-_MAX_RANGE = 1 << 27
-
-
-@row("Range", ignored=("stash_type",))
+@row("Range")
 def _range(node: Node) -> Built:
     start, limit, step = (node.scalar(i, what) for i, what in enumerate(("start", "limit", "step")))
     count = max(0, math.ceil((limit - start) / step)) if step else -1
-    if not 0 <= count <= _MAX_RANGE:
+    if count < 0:
         raise node.error(f"from {start} to {limit} in steps of {step}")
-    return torch.arange(count, dtype=node.meta(0).dtype) * step + start
+    return torch.arange(node.limited(count), dtype=node.meta(0).dtype) * step + start
 
 
 @row("EyeLike")
 def _eye_like(node: Node) -> Built:
     node.drop(0)
     rows, columns = node.shape(0)
-    if rows * columns > _MAX_RANGE:
-        raise node.error(f"a constant of {rows} x {columns} elements is too large")
+    node.limited(rows * columns)
     offset = node.integer("k", 0)
     kind = node.integer("dtype", 0)
     dtype = dtype_of(kind, node.where) if kind else node.meta(0).dtype
@@ -93,7 +91,7 @@ def _identity(node: Node) -> Built:
 def _reshape(node: Node) -> Built:
     wanted = node.ints(1, "shape")
     old = node.shape(0)
-    if not node.integer("allowzero", 0):
+    if not node.flag("allowzero"):
         if any(size == 0 and i >= len(old) for i, size in enumerate(wanted)):
             raise node.error(f"cannot copy a dimension of {list(old)} for shape {wanted}")
         wanted = [old[i] if size == 0 else size for i, size in enumerate(wanted)]
@@ -124,6 +122,8 @@ def _rebound_shape(node: Node, old: tuple[int, ...], wanted: list[int]) -> list[
 def _flatten(node: Node) -> Built:
     axis = node.integer("axis", 1)
     shape = node.shape(0)
+    if not -len(shape) <= axis <= len(shape):
+        raise node.error(f"axis {axis} of a tensor with {len(shape)} dimensions")
     axis = axis + len(shape) if axis < 0 else axis
     matrix = (math.prod(shape[:axis]), math.prod(shape[axis:]))
     return lambda x: x.reshape(matrix)
@@ -150,6 +150,8 @@ def _squeeze(node: Node) -> Built:
 def _unsqueeze(node: Node) -> Built:
     axes = node.ints_or_attribute(1, "axes") or []
     dims = sorted(node.axis(axis, extra=len(axes)) for axis in axes)
+    if len(set(dims)) < len(dims):
+        raise node.error(f"axes {axes} name one twice")
 
     def run(x: Tensor) -> Tensor:
         for dim in dims:
@@ -169,6 +171,8 @@ def _expand(node: Node) -> Built:
 @row("Tile")
 def _tile(node: Node) -> Built:
     repeats = node.ints(1, "repeats")
+    if len(repeats) != node.rank(0):
+        raise node.error(f"{len(repeats)} repeats for {node.rank(0)} dimensions")
     return lambda x: x.repeat(repeats)
 
 
@@ -179,6 +183,8 @@ def _tile(node: Node) -> Built:
 def _concat(node: Node) -> Built:
     axis = node.axis(node.integer("axis", 0))
     rebound = node.rebound
+    if len({node.rank(i) for i in range(len(node.inputs))}) > 1:
+        raise node.error("its inputs differ in their number of dimensions")
     first = {node.shape(i)[0] for i in range(len(node.inputs)) if node.rank(i) > 0}
     if rebound is None or axis == 0 or first != {rebound.old, rebound.new}:
         return lambda *tensors: torch.cat(tensors, axis)
@@ -198,9 +204,11 @@ def _split(node: Node) -> Built:
     sizes = node.ints_or_attribute(1, "split")
     if sizes is None:
         count = node.integer("num_outputs", node.output_count)
+        if count < 1 or (node.opset < 18 and size % count):
+            raise node.error(f"{count} equal parts from a dimension of {size}")
         part = -(-size // count)
-        sizes = [min(part, size - start) for start in range(0, size, part)]
-    if sum(sizes) != size:
+        sizes = [part] * (count - 1) + [size - part * (count - 1)]
+    if sum(sizes) != size or min(sizes) < 0 or len(sizes) < node.output_count:
         raise node.error(f"parts of {sizes} from a dimension of {size}")
     return lambda x: torch.split(x, sizes, axis)
 
@@ -209,7 +217,7 @@ def _split(node: Node) -> Built:
 def _split_to_sequence(node: Node) -> Built:
     axis = node.axis(node.integer("axis", 0))
     if not node.has(1):
-        if node.integer("keepdims", 1):
+        if node.flag("keepdims", 1):
             return lambda x: torch.split(x, 1, axis)
         return lambda x: torch.unbind(x, axis)
     parts = node.constant(1, "split")
@@ -236,5 +244,5 @@ def _sequence_length(node: Node) -> Built:
 
 @row("ConcatFromSequence")
 def _concat_from_sequence(node: Node) -> Built:
-    axis, stacked = node.integer("axis", 0), node.integer("new_axis", 0)
+    axis, stacked = node.integer("axis", 0), node.flag("new_axis")
     return lambda sequence: torch.stack(sequence, axis) if stacked else torch.cat(sequence, axis)

@@ -17,7 +17,7 @@ from pathlib import Path
 import onnx
 import torch
 from google.protobuf.message import DecodeError, Message  # type: ignore[import-untyped]
-from onnx import AttributeProto, GraphProto, ModelProto, TensorProto
+from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto
 from torch import Tensor
 
 from poet.brief import brief
@@ -28,6 +28,7 @@ from poet.files.reading import MOST_DIMENSIONS, open_regular
 from poet.frontend.onnx.wire import Span, split_weights
 
 OLDEST_OPSET, NEWEST_OPSET = 9, 24
+_MOST_NODES = 1 << 20
 
 DTYPES: dict[int, torch.dtype] = {
     TensorProto.FLOAT: torch.float32,
@@ -84,12 +85,14 @@ class OnnxFile:
     """A model as read: ``model`` has no weights inside, ``tensors`` has one entry per initialiser.
 
     ``digest`` is the SHA-256 of the file followed by its external data files in the order of their names.
+    ``constants`` are the initialisers that `poet.frontend.onnx.weights` made of weights in Constant nodes.
     """
 
     name: str
     model: ModelProto
     tensors: Mapping[str, StoredTensor]
     digest: str
+    constants: frozenset[str] = frozenset()
 
     __repr__ = brief
 
@@ -187,10 +190,31 @@ def _inlined(model: ModelProto) -> ModelProto:
     """Model-local functions replaced by their nodes."""
     import onnx.inliner
 
+    functions = {(function.domain, function.name): function for function in model.functions}
     try:
+        count = _nodes(model.graph.node, functions, {})
+        if count > _MOST_NODES:
+            raise ModelError(f"its local functions inlined are {count} nodes; the limit is {_MOST_NODES}")
         return onnx.inliner.inline_local_functions(model)
-    except (ValueError, RuntimeError, onnx.checker.ValidationError) as error:
+    except (ValueError, RuntimeError, onnx.checker.ValidationError) as error:  # too deep among them
         raise ModelError(f"its local functions cannot be inlined: {str(error).splitlines()[0]}") from None
+
+
+def _nodes(
+    nodes: Iterable[NodeProto],
+    functions: Mapping[tuple[str, str], FunctionProto],
+    known: dict[tuple[str, str], int],
+) -> int:
+    """How many nodes these are with functions inlined: few functions that call each other make very many."""
+    count = 0
+    for node in nodes:
+        name = (node.domain, node.op_type)
+        if name in functions and name not in known:
+            known[name] = 0  # what calls itself is refused as such
+            known[name] = _nodes(functions[name].node, functions, known)
+        inner = [graph for attribute in node.attribute for graph in subgraphs(attribute)]
+        count += known.get(name, 1) + sum(_nodes(graph.node, functions, known) for graph in inner)
+    return count
 
 
 def stored_tensor(tensor: TensorProto, path: Path | None, span: Span | None) -> StoredTensor:

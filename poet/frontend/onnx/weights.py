@@ -36,6 +36,7 @@ _NEVER_TRAINED: dict[str, tuple[int, ...]] = {
     "GRU": (4, 5),
     "LSTM": (4, 5, 6, 7),
     "Less": (0, 1),
+    "NegativeLogLikelihoodLoss": (2,),
     "OneHot": (1, 2),
     "Pad": (1, 2, 3),
     "RNN": (4, 5),
@@ -43,8 +44,15 @@ _NEVER_TRAINED: dict[str, tuple[int, ...]] = {
     "RandomUniformLike": (0,),
     "Range": (0, 1, 2),
     "Resize": (1, 2, 3),
+    "SoftmaxCrossEntropyLoss": (2,),
     "Upsample": (1,),
 }
+
+_OF_SHAPE_OR_TYPE = frozenset(
+    ("Cast", "CastLike", "Expand", "Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze")
+)
+_WITH_WEIGHTS = frozenset(("Conv", "ConvTranspose", "Gemm", "MatMul", "LayerNormalization", "PRelu"))
+"""Operators whose weights may be single numbers, which elsewhere are no weights."""
 
 
 def with_own_weights(file: OnnxFile) -> OnnxFile:
@@ -55,6 +63,7 @@ def with_own_weights(file: OnnxFile) -> OnnxFile:
       elements are all equal get their own again; others are one parameter that the model uses twice.
     - It also stores the weight of a linear layer transposed, under a name of its own. Such a weight gets
       its layout back, and its name after the bias; or it is the word embedding that a head shares.
+    - Weights in Constant nodes become initialisers, which are trained only where somebody names them.
     - Initialisers that nothing reads are left out.
     - ``light_*`` models give their weights as ``ConstantOfShape(name + "__SHAPE")``.
     """
@@ -73,9 +82,8 @@ def with_own_weights(file: OnnxFile) -> OnnxFile:
     initializers = [tensor for tensor in model.graph.initializer if tensor.name in read]
     del model.graph.initializer[:]
     model.graph.initializer.extend(initializers)
-    return replace(
-        file, model=model, tensors={tensor.name: edit.tensors[tensor.name] for tensor in initializers}
-    )
+    tensors = {tensor.name: edit.tensors[tensor.name] for tensor in initializers}
+    return replace(file, model=model, tensors=tensors, constants=frozenset(edit.constants & tensors.keys()))
 
 
 def _read_names(graph: GraphProto) -> set[str]:
@@ -101,6 +109,14 @@ class _Edit:
             for name, other in (tuple(node.input), tuple(reversed(node.input)))
             if name in tensors and len(tensors[name].shape) == 1
         }
+        self.constants: set[str] = set()
+        self.fixed = {name for name, stored in tensors.items() if not stored.dtype.is_floating_point}
+        self.readers: dict[str, list[tuple[NodeProto, int]]] = {}
+        for node in model.graph.node:
+            if self.fixed.issuperset(filter(None, node.input)):
+                self.fixed.update(node.output)
+            for index, name in enumerate(node.input):
+                self.readers.setdefault(name, []).append((node, index))
 
     def node(self, original: NodeProto) -> None:
         node = NodeProto()
@@ -116,10 +132,43 @@ class _Edit:
                 self.renamed[name] = first
         elif node.op_type == "ConstantOfShape" and first == name + _SHAPE_SUFFIX and first in self.tensors:
             self.add(name, _filled(node, self.tensors[first]))
+        elif node.op_type == "Constant" and name not in self.outputs and self.is_weight(node):
+            content = tensor_value(node.attribute[0].t, f"node {name!r} (Constant)")
+            self.add(name, StoredTensor(content.dtype, tuple(content.shape), lambda: content))
+            self.constants.add(name)
         else:
             if node.op_type == "MatMul" and len(node.input) == 2:
                 self.untranspose(node)
             self.kept.append(node)
+
+    def is_weight(self, node: NodeProto) -> bool:
+        """Whether a Constant has floats that are used as a weight, and not to compute another constant."""
+        value = node.attribute[0].t if [item.name for item in node.attribute] == ["value"] else None
+        if value is None or not value.dims or 0 in value.dims:
+            return False
+        dtype, is_single = DTYPES.get(value.data_type), math.prod(value.dims) == 1
+        pending, places = [node.output[0]], list[tuple[NodeProto, int]]()
+        while pending:
+            for reader, index in self.readers.get(pending.pop(), []):
+                if reader.op_type in _OF_SHAPE_OR_TYPE and index == 0:
+                    pending += reader.output
+                elif self.fixed.issuperset(filter(None, reader.input)):
+                    return False
+                else:
+                    places.append((reader, index))
+        if dtype is None or not dtype.is_floating_point or not places:
+            return False
+        if any(
+            reader.op_type == "InstanceNormalization" for reader, _ in places
+        ):  # of a group norm, by torch
+            content = tensor_value(value, f"node {node.output[0]!r} (Constant)")
+            return not bool((content == content.reshape(-1)[0]).all())
+        return all(
+            reader.op_type == "BatchNormalization"
+            or (index not in _NEVER_TRAINED.get(reader.op_type, ()) and not is_single)
+            or (reader.op_type in _WITH_WEIGHTS and index > 0)
+            for reader, index in places
+        )
 
     def add(self, name: str, stored: StoredTensor) -> None:
         """Enters an initialiser; its content is in ``tensors`` only."""
@@ -130,7 +179,7 @@ class _Edit:
     def untranspose(self, node: NodeProto) -> None:
         name = node.input[1]
         stored = self.tensors.get(name)
-        if stored is None or len(stored.shape) != 2 or self.uses[name] != 1:
+        if stored is None or len(stored.shape) != 2 or self.uses[name] != 1 or name in self.constants:
             return
         if not stored.dtype.is_floating_point:
             return

@@ -1,7 +1,8 @@
 """From a template and data to one HTML file that loads nothing.
 
 Names in a page come from strangers' models. Templates escape by themselves; data goes into a JSON
-block with ``<``, ``>`` and ``&`` written as escapes, and the scripts put it in place as text. Should
+block with ``<``, ``>`` and ``&`` written as escapes, and the scripts put it in place as text. What would
+turn text around or does not print is spelled out in both. Should
 anything slip through, the page's content security policy runs no script but the three whose hashes
 it names, and allows no connection.
 """
@@ -19,7 +20,7 @@ from importlib.resources import files
 from importlib.util import find_spec
 from typing import Any
 
-from poet.errors import InputError
+from poet.errors import InputError, spelled_out
 from poet.extras import how_to_install
 from poet.report.html.charts import Spec
 from poet.report.html.tables import TableData
@@ -76,6 +77,7 @@ def render(template: str, content: PageContent, context: Mapping[str, Any]) -> s
         loader=jinja2.FunctionLoader(_asset),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
+        finalize=_spelled,
         trim_blocks=True,
         lstrip_blocks=True,
     )
@@ -116,18 +118,23 @@ def _json_block(content: PageContent) -> str:
         "timeline": content.timeline,
         "downloads": content.downloads,
     }
-    text = json.dumps(_finite(data), separators=(",", ":"), ensure_ascii=False, allow_nan=False)
-    for character in "<>&\u2028\u2029":
+    text = json.dumps(_finite(data), separators=(",", ":"), allow_nan=False)
+    for character in "<>&":
         text = text.replace(character, f"\\u{ord(character):04x}")
     return text
 
 
 def _finite(data: Any) -> Any:
-    """``data`` with what JSON has no number for (infinity: never worn out, no bound) as ``null``."""
+    """``data`` with text that prints, and ``null`` for what JSON has no number for (infinity: no bound)."""
     if isinstance(data, float):
         return data if math.isfinite(data) else None
     if isinstance(data, Mapping):
         return {key: _finite(item) for key, item in data.items()}
     if isinstance(data, list | tuple):
         return [_finite(item) for item in data]
-    return data
+    return _spelled(data)
+
+
+def _spelled(item: Any) -> Any:
+    """Text with escapes for what does not print; all else, markup too, as it is."""
+    return spelled_out(item, keep="\n\u00a0") if type(item) is str else item  # amounts have such blanks

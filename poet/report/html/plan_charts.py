@@ -44,7 +44,7 @@ def memory_chart(subject: Subject, line: dict[str, Any]) -> Spec:
 def ram_ladder(subject: Subject) -> Spec:
     """The least RAM, the plan's, the budget and plain training, one above the other."""
     amounts: list[tuple[str, int | None, str]] = [
-        ("no schedule below", subject.lower_bound.bytes, QUIET),
+        ("least of this order", subject.lower_bound.bytes, QUIET),
         ("this plan", subject.trace.peak_ram_bytes, ACCENT),
         ("budget", subject.limits.ram_budget_bytes, WARNING),
         ("plain training", subject.keep_everything_bytes, MUTED),

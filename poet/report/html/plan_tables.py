@@ -10,7 +10,15 @@ from poet.report.device import format_figure, format_uncertainty
 from poet.report.energy import Share
 from poet.report.html.subject import Subject
 from poet.report.html.tables import DASH, TableColumn, TableData, count, duration, energy, size, small_share
-from poet.units import NO_GAP, format_bytes, format_gap, format_joules, format_seconds, format_share
+from poet.units import (
+    IN_ORDER,
+    NO_GAP,
+    format_bytes,
+    format_gap,
+    format_joules,
+    format_seconds,
+    format_share,
+)
 
 
 def tensor_table(subject: Subject) -> TableData:
@@ -90,19 +98,19 @@ def proof_rows(subject: Subject) -> Iterator[tuple[str, str]]:
     yield "answer", proof.sentence
     yield "energy", format_joules(subject.trace.joules)
     scope = "" if proof.bound_scope == "whole problem" else f" ({proof.bound_scope})"
-    yield "no plan takes less than", format_joules(proof.bound_joules) + scope
+    yield f"bound {IN_ORDER}", f"{proof.says}{format_joules(proof.bound_joules)}{scope}"
     gap = None
     if proof.gap is not None:
         gap = format_gap(proof.gap, optimal=proof.word == "optimal", confirmed=proof.confirmed)
     if gap in NO_GAP:
-        yield "gap", f"none: {proof.rests_on}"
+        yield "gap", f"{proof.says}none: {proof.rests_on}"
     elif gap is not None:
-        yield "gap", f"{gap} of the energy"
+        yield "gap", f"{proof.says}{gap} of the energy"
     if proof.overhead_gap is not None and gap not in NO_GAP:
-        yield "", f"{format_share(proof.overhead_gap)} of what is above running every op once"
+        yield "", f"{proof.says}{format_share(proof.overhead_gap)} of what is above running every op once"
     yield "judge", f"the simulator accepted all {len(subject.schedule)} steps"
     if proof.solver:
-        yield "found by", f"{proof.solver}, in {format_seconds(proof.solve_seconds)}"
+        yield "found by", f"{proof.says}{proof.solver}, in {format_seconds(proof.solve_seconds)}"
 
 
 def alternative_row(row: Alternative, subject: Subject) -> dict[str, str]:

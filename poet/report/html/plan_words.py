@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from poet.plans.plan_parts import PriceEnds, PriceRange
 from poet.report.html.subject import Subject
-from poet.units import format_bytes, format_count, format_joules, format_seconds, format_share
+from poet.units import IN_ORDER, format_bytes, format_count, format_joules, format_seconds, format_share
 from poet.whatif.wording import overhead_text
 
 
@@ -49,7 +49,7 @@ def standing(subject: Subject) -> str:
     gap = (
         ""
         if proof.word == "optimal" or proof.gap is None
-        else f" A better plan could save {format_share(proof.gap)} of the energy at most."
+        else f" A better plan {IN_ORDER} could save {format_share(proof.gap)} of the energy at most."
     )
     spared = ""
     if plain is not None and plain > subject.trace.peak_ram_bytes:
@@ -69,10 +69,9 @@ def tiles(subject: Subject) -> tuple[Tile, ...]:
     joules_range, seconds_range = _ranges(subject.price_range)
     written = "nothing is written to storage"
     if trace.written_bytes:
-        life = subject.lifetime_written_bytes
         written = f"{format_bytes(trace.read_bytes)} read"
-        if life:
-            written += f"; storage lasts {format_count(life / subject.worn_bytes)} steps"
+        if subject.life_steps is not None:
+            written += f"; storage lasts {format_count(subject.life_steps)} steps"
     return (
         Tile(
             "RAM at the peak",
@@ -115,5 +114,6 @@ def lower_bound_words(subject: Subject) -> str:
         f" and a workspace of {format_bytes(bound.workspace_bytes)}" if bound.workspace_bytes else ""
     )
     return (
-        f"No schedule needs less than {format_bytes(bound.bytes)}: {moment}, {held} must be in RAM together."
+        f"No schedule {IN_ORDER} needs less than {format_bytes(bound.bytes)}: {moment}, {held} must be in "
+        "RAM together."
     )

@@ -33,7 +33,8 @@ def search_words(proof: PlanQuality, once_joules: float) -> str:
     logarithmic = [name for name, axis in (("time", x), (what, y)) if axis.logarithmic]
     scales = f" Logarithmic: {' and '.join(logarithmic)}." if logarithmic else ""
     return (
-        f"The best plan (solid, circles) and the bound (dashed, triangles) over the time of the search: "
+        f"{proof.says.capitalize()}The best plan (solid, circles) and the bound (dashed, triangles) over the "
+        f"time of the search: "
         f"{what}{above}.{scales}"
     )
 
@@ -91,7 +92,7 @@ def rejected_words(proof: PlanQuality) -> str:
         + (f" ({one.faults} by a fault of ours)" if one.faults else "")
         for one in proof.record.rejected
     )
-    return f"Of the schedules that the search proposed, the judge rejected {said}."
+    return f"{proof.says.capitalize()}Of the proposed schedules, the simulator rejected {said}."
 
 
 def _lasting(advances: Sequence[Advance], end_seconds: float) -> tuple[Advance, ...]:

@@ -10,6 +10,7 @@ from poet.errors import ProfileError
 from poet.graph import Graph
 from poet.homes import DecidedProblem, decided
 from poet.named import trained_in_words
+from poet.plans import flash_life
 from poet.plans.plan_parts import PriceRange
 from poet.plans.training_plan import Plan
 from poet.problem import Limits, Objective
@@ -22,15 +23,18 @@ from poet.report.training import strip_lines
 from poet.schedule import Schedule
 from poet.search_record import NO_SEARCH, SearchRecord
 from poet.simulator import Trace, judge
-from poet.solution import WHOLE_PROBLEM, LowerBound, Status, is_confirmed, sentence_of
+from poet.solution import SAYS_FILE, WHOLE_PROBLEM, LowerBound, Status, is_confirmed, sentence_of
 from poet.solvers import minimum_ram_bytes
 from poet.whatif.result import FoundPlan, Point, Setting, Verdict, WhatIf
-from poet.whatif.usage import worn_bytes
+from poet.whatif.usage import endurance_of, wear_of
 
 
 @dataclass(frozen=True, slots=True)
 class PlanQuality:
-    """How good a plan is known to be; the fields are those of `poet.plans.plan_parts.SearchOutcome`."""
+    """How good a plan is known to be; the fields are those of `poet.plans.plan_parts.SearchOutcome`.
+
+    ``says``: as of `poet.solution.Solution`.
+    """
 
     word: str
     sentence: str
@@ -43,6 +47,7 @@ class PlanQuality:
     record: SearchRecord = NO_SEARCH
     objective: Objective = Objective.ENERGY
     proof: str = ""
+    says: str = ""
 
     @property
     def confirmed(self) -> bool:
@@ -69,8 +74,7 @@ class Subject:
         proof: how good it is.
         keep_everything_bytes: what plain training needs, if known.
         lower_bound: RAM below which no schedule exists.
-        lifetime_written_bytes: that the device's storage survives, if known.
-        worn_bytes: that a step erases of it, in whole erase blocks where the profile knows them.
+        life_steps: that the device's storage survives, if known; infinite where nothing is written.
         line, fullest, verdicts, parts, kinds, others: worked out.
         price_range: what a step takes at the ends of the device's figures, if known.
     """
@@ -87,8 +91,7 @@ class Subject:
     proof: PlanQuality
     keep_everything_bytes: int | None
     lower_bound: LowerBound
-    lifetime_written_bytes: float | None
-    worn_bytes: int
+    life_steps: float | None
     line: StepTimeline
     fullest: PeakMoment
     verdicts: tuple[TensorVerdict, ...]
@@ -126,7 +129,7 @@ def subject_of_plan(plan: Plan, *, profile: Profile | None = None) -> Subject:
         trace=plan.trace,
         proof=PlanQuality(
             outcome.status,
-            sentence_of(Status[outcome.status.upper()], outcome.proof),
+            sentence_of(Status[outcome.status.upper()], outcome.proof, says=SAYS_FILE),
             outcome.bound_joules,
             outcome.bound_scope,
             outcome.gap,
@@ -136,10 +139,11 @@ def subject_of_plan(plan: Plan, *, profile: Profile | None = None) -> Subject:
             outcome.record,
             outcome.objective,
             outcome.proof,
+            SAYS_FILE,
         ),
         keep_everything_bytes=prediction.plain_peak_ram_bytes,
         lower_bound=minimum_ram_bytes(plan.problem, plan.request.limits),
-        lifetime_written_bytes=plan.device.endurance_bytes,
+        life_steps=flash_life.life_steps(plan.device.endurance, flash_life.wear_of_plan(plan)),
         price_range=prediction.range,
     )
 
@@ -152,7 +156,6 @@ def subject_of_point(result: WhatIf, index: int) -> Subject | None:
         return None
     problem = decided(setting.problem, plan.schedule)
     trace = judge(problem, plan.schedule, point.limits)
-    storage = setting.profile.storage if setting.profile is not None else None
     return _worked_out(
         model=", ".join((result.question.model, *(f"{name}={size}" for name, size in setting.binding))),
         training=", ".join(filter(None, (result.question.loss, setting.optimizer))),
@@ -168,7 +171,7 @@ def subject_of_point(result: WhatIf, index: int) -> Subject | None:
         proof=quality_of_point(point, setting, plan, trace),
         keep_everything_bytes=setting.keep_everything_bytes,
         lower_bound=setting.lower_bound,
-        lifetime_written_bytes=storage.lifetime_written_bytes if storage is not None else None,
+        life_steps=flash_life.life_steps(endurance_of(setting.profile), wear_of(plan, setting)),
         price_range=_range_of(plan) if plan.accumulating is None else None,
     )
 
@@ -238,7 +241,7 @@ def _worked_out(
     proof: PlanQuality,
     keep_everything_bytes: int | None,
     lower_bound: LowerBound,
-    lifetime_written_bytes: float | None,
+    life_steps: float | None,
     price_range: PriceRange | None = None,
 ) -> Subject:
     line = timeline(problem, schedule, trace)
@@ -256,8 +259,7 @@ def _worked_out(
         proof=proof,
         keep_everything_bytes=keep_everything_bytes,
         lower_bound=lower_bound,
-        lifetime_written_bytes=lifetime_written_bytes,
-        worn_bytes=worn_bytes(problem, schedule, profile),
+        life_steps=life_steps,
         line=line,
         fullest=peak(problem, schedule, trace),
         verdicts=tensor_verdicts(problem, limits, line, fates),

@@ -7,7 +7,8 @@ the scores of one place where those are more.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import zlib
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -60,6 +61,24 @@ def right_classes(
         else:
             right += sum(_rank(row, int(wanted)) < top for row, wanted in zip(scores, classes, strict=True))
     return right, judged
+
+
+def weight_of_classes(targets: Tensor, ignored: int, weights: Sequence[float] | None) -> float:
+    """How many targets are not the ``ignored`` number, or the sum of their classes' ``weights``."""
+    total = 0.0
+    for piece, _ in _pieces(targets.detach(), targets):
+        classes = _array(piece).reshape(-1).astype(np.int64)
+        counted = classes[classes != ignored]
+        total += len(counted) if weights is None else float(np.asarray(weights)[counted].sum())
+    return total
+
+
+def fingerprint(tensor: Tensor) -> int:
+    """The same for the same bits."""
+    found = 0
+    for piece, _ in _pieces(tensor.detach(), tensor):
+        found = zlib.crc32(_array(piece).tobytes(), found)
+    return found
 
 
 def least_and_largest(tensor: Tensor) -> tuple[float, float]:

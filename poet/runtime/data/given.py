@@ -117,10 +117,14 @@ def as_tensors(given: Given | None) -> tuple[torch.Tensor, ...]:
     if given is None:
         return ()
     items = (given,) if isinstance(given, torch.Tensor | np.ndarray) else tuple(given)
-    return tuple(item if isinstance(item, torch.Tensor) else _tensor(item) for item in items)
+    return tuple(map(_tensor, items))
 
 
 def _tensor(item: object) -> torch.Tensor:
+    if isinstance(item, torch.Tensor):
+        if item.layout != torch.strided or item.is_nested:
+            raise InputError("a step is given dense tensors, not sparse or nested ones; make it dense")
+        return item
     if not isinstance(item, np.ndarray):
         raise InputError(f"a step is given tensors or arrays of numpy, not {type(item).__name__}")
     try:

@@ -87,7 +87,9 @@ class Samples:
 
 
 @says_what_it_is(FileKind.NPZ, FileKind.TENSORS, FileKind.TABLE, FileKind.FOLDER)
-def load_samples(path: str | Path, plan: Plan, *, allow_nan: bool = False) -> Samples:
+def load_samples(
+    path: str | Path, plan: Plan, *, allow_nan: bool = False, least: int | None = None
+) -> Samples:
     """The samples at ``path``, checked against the plan.
 
     Arrays are called like the plan's inputs; a plan with one input takes ``x`` or ``inputs`` too, and the
@@ -109,6 +111,7 @@ def load_samples(path: str | Path, plan: Plan, *, allow_nan: bool = False) -> Sa
         path: of the file or folder; or the function's name.
         plan: to train with.
         allow_nan: whether targets may be NaN or infinite.
+        least: how many samples there must be; not given: those of a batch.
 
     Raises:
         InputError: it is not readable, an array is missing or of another shape or type, or a sample
@@ -138,7 +141,7 @@ def load_samples(path: str | Path, plan: Plan, *, allow_nan: bool = False) -> Sa
         raise InputError(
             f"{plan.model.name}: the plan's batch has no samples, so there is nothing to train on"
         )
-    if len(tensors[0]) < batch_of(plan):
+    if len(tensors[0]) < (batch_of(plan) if least is None else least):
         raise InputError(f"{named}: {len(tensors[0])} samples, the plan's batch is {batch_of(plan)}")
     staged = tuple(torch.empty((batch, *tensor.shape[1:]), dtype=tensor.dtype) for tensor in tensors)
     order = torch.arange(len(tensors[0]))

@@ -21,6 +21,8 @@ from poet.runtime.kernels import ctc, logits, norms, packed, padded, recurrent, 
 from poet.runtime.kernels.arguments import resolve
 from poet.runtime.kernels.aten import Kernel, aten
 from poet.runtime.kernels.drawing import DRAWN
+from poet.runtime.kernels.signatures import NUMBERS, looked_at
+from poet.runtime.kernels.whole_numbers import divided
 
 LIBRARY = PYTORCH
 """What profiles and plans call torch's kernels."""
@@ -48,12 +50,11 @@ def kernel(
         return functools.partial(_STORED[target], table)
     if target in OWN_KERNELS:
         return OWN_KERNELS[target]
-    if target in _WRAPPED:
-        return _WRAPPED[target]
     if target not in ATEN:
         known = [*ATEN, *OWN]
         raise PlanError(f"operator {target!r} is not one that poet runs{nearest(target, known)}")
-    return aten(target)
+    found = _WRAPPED.get(target) or aten(target)
+    return found if target not in NUMBERS else functools.partial(looked_at, target, found)
 
 
 def run(
@@ -83,7 +84,46 @@ def _mkldnn_rnn_layer(*args: object) -> Any:
         return torch.ops.aten.mkldnn_rnn_layer.default(*args)
 
 
-_WRAPPED: dict[str, Kernel] = {"aten.mkldnn_rnn_layer.default": _mkldnn_rnn_layer}
+# For these torch lists the places that are chosen, in memory that depends on how many there are.
+
+
+def _embedding_bag_backward(gradient: Tensor, *args: Any) -> Any:
+    """Of the largest in each bag: empty bags are taken as others, and give zeros to the first row."""
+    # an end of the last bag is left out: torch would put numbers behind it into a bag that is not there
+    indices, starts, bags, bag_size, largest, rows, by_frequency, mode = args[:8]
+    if mode == _OF_LARGEST:
+        is_empty = (bag_size == 0).unsqueeze(1)
+        gradient, largest = gradient.masked_fill(is_empty, 0.0), largest.masked_fill(is_empty, 0)
+        bag_size = torch.ones_like(bag_size)
+    given = (indices, starts[: len(gradient)], bags, bag_size, largest, rows, by_frequency, mode, *args[8:])
+    return torch.ops.aten._embedding_bag_backward.default(gradient, *given)
+
+
+def _bag_weights_backward(gradient: Tensor, *args: Any) -> Any:
+    table, indices, starts, *rest = args
+    given = (table, indices, starts[: len(gradient)], *rest)
+    return torch.ops.aten._embedding_bag_per_sample_weights_backward.default(gradient, *given)
+
+
+def _index_put(source: Tensor, indices: Sequence[Any], values: Tensor, accumulate: bool = False) -> Any:
+    """Of one mask, which puts the same values into each row that it chooses: a pass over all rows."""
+    mask = indices[0]
+    rest = source.dim() if mask is None else source.dim() - mask.dim()
+    if len(indices) > 1 or accumulate or mask is None or mask.dtype != torch.bool or values.dim() > rest:
+        return torch.ops.aten.index_put.default(source, indices, values, accumulate)
+    chosen = mask.reshape(*mask.shape, *[1] * rest)
+    return torch.where(chosen, values, source, out=torch.empty_like(source))
+
+
+_OF_LARGEST = 2  # among torch's modes of bags
+_WRAPPED: dict[str, Kernel] = {
+    "aten.mkldnn_rnn_layer.default": _mkldnn_rnn_layer,
+    "aten._embedding_bag_backward.default": _embedding_bag_backward,
+    "aten._embedding_bag_per_sample_weights_backward.default": _bag_weights_backward,
+    "aten.index_put.default": _index_put,
+    "aten.div.Tensor_mode": divided,
+    "aten.div.Scalar_mode": divided,
+}
 
 
 # --- operators of our own ---------------------------------------------------------------------

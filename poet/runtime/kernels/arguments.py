@@ -34,9 +34,10 @@ def tensor_type(tensor: Tensor, where: str) -> TensorType:
         ModelError: it is sparse, quantised, complex or of another element type without a row.
     """
     name = str(tensor.dtype).removeprefix("torch.")
-    if tensor.layout != torch.strided or name not in ITEM_BYTES:
+    if tensor.layout != torch.strided or tensor.is_nested or name not in ITEM_BYTES:
+        layout = "nested" if tensor.is_nested else str(tensor.layout).removeprefix("torch.")
         raise ModelError(
-            f"{where} is a {name} tensor with layout {str(tensor.layout).removeprefix('torch.')}; "
+            f"{where} is a {name} tensor with layout {layout}; "
             f"supported are dense tensors of {', '.join(ITEM_BYTES)}"
         )
     return TensorType(name, tuple(tensor.shape), tuple(tensor.stride()), int(tensor.storage_offset()))

@@ -15,9 +15,15 @@ Kernel = Callable[..., Any]
 
 def aten(target: str) -> Kernel:
     """The ATen operator of that name, without Python in between."""
+    found: Kernel = operator(target)._op
+    return found
+
+
+def operator(target: str) -> torch._ops.OpOverload:
+    """Likewise, with its schema."""
     _, name, overload = target.split(".")
     try:
-        found: Kernel = getattr(getattr(torch.ops.aten, name), overload)._op
+        found: torch._ops.OpOverload = getattr(getattr(torch.ops.aten, name), overload)
     except AttributeError:
         raise PlanError(f"operator {target!r} does not exist in torch {torch.__version__}") from None
     return found

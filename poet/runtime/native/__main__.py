@@ -8,6 +8,7 @@ from pathlib import Path
 from poet.errors import PoetError
 from poet.runtime.native import prebuilt
 from poet.runtime.native.build import Unavailable, build_for_copying
+from poet.streams import say
 from poet.units import format_bytes
 
 
@@ -27,9 +28,10 @@ def main() -> None:
     try:
         fits = build_for_copying(asked.output, compiler=asked.compiler)
     except (Unavailable, PoetError) as error:
-        parser.exit(2, f"poet: {' '.join(str(error).split())}\n")
-    print(f"{asked.output}: {format_bytes(asked.output.stat().st_size)}, for {fits}")
-    print(f"on the device: {prebuilt.VARIABLE}=FILE, or {prebuilt.NAME} in poet's cache folder")
+        say(f"poet: {' '.join(str(error).split())}", err=True)
+        parser.exit(2)
+    say(f"{asked.output}: {format_bytes(asked.output.stat().st_size)}, for {fits}")
+    say(f"on the device: {prebuilt.VARIABLE}=FILE, or {prebuilt.NAME} in poet's cache folder")
 
 
 if __name__ == "__main__":

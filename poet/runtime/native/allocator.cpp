@@ -29,6 +29,7 @@
 #include <limits>
 #include <map>
 #include <mutex>
+#include <new>
 #include <thread>
 #include <unordered_map>
 #include <utility>
@@ -49,6 +50,7 @@ enum {
   kPlaced,     // blocks in arenas
   kLive,       // both
   kFootprint,  // heap blocks and whole arenas: what the cap bounds
+  kOfSteps,    // heap blocks that steps took, less those that they gave back; counts from anywhere
   kGauges
 };
 
@@ -106,6 +108,7 @@ struct State {
   int64_t arena_blocks = 0;  // living
   std::thread::id owner;     // the thread that records or replays
   bool recording = false;
+  bool counting = false;  // a step of the owner's is under way that is neither recorded nor replayed
   int64_t recordings = 0, tick = 0;
   int64_t op = -1;  // negative: between steps, where nothing is recorded or placed
   std::vector<Request> requests;
@@ -176,6 +179,11 @@ int64_t planned_offset(State& s, int64_t bytes) {
   return kOnHeap;
 }
 
+// Whether this thread works for the step that is under way; `parallel`: in a parallel region.
+bool takes_part(const State& s, bool parallel) {
+  return s.op >= 0 && (parallel || std::this_thread::get_id() == s.owner);
+}
+
 // An arena and an offset in it, or kOnHeap.
 std::pair<Arena*, int64_t> choose_place(State& s, int64_t bytes, bool participant) {
   if (appointment.arena && appointment.bytes == bytes) {
@@ -208,7 +216,7 @@ void* allocate_bytes(int64_t bytes) {
   Held held;
   State& s = *held;
   ++s.counters.requests;
-  const bool participant = s.op >= 0 && (parallel || std::this_thread::get_id() == s.owner);
+  const bool participant = takes_part(s, parallel);
   const auto [arena, offset] = choose_place(s, bytes, participant);
   if (offset != kOnHeap) {
     arena->taken.emplace(offset, offset + bytes);
@@ -224,6 +232,7 @@ void* allocate_bytes(int64_t bytes) {
   }
   void* data = c10::alloc_cpu(static_cast<size_t>(bytes));  // throws where the system has no more
   count_heap(s, bytes);
+  if (participant) s.gauges[kOfSteps].add(bytes);
   admit(s, data, {bytes, nullptr, 0, 0}, participant, parallel);
   return data;
 }
@@ -239,6 +248,7 @@ void detach_if_idle(State& s);
 
 void release(void* data) {
   if (!data) return;
+  const bool parallel = at::in_parallel_region();
   Held held;
   State& s = *held;
   const auto place = s.blocks.find(data);
@@ -258,6 +268,7 @@ void release(void* data) {
   c10::profiledCPUMemoryReporter().Delete(data);  // before another thread may get the same place
   if (!block.arena) {
     count_heap(s, -block.bytes);
+    if (takes_part(s, parallel)) s.gauges[kOfSteps].add(-block.bytes);
     held.lock.unlock();
     c10::free_cpu(data);
     return;
@@ -350,8 +361,26 @@ POET_API void poet_merge_peaks(const Gauge* saved) {
 // Returns the cap before. What is in use already is not refused after the fact.
 POET_API int64_t poet_set_cap(int64_t cap) { return std::exchange(Held()->cap, cap); }
 
-// Whether `busy` belongs to another thread, whose requests would no longer be known as its own.
-bool is_others(const State& s, bool busy) { return busy && s.owner != std::this_thread::get_id(); }
+// Whether `busy`, or a count, belongs to another thread, whose requests would no longer be known as its own.
+bool is_others(const State& s, bool busy) {
+  return (busy || s.counting) && s.owner != std::this_thread::get_id();
+}
+
+// 1: the requests of this thread are counted as a step's from here to poet_count_end, outside of recordings and
+// replays. 0: there is one.
+POET_API int poet_count_begin() {
+  Held s;
+  if (s->plan.arena || s->recording || s->counting) return 0;
+  s->owner = std::this_thread::get_id();
+  enter_op(*s, 0);
+  return s->counting = true;
+}
+
+POET_API void poet_count_end() {
+  Held s;
+  enter_op(*s, -1);
+  s->counting = false;
+}
 
 // 1: recording. 0: another recording, or another thread's replay, is under way.
 POET_API int poet_record_begin() {
@@ -398,15 +427,22 @@ POET_API void poet_arena_close(Arena* arena) {
   unmap_if_done(*s, arena);
 }
 
-// 1: replaying. 0: another replay, or another thread's recording, is under way. `bounds` has `ops` + 1 entries.
+// 1: replaying. 0: another replay, or another thread's recording, is under way. -1: no memory for the plan.
+// `bounds` has `ops` + 1 entries.
 POET_API int poet_replay_begin(Arena* arena, int64_t ops, const int64_t* bounds, int64_t slots,
                                const int64_t* bytes, const int64_t* offsets) {
   Held s;
   if (s->plan.arena || is_others(*s, s->recording)) return 0;
+  Plan plan{arena};
+  try {
+    plan.bounds.assign(bounds, bounds + ops + 1);
+    plan.slots.reserve(static_cast<size_t>(slots));
+  } catch (const std::bad_alloc&) {
+    return -1;
+  }
+  for (int64_t i = 0; i < slots; ++i) plan.slots.push_back({bytes[i], offsets[i]});
   s->owner = std::this_thread::get_id();
-  s->plan.arena = arena;
-  s->plan.bounds.assign(bounds, bounds + ops + 1);
-  for (int64_t i = 0; i < slots; ++i) s->plan.slots.push_back({bytes[i], offsets[i]});
+  s->plan = std::move(plan);
   enter_op(*s, -1);
   return 1;
 }

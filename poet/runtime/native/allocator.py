@@ -6,7 +6,7 @@ with torch while a scope or an arena is open, and knows only what was allocated 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from poet.errors import ReplayError
@@ -100,6 +100,29 @@ class NativeAllocator:
                 yield
             finally:
                 self._library.set_cap(before_bytes)
+
+    @contextmanager
+    def taking(self, *, is_marked: bool) -> Iterator[Callable[[], int] | None]:
+        """The block is one step; gives what says how many bytes it took on the heap at most so far.
+
+        What this thread and its parallel regions took within ops (see `mark`), less what they gave back.
+        ``None`` where another trainer's steps are replayed: it is not counted then.
+
+        Args:
+            is_marked: whether a replay or a recording is told of the step.
+        """
+        with self.tracking() as tracked:
+            begins = not is_marked and bool(self._library.count_begin())
+            begun_bytes = tracked.usage().of_steps_bytes
+            try:
+                yield (
+                    (lambda: tracked.usage().of_steps_peak_bytes - begun_bytes)
+                    if is_marked or begins
+                    else None
+                )
+            finally:
+                if begins:
+                    self._library.count_end()
 
     @contextmanager
     def recording(self) -> Iterator[Recording]:

@@ -10,7 +10,6 @@ elsewhere (see `poet.runtime.native.prebuilt`).
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import os
 import platform
@@ -21,16 +20,16 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
 
 import torch
 
 from poet.errors import InputError
 from poet.files.cache_folder import cache_folder, private_folder
 from poet.files.tensorfile import replaced
+from poet.files.unsupported import lock
 from poet.runtime.native import prebuilt
 from poet.runtime.native.prebuilt import MadeFor
 
@@ -75,15 +74,22 @@ def build_library(cache: Path | None = None) -> Path:
         except InputError as error:
             misfit = str(error)
     compiler = find_compiler()
-    prefix = f"allocator-{_digest(_source_digest(), *_flags(), *_torch_build())}"
+    source = f"allocator-{_digest(_source_digest(), *_flags(), *_torch_build())}"
+    prefix = source if compiler is None else f"{source}-{_digest(*compiler.command, compiler.version)}"
+    if found := _find(folder, f"{prefix}-*.so"):
+        return found
     if compiler is None:
-        found = _find(folder, f"{prefix}-*.so")
-        if found is None and misfit:
-            raise Unavailable(misfit)
-        return found or _no_compiler()
-    prefix += f"-{_digest(*compiler.command, compiler.version)}"
-    with _locked(folder):
-        return _find(folder, f"{prefix}-*.so") or _compile(compiler, folder, prefix)
+        raise Unavailable(misfit or _no_compiler())
+    try:
+        with _locked(folder):
+            return _find(folder, f"{prefix}-*.so") or _compile(compiler, folder, prefix)
+    except OSError as error:
+        if found := _find(folder, f"{source}-*.so"):
+            return found
+        raise Unavailable(
+            f"no allocator can be built in {folder} ({error.strerror or error}); set XDG_CACHE_HOME to a "
+            f"folder that can be written, or {prebuilt.VARIABLE} to one that is made"
+        ) from None
 
 
 def build_for_copying(output: Path, *, compiler: str | None = None) -> MadeFor:
@@ -96,7 +102,9 @@ def build_for_copying(output: Path, *, compiler: str | None = None) -> MadeFor:
         Unavailable: no compiler, or a compile error.
         PoetError: ``output`` cannot be written.
     """
-    found = find_compiler(compiler) or _no_compiler(compiler)
+    found = find_compiler(compiler)
+    if found is None:
+        raise Unavailable(_no_compiler(compiler))
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         for name in ("c10", "torch_cpu"):
@@ -181,17 +189,18 @@ def _digest(*parts: str) -> str:
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]
 
 
-def _no_compiler(named: str | None = None) -> NoReturn:
+def _no_compiler(named: str | None = None) -> str:
     wanted = named or os.environ.get("CXX") or " or ".join(_COMPILERS)
-    raise Unavailable(f"no C++ compiler was found ({wanted}); install one or set CXX")
+    return f"no C++ compiler was found ({wanted}); install one or set CXX"
 
 
 def _find(folder: Path, pattern: str) -> Path | None:
-    """A library of that name whose content is what its name says; others are removed."""
+    """A library of that name whose content is what its name says; others are removed if they can be."""
     for library in sorted(folder.glob(pattern)):
-        if not library.is_symlink() and library.name.endswith(f"-{_content_digest(library)}.so"):
-            return library
-        library.unlink(missing_ok=True)
+        with suppress(OSError):
+            if not library.is_symlink() and library.name.endswith(f"-{_content_digest(library)}.so"):
+                return library
+            library.unlink()
     return None
 
 
@@ -202,8 +211,8 @@ def _content_digest(library: Path) -> str:
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
     """One builder at a time; the lock goes with the process that holds it."""
-    with (folder / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with (folder / "lock").open("w") as file:
+        lock(file, wait=True)
         yield
 
 

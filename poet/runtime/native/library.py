@@ -22,8 +22,8 @@ class Gauge(ctypes.Structure):
     peak: int
 
 
-Gauges = Gauge * 4
-"""Heap, placed, live, footprint."""
+Gauges = Gauge * 5
+"""Heap, placed, live, footprint, of steps."""
 
 
 class Counters(ctypes.Structure):
@@ -55,6 +55,8 @@ _SIGNATURES = {
     "poet_merge_peaks": (None, (ctypes.POINTER(Gauge),)),
     "poet_set_cap": (_INT64, (_INT64,)),
     "poet_mark": (None, (_INT64,)),
+    "poet_count_begin": (ctypes.c_int, ()),
+    "poet_count_end": (None, ()),
     "poet_record_begin": (ctypes.c_int, ()),
     "poet_record_position": (_INT64, (_INT64S,)),
     "poet_record_end": (None, (_INT64, ctypes.POINTER(RecordedRequest))),
@@ -85,6 +87,7 @@ class MemoryUsage:
         placed_bytes, placed_peak_bytes: those in arenas.
         live_bytes, live_peak_bytes: both.
         footprint_bytes, footprint_peak_bytes: heap and whole arenas, used or not: what a cap bounds.
+        of_steps_bytes, of_steps_peak_bytes: what steps took on the heap, less what they gave back there.
     """
 
     heap_bytes: int
@@ -95,6 +98,8 @@ class MemoryUsage:
     live_peak_bytes: int
     footprint_bytes: int
     footprint_peak_bytes: int
+    of_steps_bytes: int
+    of_steps_peak_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +147,8 @@ class Library:
         self.attached = self._c.poet_attached
         self.set_cap = self._c.poet_set_cap
         self.mark = self._c.poet_mark
+        self.count_begin = self._c.poet_count_begin
+        self.count_end = self._c.poet_count_end
         self.record_begin = self._c.poet_record_begin
         self.arena_base = self._c.poet_arena_base
         self.arena_close = self._c.poet_arena_close
@@ -197,7 +204,11 @@ class Library:
     def replay_begin(
         self, arena: int, bounds: Sequence[int], sizes_bytes: Sequence[int], offsets_bytes: Sequence[int]
     ) -> bool:
-        """False where another replay is under way."""
+        """False where another replay is under way.
+
+        Raises:
+            MemoryError: there is no memory to note the places in.
+        """
         began: int = self._c.poet_replay_begin(
             arena,
             len(bounds) - 1,
@@ -206,4 +217,6 @@ class Library:
             (_INT64 * len(sizes_bytes))(*sizes_bytes),
             (_INT64 * len(offsets_bytes))(*offsets_bytes),
         )
+        if began < 0:
+            raise MemoryError("no memory to note the places of a step in")
         return bool(began)

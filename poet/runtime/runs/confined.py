@@ -1,16 +1,18 @@
 """The lean child of an enforced run: ``python -m poet.runtime.runs.confined REQUEST``.
 
-It loads torch, numpy and `poet.runtime`, makes two steps with the plan so that libraries have loaded
-their kernels, throws them away, and is then confined to its idle size and the budget. The training
-that follows is the one that counts: from the first step, on the request's data, saved where the request says.
-Each event is one line of JSON on stdout.
+It loads torch, numpy and `poet.runtime` and rehearses the training with trainers that it throws away. In
+the first rehearsal libraries load their kernels, start threads and fill caches; further ones measure what
+the process takes beside tensors at its fullest, the opening of the plan included, until that grows no more.
+Then it is confined to that, its idle size, and the budget. The training that follows is the one that counts:
+from the first step, on the request's data, saved where the request says. Each event is one line of JSON on
+stdout.
 """
 
 from __future__ import annotations
 
-import gc
 import json
 import re
+import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
@@ -19,20 +21,21 @@ from typing import Any
 import torch
 
 from poet import children, codec
-from poet.errors import InputError, NotFinite, PoetError, ReplayError
+from poet.errors import INTERRUPTED, InputError, NotFinite, OverBudget, PoetError, ReplayError
 from poet.plans.lasting_values import stored_values
 from poet.plans.plan_file import PlanFile
 from poet.plans.run_request import RunRequest
 from poet.plans.training_plan import Plan
-from poet.runtime.runs.fit import Samples, load_samples
+from poet.runtime.runs.fit import Samples, batch_of, load_samples, trained_of
 from poet.runtime.runs.requested import metered_epochs, open_trainer, validation_samples
-from poet.runtime.system.confinement import Confinement, idle_bytes
+from poet.runtime.system.confinement import Confinement, Rehearsal
 from poet.runtime.system.memory import return_freed_memory, use_one_heap
+from poet.runtime.training.trainer import Trainer
 from poet.units import format_bytes
 
-_WARM_UP_STEPS = 2
-_STEPS_IN_HEADROOM, _BYTES_PER_STEP = 400, 2048
-_NAMES_IN_HEADROOM, _BYTES_PER_NAME = 100, 2048
+_MOST_REHEARSALS, _MOST_STEPS = 6, 12
+_STEADY_BYTES = 64 * 1024
+_BYTES_PER_STEP, _BYTES_PER_NAME = 128, 2048
 _REFUSED = re.compile(r"\[enforce fail at .*? tried to allocate (\d+) bytes\..*")
 """What torch's CPU allocator says when the system gives it nothing."""
 
@@ -48,10 +51,8 @@ def train(request: RunRequest, emit: Emit) -> None:
     with PlanFile(request.plan) as file:
         samples = load_samples(request.data, file.plan, allow_nan=request.allow_nan)
         validation = validation_samples(file.plan, request)
-        warm_bytes = _warm_up(file, samples, request)
-        gc.collect()  # the trainer that was thrown away is a circle; the next one takes its room
-        bookkeeping_bytes = _bookkeeping_bytes(file.plan, saves=bool(request.output or request.best))
-        confinement = Confinement(warm_bytes + bookkeeping_bytes, request.budget_bytes)
+        idle_bytes = _idle_bytes(file, samples, request)
+        confinement = Confinement(idle_bytes, request.budget_bytes)
         confinement.enforce()
         emit("confined", {"idle_bytes": confinement.idle_bytes})
         try:
@@ -64,13 +65,22 @@ def train(request: RunRequest, emit: Emit) -> None:
             raise ReplayError(f"{_in_words(error)}; {advice}") from error
 
 
-def _bookkeeping_bytes(plan: Plan, *, saves: bool) -> int:
-    """What lists take beside tensors: of the instructions of a long schedule, and of what a state has.
+def _idle_bytes(file: PlanFile, samples: Samples, request: RunRequest) -> int:
+    """The size at the fullest without tensors, once a rehearsal takes no more than the one before."""
+    before_bytes = 0
+    for _ in range(_MOST_REHEARSALS):
+        with Rehearsal() as rehearsal:
+            tensors_bytes = _rehearse(file, samples, request)
+        if 0 < rehearsal.most_bytes <= before_bytes + _STEADY_BYTES:
+            break
+        before_bytes = rehearsal.most_bytes
+    return rehearsal.idle_bytes(tensors_bytes) + _lists_bytes(file.plan, samples, request)
 
-    The headroom of `idle_bytes` has room for a few hundred instructions, and for a hundred names of a state.
-    """
-    steps = max(0, len(plan.schedule) - _STEPS_IN_HEADROOM)
-    names = max(0, len(stored_values(plan.graph)) - _NAMES_IN_HEADROOM) if saves else 0
+
+def _lists_bytes(plan: Plan, samples: Samples, request: RunRequest) -> int:
+    """What a long training and its saves take beside tensors and the rehearsal has not: figures and names."""
+    steps = -(-trained_of(samples.count, plan) // batch_of(plan))
+    names = len(stored_values(plan.graph)) if request.output or request.best else 0
     return steps * _BYTES_PER_STEP + names * _BYTES_PER_NAME
 
 
@@ -88,19 +98,35 @@ def _train(
         emit("done", {"steps": trainer.steps, "memory": trainer.memory})
 
 
-def _warm_up(file: PlanFile, samples: Samples, request: RunRequest) -> int:
-    """The idle size: of this process between steps, less the tensors that the plan counts.
+def _rehearse(file: PlanFile, samples: Samples, request: RunRequest) -> int:
+    """Train with a trainer that is thrown away until its memory comes from where it will; bytes of tensors.
 
-    A trainer that is thrown away makes two steps before: libraries load kernels, start threads and fill
-    caches.
+    Raises:
+        OverBudget: that is more than the budget.
     """
     with open_trainer(file, replace(request, learning_rate=None, resume=None)) as trainer:
-        inputs, targets = samples.batch(torch.arange(trainer.input_types[0].shape[0]))
-        for _ in range(_WARM_UP_STEPS):
-            trainer.step(inputs, targets)
-        if request.validate is not None:
-            trainer.predict(inputs)
-        return idle_bytes() - trainer.held_bytes
+        chosen = torch.arange(batch_of(file.plan))
+        left = chosen[: trained_of(samples.count, file.plan) % len(chosen)]
+        with trainer.peak_meter() as meter:
+            for number in range(_MOST_STEPS):
+                _step(trainer, samples, chosen)
+                if number and trainer.is_settled:
+                    break
+            if len(left):
+                _step(trainer, samples, left)
+            if request.validate is not None:
+                rows = torch.arange(len(samples.staged[0]))
+                trainer.evaluate([samples.batch(rows)], request.metrics or None)
+        trainer.check_budget(meter.peak)
+        planned_bytes = file.plan.held_bytes + file.plan.page_buffer_bytes
+        return meter.peak.bytes if meter.peak.is_counted and meter.peak.bytes else planned_bytes
+
+
+def _step(trainer: Trainer, samples: Samples, chosen: torch.Tensor) -> None:
+    *earlier, last = chosen.split(len(samples.staged[0]))  # type: ignore[no-untyped-call]
+    for piece in earlier:
+        trainer.accumulate(*samples.batch(piece))
+    trainer.step(*samples.batch(last))
 
 
 def run_child(work: Callable[[RunRequest, Emit], None], arguments: Sequence[str]) -> int:
@@ -113,22 +139,27 @@ def run_child(work: Callable[[RunRequest, Emit], None], arguments: Sequence[str]
     return_freed_memory()
     use_one_heap()
     try:
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # by which the parent passes requests on
+        emit("started", {})
         request = codec.decode(RunRequest, json.loads(arguments[0]), where="the request")
         if request.threads is not None:
             torch.set_num_threads(request.threads)
         work(request, emit)
-    except PoetError as error:
+    except (PoetError, OSError) as error:
         emit("failed", {"message": _in_words(error), "kind": _kind(error)})
-        return error.exit_code
+        return getattr(error, "exit_code", 2)
     except (RuntimeError, MemoryError) as error:
         emit("refused", {"message": _in_words(error)})
         return 2
+    except KeyboardInterrupt:
+        return INTERRUPTED
     return 0
 
 
-def _kind(error: PoetError) -> str:
+def _kind(error: Exception) -> str:
     """What the other side raises; see `poet.enforce`."""
-    return next((kind.__name__ for kind in (InputError, NotFinite) if isinstance(error, kind)), "ReplayError")
+    kinds = (kind.__name__ for kind in (InputError, NotFinite, OverBudget) if isinstance(error, kind))
+    return next(kinds, "ReplayError")
 
 
 def _in_words(error: BaseException) -> str:

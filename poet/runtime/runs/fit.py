@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import logging
 import math
-import signal
 import statistics
 import threading
 import time
@@ -17,7 +16,8 @@ from types import FrameType
 
 import torch
 
-from poet.errors import InputError, NotFinite, PoetError
+from poet.errors import InputError, NotFinite, OverBudget, PoetError
+from poet.interrupts import answered
 from poet.loss import LossSpec
 from poet.plans.rate_schedule import RateSchedule
 from poet.plans.run_request import Epoch
@@ -77,6 +77,8 @@ def fit(
             plan that the ``watcher`` went to at first takes more than the run may spend.
         NotFinite: the loss of a step, or the state to be saved, is not finite, and the trainer does not
             ``allow_nan``. The last save is kept.
+        OverBudget: a step held more tensor memory than the plan's budget, and the trainer does not
+            ``allow_over_budget``; see `Trainer.check_budget`. What was trained was saved.
         Infeasible: the ``watcher`` finds no plan for what the system leaves; what was trained since the last
             save was saved. So it was where a change of the budget failed (as of `MemoryWatcher.look`).
     """
@@ -114,6 +116,7 @@ def fit(
                     trainer.learning_rates = tuple(rate * factor for rate in rates)
                 result = _trained(trainer, samples, order[start : start + batch], tally)
                 kept.check_loss(result)
+                kept.check_budget()
                 del result  # its outputs lie where the next step has planned other tensors
                 by_steps = save_every is not None and trainer.steps % save_every == 0
                 if by_steps or (save_seconds is not None and kept.seconds_since >= save_seconds):
@@ -183,6 +186,13 @@ class _Kept:
     def check_loss(self, result: StepResult) -> None:
         if not math.isfinite(result.loss) and not self._trainer.allow_nan:
             raise self._not_finite(f"the loss of step {self._trainer.steps} is {result.loss}")
+
+    def check_budget(self) -> None:
+        try:
+            self._trainer.check_budget()
+        except OverBudget:
+            self.rescue()
+            raise
 
     def save(self) -> None:
         if self._path is None:
@@ -289,16 +299,10 @@ def _class_dim(plan: Plan) -> int | None:
 def _deferred_interrupt() -> Iterator[threading.Event]:
     """Turn the first Ctrl-C into an event; from the second on it interrupts as always."""
     event = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
-        yield event
-        return
 
-    def note(signum: int, frame: FrameType | None) -> None:
+    def note(number: int, frame: FrameType | None) -> None:
         event.set()
-        signal.signal(signal.SIGINT, before)
+        restore()
 
-    before = signal.signal(signal.SIGINT, note)
-    try:
+    with answered(note) as restore:
         yield event
-    finally:
-        signal.signal(signal.SIGINT, before)

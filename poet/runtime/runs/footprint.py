@@ -20,6 +20,7 @@ from pathlib import Path
 
 from poet import children
 from poet.errors import InputError
+from poet.streams import say
 from poet.units import format_seconds
 
 _RUNS = 5
@@ -131,9 +132,9 @@ def main() -> None:
     """Measure, and print a line per figure."""
     try:
         for line in _lines():
-            print(line)
+            say(line)
     except InputError as error:
-        print(f"poet: {error}", file=sys.stderr)
+        say(f"poet: {error}", err=True)
         sys.exit(error.exit_code)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 
 from poet.plans.plan_file import PlanFile
@@ -17,7 +18,7 @@ from poet.runtime.training.trainer import Trainer
 
 def open_trainer(file: PlanFile, request: RunRequest) -> Trainer:
     """The plan, open for the training that is asked for; errors as of `Trainer.open`."""
-    return Trainer.of(
+    trainer = Trainer.of(
         file,
         page_file=request.page_file,
         learning_rate=request.learning_rate,
@@ -26,13 +27,15 @@ def open_trainer(file: PlanFile, request: RunRequest) -> Trainer:
         arena="require" if request.arena == "require" else bool(request.arena),
         allow_nan=request.allow_nan,
     )
+    trainer.allow_over_budget = request.allow_over_budget
+    return trainer
 
 
 def validation_samples(plan: Plan, request: RunRequest) -> Samples | None:
     """What is evaluated after each epoch, where that is asked for; errors as of `load_samples`."""
     if request.validate is None:
         return None
-    return load_samples(request.validate, plan, allow_nan=request.allow_nan)
+    return load_samples(request.validate, plan, allow_nan=request.allow_nan, least=1)
 
 
 def metered_epochs(
@@ -41,7 +44,7 @@ def metered_epochs(
     """What each epoch gave, and its peak of tensor memory in bytes where that can be measured.
 
     Saves, ends and fails as `fit` does; where other samples are evaluated, it may end earlier. What cannot be
-    evaluated is refused before the first step, when this is called.
+    evaluated is refused before the first step, when this is called. An evaluation may be over budget, too.
     """
     allowance = Allowance(request.stop_joules, request.stop_seconds, request.stop_written_bytes)
     spending = None if allowance == Allowance() else Spending(trainer.plan, allowance)
@@ -64,7 +67,7 @@ def metered_epochs(
 def _metered(
     trainer: Trainer, training: Iterator[Epoch], validator: Validator | None
 ) -> Iterator[tuple[Epoch, int | None]]:
-    while True:
+    for number in itertools.count():
         with trainer.peak_meter() as meter:
             epoch = next(training, None)
             if epoch is not None and validator is not None:
@@ -72,5 +75,7 @@ def _metered(
         if epoch is None:
             return
         yield epoch, meter.peak.bytes
+        if number or meter.peak.is_counted:  # the kernel's mark has the libraries that a first epoch loads
+            trainer.check_budget(meter.peak)
         if validator is not None and validator.is_over:
             return

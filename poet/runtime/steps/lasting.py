@@ -49,6 +49,7 @@ class LastingTensors:
         self.placed: PlacedSteps | None = None
         self.moving = Moving()
         self.broken: str | None = None
+        self._counted: dict[bool, int] = {}  # see `_counted_bytes`
 
     def check_usable(self) -> None:
         """Do nothing if the state is that of a whole step.
@@ -115,6 +116,7 @@ class LastingTensors:
             is_required=arena == "require",
             announces=announces,
             moving=self.moving,
+            standing_bytes=self._counted_bytes,
         )
 
     def _home_of(self, buffer: str) -> torch.Tensor:
@@ -213,6 +215,13 @@ class LastingTensors:
         """What is left of the budget beside the tensors that stay where they are and the page buffer."""
         budget_bytes = self._plan.request.limits.ram_budget_bytes
         return None if budget_bytes is None else budget_bytes - self._standing_bytes(beside_arena=True)
+
+    def _counted_bytes(self, beside_arena: bool) -> int:
+        """`_standing_bytes`, and what whole pages take beside them."""
+        if beside_arena not in self._counted:
+            padding_bytes = 0 if self.placed is None else self.placed.padding_bytes(self.cells.sizes_bytes)
+            self._counted[beside_arena] = self._standing_bytes(beside_arena=beside_arena) + padding_bytes
+        return self._counted[beside_arena]
 
     def _standing_bytes(self, *, beside_arena: bool) -> int:
         """What is held between steps: tensors, and the page buffer.

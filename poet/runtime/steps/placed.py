@@ -47,6 +47,9 @@ class PlacedSteps:
 
     Attributes:
         how: for reports, where it comes from now.
+        peak_bytes: what a step held at most, to the byte, with all that stands across steps; ``None``: none
+            was counted.
+        obstacle: why steps do not lie at the plan's places, and the way out; empty where they do.
         refusal: why the next step must not be made; empty where it may.
     """
 
@@ -58,6 +61,7 @@ class PlacedSteps:
         is_required: bool = False,
         announces: bool = True,
         moving: Moving | None = None,
+        standing_bytes: Callable[[bool], int] = lambda _: 0,
     ) -> None:
         """Prepare.
 
@@ -67,6 +71,8 @@ class PlacedSteps:
             is_required: whether steps must lie at the plan's places.
             announces: whether a fallback to the heap is logged.
             moving: who makes the plan's moves, while steps lie at the plan's places; ``None``: nobody.
+            standing_bytes: what is held across steps, where there is an arena, in which the rest lies, and
+                where there is none.
 
         Raises:
             ReplayError: they must and cannot.
@@ -74,12 +80,15 @@ class PlacedSteps:
         self._plan = plan
         self._is_required, self._announces = is_required, announces
         self._moving = moving
-        self.refusal = ""
+        self.obstacle = self.refusal = ""
         self._limit_bytes = limit_bytes
         self._scopes = contextlib.ExitStack()  # of the steps' arena or the recording
         self._replaying = contextlib.ExitStack()  # closed before the arena is
         self._standing_scope = contextlib.ExitStack()
-        self._allocator = native.load()
+        self._allocator = self._meter = native.load()
+        self._standing_bytes = standing_bytes
+        self.peak_bytes: int | None = None
+        self._is_marked = False  # whether a step under way is to be told of its instructions
         self._recording: native.Recording | None = None
         self._arena: native.ArenaMemory | None = None
         self._standing: native.ArenaMemory | None = None
@@ -97,9 +106,13 @@ class PlacedSteps:
         if self._allocator is None:
             self._stay_on_the_heap(native.why_unavailable())
         else:
-            obstacle = self._open_planned(self._allocator)
-            if is_required and obstacle:
-                self._refuse(obstacle)
+            try:  # so that it knows what steps give back
+                self._standing_scope.enter_context(self._allocator.tracking())
+            except ReplayError:  # which is told below
+                self._meter = None
+            self.obstacle = self._open_planned(self._allocator)
+            if is_required and self.obstacle:
+                self._refuse(self.obstacle)
         if self.refusal:
             self.close()
             raise ReplayError(self.refusal)
@@ -107,9 +120,14 @@ class PlacedSteps:
     @property
     def mark(self) -> Callable[[int], object] | None:
         """To be called with 1 + the number of each instruction before it runs, if there is one to call."""
-        if self._allocator is None or (self._recording is None and self._replay is None):
-            return None
-        return self._allocator.mark
+        return self._meter.mark if self._meter is not None and self._is_marked else None
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether the memory of steps comes from where it will come from."""
+        if self._is_planned:
+            return self._steps > _SETTLING_STEPS and not self._strayed_steps
+        return self._allocator is None or self._replayed_steps > 0
 
     @property
     def resident_bytes(self) -> int:
@@ -145,22 +163,17 @@ class PlacedSteps:
         """The block is one step; it is not watched if others may allocate meanwhile."""
         allocator = self._allocator
         self._make_room()
+        if self._arena is not None:
+            self._place_as(self._plan)
         if allocator is not None and self._replay is None and self._steps == _SETTLING_STEPS:
             self._record(allocator)
-        if self._is_planned:
-            self._place_as(self._plan)
         under_way = self._replay or self._recording
         watched = is_watchable and self._is_planned
         watched = watched and _SETTLING_STEPS <= self._steps < _SETTLING_STEPS + _WATCHED_STEPS
         with contextlib.ExitStack() as scopes:
-            tracked = (
-                scopes.enter_context(allocator.tracking()) if allocator is not None and watched else None
-            )
-            if under_way is not None:
-                scopes.enter_context(under_way.step())
-            before_bytes = 0 if tracked is None else tracked.usage().heap_bytes
+            taken = scopes.enter_context(self._counted(under_way))
             yield
-            stray_bytes = 0 if tracked is None else tracked.usage().heap_peak_bytes - before_bytes
+            stray_bytes = taken() if taken is not None and watched else 0
         self._steps += 1
         self._replayed_steps += self._replay is not None
         if self._arena is not None and stray_bytes > _STRAY_SHARE * self._arena.size_bytes:
@@ -169,6 +182,29 @@ class PlacedSteps:
                 self._leave_planned(stray_bytes)
         if self._recording is not None and self._steps == _SETTLING_STEPS + _RECORDED_STEPS:
             self._place()
+
+    @contextlib.contextmanager
+    def _counted(
+        self, under_way: native.Replay | native.Recording | None
+    ) -> Iterator[Callable[[], int] | None]:
+        """The block is a step, of what is under way if anything is; `peak_bytes` knows of it afterwards.
+
+        Gives what says how many bytes the step has taken on the heap; ``None``: that is not counted.
+        """
+        if self._meter is None:
+            yield None
+            return
+        with self._meter.taking(is_marked=under_way is not None) as taken:
+            held_bytes = self._standing_bytes(self._arena is not None)
+            held_bytes += 0 if self._arena is None else self._arena.size_bytes
+            self._is_marked = taken is not None
+            try:
+                with contextlib.nullcontext() if under_way is None else under_way.step():
+                    yield taken
+            finally:
+                self._is_marked = False
+            if taken is not None:
+                self.peak_bytes = max(self.peak_bytes or 0, held_bytes + taken())
 
     def close(self) -> None:
         """Place nothing any more."""
@@ -182,24 +218,21 @@ class PlacedSteps:
         if self._moving is not None:
             self._moving.close()
         self._replaying.close()
+        self._placing = None
         self._scopes.close()
 
     @contextlib.contextmanager
     def beside(self, companion: Plan) -> Iterator[Callable[[int], object] | None]:
         """The block replays a ``companion`` of the plan, between its steps and in the same arena.
 
-        Gives what `mark` gives; ``None`` where steps do not lie at the plan's places, nor does this.
+        Gives what `mark` gives. Where steps do not lie at the plan's places, nor does this.
         """
-        allocator = self._allocator
-        if allocator is None or not self._is_planned or companion.arena is None:
-            yield None
-            return
-        self._place_as(companion)
-        assert self._replay is not None
-        self._make_room()
-        self._replayed_steps += 1
-        with self._replay.step():
-            yield allocator.mark
+        self._place_as(companion if self._is_planned and companion.arena is not None else None)
+        if self._replay is not None:
+            self._make_room()
+            self._replayed_steps += 1
+        with self._counted(self._replay):
+            yield self.mark
 
     def hand_over(self, outputs: Sequence[torch.Tensor]) -> Outputs:
         """The outputs of the step that was made last; copied before the next one if they are still held."""
@@ -213,19 +246,20 @@ class PlacedSteps:
         if kept is not None:
             _ = kept.own
 
-    def _place_as(self, plan: Plan) -> None:
-        """Answer requests with the places of ``plan``; one placement at a time."""
+    def _place_as(self, plan: Plan | None) -> None:
+        """Answer requests with the places of ``plan``, or with none; one placement at a time."""
         if plan is self._placing:
             return
-        assert self._arena is not None
         self._missed = self.misses
         self._replaying.close()
-        self._replay = None
+        self._replay, self._placing = None, plan
+        if plan is None:
+            return
+        assert self._arena is not None
         if plan is not self._plan and id(plan) not in self._beside:
             self._beside[id(plan)] = plan, _placement(plan, self._divide_bytes)
         chosen = self._placement if plan is self._plan else self._beside[id(plan)][1]
         self._replay = self._replaying.enter_context(self._arena.replay(chosen))
-        self._placing = plan
 
     # --- at the plan's places ---
 
@@ -285,7 +319,9 @@ class PlacedSteps:
         self._replay = self._arena = None
         self._is_planned, self._offsets_bytes = False, {}
         self._steps = self._replayed_steps = 0
-        reason = f"kernels here need {format_bytes(stray_bytes)} that were not planned for; plan here"
+        self.obstacle = reason = (
+            f"kernels here need {format_bytes(stray_bytes)} that were not planned for; plan here"
+        )
         self.how = f"heap: {reason}"
         if self._is_required:
             self._refuse(reason)
@@ -295,7 +331,7 @@ class PlacedSteps:
     def _record(self, allocator: native.NativeAllocator) -> None:
         if self._shares:  # an arena that is laid out here would lie beside what the other schedules ask for
             self._stay_on_the_heap(
-                "the memory of micro-batches and of several shapes is not laid out anew; plan on this machine"
+                f"{self.obstacle}; that of micro-batches and of several shapes is not laid out anew"
             )
             return
         try:
@@ -318,7 +354,8 @@ class PlacedSteps:
                     f"the arena would take {size}, the budget leaves {limit}; plan with more RAM"
                 )
             self._arena = self._scopes.enter_context(_arena(self._allocator, placement.arena_bytes))
-            self._replay = self._replaying.enter_context(self._arena.replay(placement))
+            self._placement = placement
+            self._place_as(self._plan)
         except ReplayError as error:
             self._end_steps()
             self._arena = self._replay = None
@@ -328,6 +365,7 @@ class PlacedSteps:
 
     def _stay_on_the_heap(self, reason: str) -> None:
         self._allocator = None
+        self.obstacle = self.obstacle or reason
         self.how = f"heap: {reason}"
         if self._is_required:
             self._refuse(reason)

@@ -11,7 +11,6 @@ checksum of its own, of 4 bytes; a row that changes is written with what else is
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import mmap
 import os
 import secrets
@@ -23,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from poet.errors import PageFileError
+from poet.files.unsupported import lock
 from poet.plans.page_slots import SLOT_ALIGNMENT_BYTES
 from poet.plans.plan_parts import PageSlot
 from poet.runtime.storage.transfers import CachedTransfers, ChangeRow, DirectTransfers, Transfers, aligned
@@ -45,7 +45,7 @@ class PageFile:
     """The slots of a plan on storage.
 
     Attributes:
-        path: of the file.
+        path: of the file, where links end.
         buffer_bytes: RAM of the bounce buffer; 0 where transfers go through the page cache.
         mode: for reports, which of the two it is.
     """
@@ -79,10 +79,13 @@ class PageFile:
         self._others: dict[int, tuple[int, Transfers]] = {}  # such files, by their number
         self._named = path is not None
         self.path = path if path is not None else folder / f".poet-pages-{secrets.token_hex(8)}"
+        if self.path.is_symlink():  # what is made, and removed at the end, is the file that it leads to
+            self.path = Path(os.path.realpath(self.path))
         self._file, is_direct = self._open(wants_direct=buffer_bytes > 0)
         try:
             self._claim()
-            self._buffer = memoryview(mmap.mmap(-1, buffer_bytes)) if is_direct else None
+            private = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS  # which a limit of the process counts
+            self._buffer = memoryview(mmap.mmap(-1, buffer_bytes, private)) if is_direct else None
             self._transfers = self._transfers_of(self._file)
             self._transfers.write(0, memoryview(MAGIC.ljust(_HEADER_BYTES, b"\0")))
         except OSError as cause:
@@ -287,7 +290,8 @@ class PageFile:
                 flags &= ~os.O_EXCL  # some file systems create the file and then refuse the flag
             return os.open(self.path, flags, 0o600), False
         except OSError as cause:
-            raise self._failed("cannot be opened", cause) from None
+            way = "" if self._named else "; name a place that can be written (--page-file, page_file)"
+            raise self._failed("cannot be opened", cause, way) from None
 
     def _claim(self) -> None:
         """Lock the file, make sure that it is ours to overwrite, and reserve its bytes."""
@@ -298,7 +302,7 @@ class PageFile:
                 f"{self.path} exists and is not a page file; it was left as it is, give another path"
             )
         try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock(self._file, wait=False)
         except BlockingIOError:
             self._release()
             raise PageFileError(
@@ -328,8 +332,8 @@ class PageFile:
         os.close(self._file)
         self._file = -1
 
-    def _failed(self, what: str, cause: OSError) -> PageFileError:
-        return PageFileError(f"page file {self.path}: {what} ({cause.strerror or cause})")
+    def _failed(self, what: str, cause: OSError, way: str = "") -> PageFileError:
+        return PageFileError(f"page file {self.path}: {what} ({cause.strerror or cause}){way}")
 
 
 class _Checksums:

@@ -23,8 +23,7 @@ SMALL_HEAP_BYTES = 128 * 1024
 """What glibc keeps at the end of its heap once `return_freed_memory` was called."""
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8  # malloc.h
-_BLOCK_BYTES = 24 * 1024  # smaller than what is mapped by itself
-_OBJECT_BYTES, _OBJECTS = 400, 600  # the interpreter's own allocator serves up to 512 bytes
+_MARK_MARGIN_BYTES = 4 << 20  # docs/runtime.md: the kernel's view of 50 steps was within that, or 1 %
 
 
 def return_freed_memory() -> bool:
@@ -50,25 +49,6 @@ def use_one_heap() -> None:
         mallopt(_M_ARENA_MAX, 1)
 
 
-def keep_headroom() -> None:
-    """Make sure of free space for the small things that libraries and the interpreter take while they work.
-
-    Of the `SMALL_HEAP_BYTES` that the C heap may keep at its end, next to nothing may be free at a given
-    moment. Taking as much and giving it back leaves it free. So with the interpreter's own allocator,
-    where one living object keeps a piece of memory from being given back.
-    """
-    if _mallopt() is not None:
-        libc = ctypes.CDLL(None)
-        libc.malloc.restype, libc.malloc.argtypes = ctypes.c_void_p, (ctypes.c_size_t,)
-        libc.free.argtypes = (ctypes.c_void_p,)
-        for block in [libc.malloc(_BLOCK_BYTES) for _ in range(SMALL_HEAP_BYTES // _BLOCK_BYTES)]:
-            libc.free(block)
-    _kept_objects[:] = [bytes(_OBJECT_BYTES) for _ in range(_OBJECTS)][-1:]
-
-
-_kept_objects: list[bytes] = []
-
-
 def _mallopt() -> Callable[[int, int], int] | None:
     """The C library's, if it is glibc."""
     try:
@@ -79,9 +59,21 @@ def _mallopt() -> Callable[[int, int], int] | None:
 
 @dataclass(frozen=True, slots=True)
 class Peak:
-    """The most memory that was held in a span of time; ``bytes`` is ``None`` where it is not measured."""
+    """The most memory that was held in a span of time.
+
+    Attributes:
+        bytes: ``None`` where it is not measured.
+        is_counted: to the byte. The kernel's mark has pages in it that are no tensor's.
+    """
 
     bytes: int | None
+    is_counted: bool = False
+
+    def above(self, budget_bytes: int) -> int:
+        """Bytes of tensors above a budget; 0 where those measured may be others."""
+        above_bytes = (self.bytes or 0) - budget_bytes
+        margin_bytes = 0 if self.is_counted else max(_MARK_MARGIN_BYTES, budget_bytes // 100)
+        return above_bytes if above_bytes > margin_bytes else 0
 
     def __str__(self) -> str:
         return "not measured" if self.bytes is None else format_bytes(self.bytes)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 
 import torch
 
-from poet.errors import PlanError, PoetError, ReplayError
+from poet.errors import InputError, PlanError, PoetError, ReplayError
 from poet.graph import TensorType
+from poet.loss import LossSpec
 from poet.plans.training_plan import Plan
+from poet.runtime.data.counting import fingerprint
 from poet.runtime.data.given import Given, GivenTensors, as_tensors
+from poet.runtime.data.loss_weights import LossWeights
 from poet.runtime.steps.companions import EVALUATION, shape_called
 from poet.runtime.steps.draws import Draws
 from poet.runtime.steps.lasting import LastingTensors
@@ -73,7 +77,7 @@ class Evaluations:
     def evaluate(self, batches: Iterable[Batch], metrics: Sequence[str] | None) -> EvaluationResult:
         """See `poet.runtime.Trainer.evaluate`."""
         sizes = [item.size for item in self._shapes if item.is_there] or [self._shapes[0].size]
-        tally = EvaluationTally(chosen_metrics(self._plan, metrics))
+        tally = EvaluationTally(chosen_metrics(self._plan, metrics), LossWeights(self._plan))
         for given, samples in counted_batches(batches, max(sizes), self._is_whole):
             self._add_batch(given, samples, tally)
         return tally.result()
@@ -87,10 +91,66 @@ class Evaluations:
         chosen = min(fitting, key=lambda item: (not item.is_there, item.size), default=self._shapes[0])
         targets = self._plan.graph.targets
         inputs, wanted = given[: len(given) - targets], given[len(given) - targets :]
-        is_whole = is_as_large(given, chosen.given.types)
-        loss, outputs = self._forward(chosen, inputs, wanted, samples=None if is_whole else samples)
         only = wanted[0] if targets == 1 else None
-        tally.add(loss, outputs[0], only, samples, is_whole=is_whole)
+        weight = tally.weights.of(wanted, samples)
+        if is_as_large(given, chosen.given.types):
+            loss, outputs = self._forward(chosen, inputs, wanted)
+            tally.add(outputs[0], only, samples)
+            tally.add_loss(loss, weight)
+            return
+        tally.add_loss(self._sum_of_few(chosen, given, samples, tally) / (weight or math.nan), weight)
+
+    def _sum_of_few(
+        self, chosen: _OpenEvaluation, given: Sequence[torch.Tensor], samples: int, tally: EvaluationTally
+    ) -> float:
+        """The loss of fewer samples than a batch of ``chosen`` has, times what they weigh.
+
+        A batch is filled up with them: each is there so many times, and the first ones once more. What those
+        add is found from a batch that is filled up with them alone, and so on, until none are left over.
+
+        Raises:
+            InputError: the output for a sample depends on the others in the batch.
+        """
+        targets = given[len(given) - self._plan.graph.targets :]
+        sums: list[tuple[int, float]] = []
+        of_first: list[int] = []
+        count = samples
+        while count:
+            times, rest = divmod(chosen.size, count)
+            loss, bits = self._filled(chosen, given, count, None if sums else tally)
+            of_first.append(bits)
+            weight = times * tally.weights.of(targets, count) + tally.weights.of(targets, rest)
+            weight = 1.0 if tally.weights.are_one else weight
+            sums.append((times, loss * weight if weight else 0.0))
+            count = rest
+        if samples > 1 and len(of_first) == 1 and not chosen.is_checked:
+            of_first.append(self._filled(chosen, given, 1, None)[1])
+        chosen.is_checked = True
+        if len(set(of_first)) > 1:
+            raise InputError(
+                f"{self._plan.model.name}: in evaluation mode its output for a sample depends on the others "
+                f"of the batch, so that a step for {chosen.size} samples cannot evaluate {samples}; plan for "
+                "that size too (poet solve --shape, shapes=), or leave them out"
+            )
+        total = 0.0
+        for times, whole in reversed(sums):
+            total = (whole - total) / times
+        return total
+
+    def _filled(
+        self,
+        chosen: _OpenEvaluation,
+        given: Sequence[torch.Tensor],
+        count: int,
+        tally: EvaluationTally | None,
+    ) -> tuple[float, int]:
+        """The loss of a batch of the first ``count`` samples over and over, and what the first one gives."""
+        part = [tensor[:count] for tensor in given]
+        first = len(part) - self._plan.graph.targets
+        loss, outputs = self._forward(chosen, part[:first], part[first:], samples=count)
+        if tally is not None:
+            tally.add(outputs[0], part[-1] if len(part) - first == 1 else None, count)
+        return loss, chosen.first_bits(outputs)
 
     def _forward(
         self,
@@ -132,6 +192,16 @@ class _OpenEvaluation:
         self._plan, self._evaluation, self._called = plan, evaluation, called
         self._tensors, self._pager = tensors, pager
         self._made: Evaluator | None = None
+        self.is_checked = False  # whether samples are known not to depend on others of their batch
+
+    def first_bits(self, outputs: Sequence[torch.Tensor]) -> int:
+        """Of the outputs for the first sample; 0 where they are random, or samples do not come first."""
+        graph = self.evaluator().graph
+        time_first = LossSpec.parse(self._plan.request.loss).option("time_first")
+        if time_first or any(op.random for op in graph.ops):
+            return 0
+        alike = [output for output in outputs if output.dim() and len(output) == self.size]
+        return hash(tuple(fingerprint(output[:1]) for output in alike))
 
     @property
     def is_there(self) -> bool:

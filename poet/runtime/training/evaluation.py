@@ -16,6 +16,7 @@ import torch
 from poet.brief import brief
 from poet.errors import InputError, ReplayError
 from poet.plans.training_plan import Plan
+from poet.runtime.data.loss_weights import LossWeights, loss_of_all
 from poet.runtime.data.metrics import Metric, metric_named
 from poet.runtime.kernels.cells import Cells, new_buffer
 from poet.runtime.steps import instructions, program
@@ -32,7 +33,7 @@ class EvaluationResult:
     """What an evaluation gave.
 
     Attributes:
-        loss: mean over the whole batches; ``None`` where there was none, or it is not finite.
+        loss: of all samples, as the loss gives it of them in one batch; ``None`` where it is not finite.
         metrics: by name; ``None`` where nothing was counted.
         samples: that were counted.
         seconds: wall clock.
@@ -47,7 +48,11 @@ class EvaluationResult:
 
 
 class Evaluator:
-    """An evaluation of an open plan."""
+    """An evaluation of an open plan.
+
+    Attributes:
+        graph: of its forward pass and loss.
+    """
 
     def __init__(
         self, plan: Plan, evaluation: Plan, tensors: LastingTensors, pager: Pager | None, *, called: str
@@ -63,12 +68,12 @@ class Evaluator:
             called: what begins the names of its page slots.
         """
         self._plan, self._evaluation = plan, evaluation
-        self._graph = self._evaluation.graph
+        self.graph = self._evaluation.graph
         self._tensors, self._theirs = tensors, tensors.cells
-        self._cells = Cells(self._graph)
+        self._cells = Cells(self.graph)
         self._pages = None if pager is None else CompanionPages(called, self._evaluation, pager)
         self._program: program.Program | None = None
-        persistent = self._graph.persistent()
+        persistent = self.graph.persistent()
         self._held = [name for name in program.initially_in_ram(plan) if name in persistent]
 
     def run(
@@ -103,8 +108,8 @@ class Evaluator:
                 with placed.beside(self._evaluation) as mark:
                     self._replay(self._program, given, mark)
             contents, value = self._cells.contents, self._cells.value
-            loss = float(contents[value(self._graph.loss)])
-            return loss, tuple(contents[value(name)] for name in self._graph.predictions)
+            loss = float(contents[value(self.graph.loss)])
+            return loss, tuple(contents[value(name)] for name in self.graph.predictions)
         except BaseException:
             for buffer in () if self._pages is None else self._pages.give_up():
                 self._cells.clear(buffer)
@@ -113,8 +118,8 @@ class Evaluator:
             self._give_back()
 
     def _replay(self, compiled: program.Program, given: Sequence[torch.Tensor], mark: program.Mark) -> None:
-        for place, name in enumerate(self._graph.inputs):
-            buffer = self._graph.buffer_of(name)
+        for place, name in enumerate(self.graph.inputs):
+            buffer = self.graph.buffer_of(name)
             self._cells.install(buffer, new_buffer(self._cells.sizes_bytes[buffer]))
             target = self._cells.contents[self._cells.value(name)]
             if place < len(given):
@@ -149,41 +154,34 @@ class Evaluator:
 class EvaluationTally:
     """Sums over the batches of an evaluation. It keeps no output: the next batch needs their places."""
 
-    def __init__(self, metrics: Sequence[Metric]) -> None:
-        self._metrics = metrics
+    def __init__(self, metrics: Sequence[Metric], weights: LossWeights) -> None:
+        self._metrics, self.weights = metrics, weights
         self._losses: list[float] = []
-        self._sizes: list[int] = []
+        self._weights: list[float] = []
         self._samples = 0
         self._started = time.perf_counter()
 
-    def add(
-        self, loss: float, output: torch.Tensor, targets: torch.Tensor | None, samples: int, *, is_whole: bool
-    ) -> None:
-        """Count a batch: its loss if it ``is_whole``, and the first ``samples`` of the model's output."""
+    def add(self, output: torch.Tensor, targets: torch.Tensor | None, samples: int) -> None:
+        """Count the first ``samples`` of the model's output for a batch."""
         self._samples += samples
-        if is_whole:
-            self._losses.append(loss)
-            self._sizes.append(samples)
         if targets is not None:
             for metric in self._metrics:
                 metric.add(output[:samples], targets[:samples])
 
+    def add_loss(self, loss: float, weight: float) -> None:
+        """Count the loss of a batch."""
+        self._losses.append(loss)
+        self._weights.append(weight)
+
     def result(self) -> EvaluationResult:
-        """The mean loss and the metrics."""
-        mean = _mean(self._losses, self._sizes) if self._losses else None
+        """The loss and the metrics."""
+        loss = loss_of_all(self._losses, self._weights, are_one=self.weights.are_one)
         return EvaluationResult(
-            loss=mean if mean is not None and math.isfinite(mean) else None,
+            loss=loss if math.isfinite(loss) else None,
             metrics={metric.name: metric.value() for metric in self._metrics},
             samples=self._samples,
             seconds=time.perf_counter() - self._started,
         )
-
-
-def _mean(losses: Sequence[float], sizes: Sequence[int]) -> float:
-    """Of batches; where they are of several sizes, by the number of their samples."""
-    if len(set(sizes)) == 1:
-        return math.fsum(losses) / len(losses)
-    return math.fsum(loss * size for loss, size in zip(losses, sizes, strict=True)) / sum(sizes)
 
 
 def counted_batches(

@@ -299,12 +299,13 @@ class Trainer(TrainingState):
 
         Args:
             batches: inputs and targets of the plan's shapes. One may have fewer samples: it is filled up with
-                its first ones, which are not counted, and its loss is not either.
+                its first ones, which are not counted; its loss takes some forward passes more.
             metrics: names (``accuracy``, ``top-5``, ``mae``, ``iou``); not given: what suits the targets.
 
         Raises:
             PlanError: the plan has no evaluation.
-            InputError: a tensor is not of the plan's shape, or there is no such metric.
+            InputError: a tensor is not of the plan's shape, or there is no such metric; or a batch has fewer
+                samples, and the output for one depends on the others.
             ReplayError: as of `step`.
         """
         self._open.check_may_run()

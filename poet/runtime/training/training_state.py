@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
 
 from poet.closing import Closing
+from poet.errors import OverBudget
 from poet.files.apart import check_apart
 from poet.named import named_parameters
 from poet.plans.training_plan import Plan
@@ -15,18 +18,22 @@ from poet.runtime.steps.lasting import LastingTensors
 from poet.runtime.storage import state
 from poet.runtime.storage.generations import Generations
 from poet.runtime.storage.page_file import PageFile
-from poet.runtime.system.counted_peak import CountedPeak
-from poet.runtime.system.memory import PeakMeter
+from poet.runtime.system.memory import Peak, PeakMeter
 from poet.runtime.training.budgets import Planner
 from poet.runtime.training.session import Session
-from poet.units import parse_bytes
+from poet.units import format_bytes, parse_bytes
 
 
 class TrainingState(Closing):
-    """The part of a `poet.runtime.Trainer` that makes no steps."""
+    """The part of a `poet.runtime.Trainer` that makes no steps.
+
+    Attributes:
+        allow_over_budget: whether `check_budget` lets steps pass that held more than the budget.
+    """
 
     def __init__(self, session: Session, generations: Generations) -> None:
         self._session, self._generations = session, generations
+        self.allow_over_budget = False
 
     @property
     def _tensors(self) -> LastingTensors:
@@ -155,16 +162,52 @@ class TrainingState(Closing):
         placed = self._tensors.placed
         return "heap" if placed is None else placed.how
 
-    def peak_meter(self) -> PeakMeter | CountedPeak:
+    @property
+    def is_settled(self) -> bool:
+        """Whether the memory of steps comes from where it will come from from now on."""
+        return self._tensors.placed is None or self._tensors.placed.is_settled
+
+    @contextlib.contextmanager
+    def peak_meter(self) -> Iterator[PeakMeter]:
         """Measures the peak of tensor memory over the steps in a ``with`` block, as the plan counts it.
 
-        Where steps lie in an arena it is counted to the byte; elsewhere it is the kernel's mark.
+        That is every byte that torch is given within a step or an evaluation, hidden temporaries included,
+        what stands across steps, and the whole arena, used or not. Without the native allocator, or with
+        ``arena=False``, it is the kernel's mark, which has pages of the interpreter and of libraries in it.
         """
-        placed, allocator = self._tensors.placed, native.load()
-        if placed is None or not placed.resident_bytes or allocator is None:
-            return PeakMeter(self.held_bytes)
-        padding_bytes = placed.padding_bytes(self._tensors.cells.sizes_bytes)
-        return CountedPeak(allocator, self.held_bytes + padding_bytes)
+        meter, counting = PeakMeter(self.held_bytes), self._tensors.placed
+        if counting is None or not native.available():
+            with meter:
+                yield meter
+            return
+        counting.peak_bytes = None
+        yield meter
+        found = [item and item.peak_bytes for item in (counting, self._tensors.placed)]
+        meter.peak = Peak(max((size for size in found if size), default=None), is_counted=True)
+
+    def check_budget(self, peak: Peak | None = None) -> None:
+        """Do nothing if what was measured lies inside the plan's budget, or ``allow_over_budget`` is set.
+
+        Nor where the plan counts other kernels than those that run here, as of a microcontroller.
+
+        Args:
+            peak: as a `peak_meter` found it; ``None``: of the steps and evaluations since the last one began.
+
+        Raises:
+            OverBudget: more tensor memory was held at once.
+        """
+        placed, budget_bytes = self._tensors.placed, self.plan.request.limits.ram_budget_bytes
+        if peak is None:
+            peak = Peak(None if placed is None else placed.peak_bytes, is_counted=True)
+        if budget_bytes is None or self.plan.kernels.threads is None or self.allow_over_budget:
+            return
+        if above_bytes := peak.above(budget_bytes):
+            unplanned = "kernels asked for more than was planned; plan on this machine"
+            raise OverBudget(
+                f"steps held {peak} of tensors, {format_bytes(above_bytes)} above the budget of "
+                f"{format_bytes(budget_bytes)}: {(placed and placed.obstacle) or unplanned}; more RAM, or "
+                "--allow-over-budget (allow_over_budget), lets it pass"
+            )
 
     @property
     def held_bytes(self) -> int:

@@ -26,13 +26,18 @@ from poet.operators import MIS_TRACED
 from poet.runtime import kernels, native
 from poet.runtime.kernels import ALIGNMENT_BYTES, LIBRARY, arguments
 from poet.runtime.kernels.arguments import same_layout, tensor_type
+from poet.runtime.kernels.guards import check_calls
 from poet.runtime.trials.kernel_clock import clock, in_an_arena, recorded
 from poet.runtime.trials.strips import StripRun, signature
 
 _RUNS = 3
 _TIMING_SECONDS = 0.05  # more runs of a kernel only within this time
 _LINE_ELEMENTS = 64  # as many as a line of any cache may have
-_FILL = 1.0  # for float inputs; integers are 0, a valid index everywhere
+_FILL = 1.0  # for float inputs; integers are 0, a valid index everywhere, and 1 where they divide
+_DIVIDE = frozenset({
+    "aten.div.Tensor_mode", "aten.floor_divide.default", "aten.fmod.Tensor", "aten.remainder.Tensor",
+    "aten.remainder.Scalar_Tensor",
+})  # fmt: skip
 
 Findings = dict[object, "_Finding"]
 """What runs of kernels showed, by what they did on which types."""
@@ -60,7 +65,9 @@ def measured(
 
     Raises:
         ModelError: a kernel's output is laid out otherwise than traced, and something views it.
+        PlanError: a call is one that its kernel would not survive.
     """
+    check_calls(graph)
     bench = _Bench(graph, {} if known is None else known, is_timed=is_timed)
     skipped = {} if told is None else {op.name: op for op in told.ops}
     with torch.random.fork_rng(devices=[]), torch.no_grad():
@@ -183,6 +190,8 @@ class _Bench:
             )
             if tensor.is_floating_point() and 0 not in type_.strides:
                 tensor.fill_(_FILL)
+            elif call.target in _DIVIDE and not tensor.is_floating_point():
+                whole.view(tensor.dtype).fill_(1)
             tensors[name] = tensor
         if call.target == "poet.with_rng_state":  # not any bytes are a generator's state
             tensors[next(call.refs())].copy_(torch.get_rng_state())
@@ -233,7 +242,11 @@ def _run(
     *,
     is_timed: bool,
 ) -> _Finding:
-    results = once()  # libraries make their own tables
+    try:
+        results = once()  # libraries make their own tables
+    except (RuntimeError, IndexError) as error:  # no kernel for these types, no memory
+        reason = str(error).partition("\n")[0]
+        raise ModelError(f"{target} does not run on this machine: {reason}") from None
     outputs = tuple(
         None if item is None else (tensor_type(item, target), item.untyped_storage().nbytes())
         for item in results

@@ -164,7 +164,7 @@ class _BoundLink:
         self._outputs = link.outputs
         self.made_inside = tuple(name for name in link.outputs if name is not None and name in inner)
         self._inner, self._roots, self._size = inner, roots, size
-        self._cuts = dict(link.cuts)
+        self._cuts, self._dims = dict(link.cuts), dict(link.made)
         self._args, self._kwargs = link.call.args, link.call.kwargs
         self._fixed = {
             place: arguments.constant(argument)
@@ -218,8 +218,17 @@ class _BoundLink:
                 result = results[place] if place < len(results) else None
                 if result is None:
                     raise PlanError(f"{name} did not come out as a tensor")
+                if name in self._inner:
+                    self._check_block(name, result, self._dims.get(place), length)
                 made.append((name, result))
         return made
+
+    def _check_block(self, name: str, block: Tensor, dim: int | None, length: int) -> None:
+        """What later calls are given is what the graph says, which kernels trust."""
+        whole = self._inner[name]
+        kind = whole if dim is None else cut_type(whole, dim, length)
+        if (block.dtype, tuple(block.shape)) != (arguments.dtype(kind.dtype), kind.shape):
+            raise PlanError(f"{name} came out as {block.dtype}{list(block.shape)}, the plan says {kind}")
 
     def drop_spent(self, blocks: dict[str, Tensor]) -> None:
         """Give up the blocks that no later call reads."""

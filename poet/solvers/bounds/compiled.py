@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import FunctionType, ModuleType
 from typing import Any, Generic, ParamSpec, TypeVar, cast
 
 P = ParamSpec("P")
@@ -52,14 +53,43 @@ class Compiled(Generic[P, R]):
         """As the function."""
         if self._machine is None:
             self._machine = _compiled(self._function)
-        return self._machine(*args, **kwargs)
+        try:
+            return self._machine(*args, **kwargs)
+        except OSError:  # what was compiled cannot be kept: the disk is full
+            self._machine = _compiled(self._function, cache=False)
+            return self._machine(*args, **kwargs)
 
 
-def _compiled(function: Callable[P, R]) -> Callable[P, R]:
+def _compiled(function: Callable[P, R], *, cache: bool = True) -> Callable[P, R]:
     import numba
 
     try:
-        kept = numba.njit(function, cache=True)
+        kept = numba.njit(function, cache=cache)
     except RuntimeError:  # there is no folder that it may be kept in
         kept = numba.njit(function)
     return cast("Callable[P, R]", kept)
+
+
+def loaded(module: ModuleType) -> ModuleType:
+    """``module``, whose functions are machine code from now on and call each other as such."""
+    for name, function in tuple(vars(module).items()):
+        if isinstance(function, FunctionType) and function.__module__ == module.__name__:
+            setattr(module, name, _compiled(function))
+    return module
+
+
+def is_kept(module: ModuleType, last: str) -> bool:
+    """Whether the machine code of ``module`` is there, its function ``last`` included; else it takes long."""
+    function = vars(module)[last]
+    if not isinstance(function, FunctionType):
+        return True
+    import numba
+
+    try:
+        kept: Any = numba.njit(function, cache=True)
+        folder = Path(kept.stats.cache_path)
+    except RuntimeError:  # there is no folder that it may be kept in
+        return False
+    written = Path(str(module.__file__)).stat().st_mtime
+    found = folder.glob(f"{module.__name__.rpartition('.')[2]}.{last}-*.nbi")
+    return any(index.stat().st_mtime >= written for index in found)

@@ -6,8 +6,8 @@ certain of them (see there), and D(S) >= D(F) for each F that S lies in. So with
 each S has a lower bound; the least of them over all S bounds every schedule, and is exact once it belongs to
 an S whose own D is known (a cutting plane method like that of Benders 1962).
 
-- All S are listed where they are few enough (`poet.solvers.bounds.copies_list`); where the list cannot tell
-  all copies apart, a master program goes on from what it knows (`poet.solvers.bounds.copies_master`).
+- The sets S whose page-outs are below the best plan are listed (`poet.solvers.bounds.copies_list`); copies
+  that would make the list too long are taken to be free.
 - Searches follow more and more contents (`poet.solvers.bounds.copies_levels`); what one knows of D holds in
   the next one, where the contents that are new are free.
 - A level whose bound stands still gives way to the next one before it is over.
@@ -24,12 +24,10 @@ from poet.clock import Clock
 from poet.solvers.bounds.compiled import all_ready, is_loaded
 from poet.solvers.bounds.copies_levels import Levels
 from poet.solvers.bounds.copies_list import ListSearch
-from poet.solvers.bounds.copies_master import MasterSearch
 from poet.solvers.bounds.followed import Followed
 from poet.solvers.bounds.pace import Pace
 from poet.solvers.bounds.ram_paths import CheapestStep
 from poet.solvers.bounds.ram_program import RamProgram, Stopped
-from poet.solvers.engines.small_programs import SmallPrograms
 from poet.solvers.instance.instance import Instance
 from poet.tuning.bounds import CopiesTuning
 
@@ -44,14 +42,12 @@ class CopiesBound:
         ended: the search that follows these is over, and its bound is the least of what it can tell.
         step: the cheapest that the search knows, where that is another than before or the search is over;
             ``None`` where it is not below what was asked for.
-        proven: by sums of our own; else an engine's word on a master program.
     """
 
     overhead_joules: float
     followed_bytes: int
     ended: bool
     step: CheapestStep | None = None
-    proven: bool = True
 
 
 def _never() -> bool:
@@ -85,20 +81,15 @@ def copies_bounds(
     if Followed(instance, 0, budget).fixed_joules >= below_joules:
         yield CopiesBound(below_joules, 0, True)
         return
-    joules, proven = 0.0, True
-    with contextlib.suppress(Stopped), SmallPrograms(clock, instance.tuning.engines) as programs:
+    joules = 0.0
+    with contextlib.suppress(Stopped):
         levels = Levels(instance, budget, below_joules, finished, seconds_left)
 
         def opened() -> Iterator[_Level]:
-            search: ListSearch | MasterSearch | None = None
+            search: ListSearch | None = None
             for program in levels.programs():
-                below = program.most_joules
-                level = _Level(
-                    program,
-                    _searches(instance, program, below, search, levels, programs, seconds_left),
-                )
-                yield level
-                search = level.search
+                search = ListSearch(instance, program, program.most_joules, search)
+                yield _Level(program, search)
                 levels.step = search.cheapest()
 
         turns = _Turns(opened(), tuning, clock)
@@ -109,10 +100,10 @@ def copies_bounds(
             clock.spend(engine_seconds=tuning.arc_seconds * (program.worked - told))
             found = min(search.bound_joules + program.of.fixed_joules, below_joules)
             if found > joules:
-                joules, proven = found, search.proven
+                joules = found
             step = level.step(is_over=not more)
             ended = not more or joules >= below_joules
-            yield CopiesBound(joules, program.of.followed_bytes, ended, step, proven)
+            yield CopiesBound(joules, program.of.followed_bytes, ended, step)
             turns.tell(found, more=more, leading_joules=joules, below_joules=below_joules)
 
 
@@ -124,11 +115,11 @@ def _before_a_loop_runs_seconds(tuning: CopiesTuning) -> float:
 
 
 class _Level:
-    """The searches of one program, one after the other.
+    """The search of one program.
 
     Attributes:
         program: see above.
-        search: the one that goes on, or the last one.
+        search: over its sets of copies.
         pace: of its bound.
         joules: that bound, as it was told last.
         least_joules: of the cheapest step that was told.
@@ -136,9 +127,8 @@ class _Level:
         has_stalled: its bound hardly rose when it was looked at last.
     """
 
-    def __init__(self, program: RamProgram, searches: Iterator[ListSearch | MasterSearch]) -> None:
-        self.program, self._searches = program, searches
-        self.search, self.pace = next(searches), Pace()
+    def __init__(self, program: RamProgram, search: ListSearch) -> None:
+        self.program, self.search, self.pace = program, search, Pace()
         self.joules, self.least_joules = 0.0, math.inf
         self.is_over = self.has_stalled = False
 
@@ -149,13 +139,6 @@ class _Level:
             return None
         self.least_joules = least_joules
         return self.search.cheapest()
-
-    def go_on(self) -> None:
-        """With the next search, as this one is over."""
-        following = next(self._searches, None)
-        self.is_over = following is None
-        self.search, self.pace = following or self.search, Pace()
-        self.least_joules = math.inf
 
 
 class _Turns:
@@ -224,44 +207,9 @@ class _Turns:
         level.pace.add(spent, joules)
         level.joules = joules
         if not more:
-            level.go_on()
-            self._begun = self.clock.now()
+            level.is_over = True
         elif spent > patience:
             worth_joules = self.tuning.rise_share * (below_joules - leading_joules)
             level.has_stalled = level.pace.after(patience) < leading_joules + worth_joules
             if level.has_stalled:
                 level.pace.pause()
-
-
-def _searches(
-    instance: Instance,
-    program: RamProgram,
-    below_joules: float,
-    before: ListSearch | MasterSearch | None,
-    levels: Levels,
-    programs: SmallPrograms,
-    seconds_left: Callable[[], float],
-) -> Iterator[ListSearch | MasterSearch]:
-    """Of one level: by a list, and where that does not tell all copies apart by a master program.
-
-    A list that leads to a level of few transitions leaves the copies to that one. After a master program, a
-    list is looked at where it is the last word, or where what was known before tells little.
-    """
-    listing = ListSearch(instance, program, below_joules, before)
-    is_open = listing.bound_joules < below_joules
-    if levels.anew or listing.lists_all or not is_open or not isinstance(before, MasterSearch):
-        yield listing
-        if listing.bound_joules < below_joules and levels.is_quick_after(listing.cheapest()):
-            return
-    if not listing.lists_all and listing.bound_joules < below_joules:
-        yield MasterSearch(
-            program,
-            below_joules,
-            instance.tuning.copies,
-            listing.known,
-            step_joules=listing.step_joules,
-            listed_bytes=levels.least_bytes / instance.tuning.copies.listed_divisor,
-            before=before if isinstance(before, MasterSearch) else None,
-            programs=programs,
-            seconds_left=seconds_left,
-        )

@@ -4,13 +4,7 @@
 - Then what the cheapest step that is known has no room for (`poet.solvers.bounds.overfull`): a few contents
   of a size tell it from plans where all of them would be too many.
 - Contents that a rerun can make are followed from there to their next read alone, which makes fewer sets.
-- Of a size that is too many at once, those that live shortly come first of all, as they make few sets.
-- Where such a step has room, all of the next size; and where these are too many, of one size those that live
-  shortly, more and more of them.
-- Where sizes fall so gradually that the first of these levels is too large, as where each layer's output is
-  put behind its input, as many of its largest as can be are followed. Then what the cheapest step builds upon
-  without following it: contents that its reruns read long after they were there last, as it takes them to be
-  in RAM in no bytes. Those that cost most to have again come first.
+- Where such a step has room, all of the next size.
 """
 
 from __future__ import annotations
@@ -21,10 +15,10 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
 from poet.solvers.bounds.followed import Followed
 from poet.solvers.bounds.overfull import overfull, to_follow
-from poet.solvers.bounds.ram_paths import CheapestStep, RamPath
+from poet.solvers.bounds.ram_paths import CheapestStep
 from poet.solvers.bounds.ram_program import RamProgram, TooLarge
 from poet.solvers.bounds.residents import residents, substitutes, too_dear, with_homes
-from poet.solvers.instance.instance import Content, Instance
+from poet.solvers.instance.instance import Instance
 
 Stages = frozenset[int]
 
@@ -43,7 +37,6 @@ class Levels:
     Attributes:
         least_bytes: of the smallest size of which all is followed; the largest where nothing is.
         step: the cheapest that the last program's search knows; to be set before it is asked for more.
-        anew: the last program follows what reruns of a cheapest step read long after it was there last.
     """
 
     def __init__(
@@ -58,7 +51,6 @@ class Levels:
         self.finished, self.seconds_left = finished, seconds_left
         self.tuning = instance.tuning.copies
         self.step: CheapestStep | None = None
-        self.anew = False
         self._program_now: RamProgram | None = None
         self._known = too_dear(instance, below_joules)
         self._always: Stages = frozenset(range(len(instance.tasks) + 1))
@@ -66,25 +58,12 @@ class Levels:
         self._lasting = self._in_all_or_none()
         self._sizes = deque(_levels(instance))
         self.least_bytes = max((content.bytes for content in instance.contents), default=0)
-        self._prepared: RamProgram | None = None
-        self._is_in_part = False
-        self._most_arcs = self.tuning.most_short_arcs  # of a program that follows part of a size
 
     def programs(self) -> Iterator[RamProgram]:
         """See the module's docstring; ends where there are too many sets."""
-        while (program := self._prepared or self._following_one()) is not None:
-            self._prepared = None
+        while (program := self._following_one()) is not None:
             self._take(program)
             yield program
-        self._is_in_part = True
-        if self._sizes:
-            yield from self._in_part(self._of_size(self._sizes[0]))
-
-    def is_quick_after(self, step: CheapestStep | None) -> bool:
-        """Whether the next program has few transitions, where this is the cheapest step that is known."""
-        self.step = step
-        self._prepared = None if self._is_in_part else self._quick()
-        return self._prepared is not None
 
     def _in_all_or_none(self) -> frozenset[int]:
         """What is followed in all stages or in none: residents, and what may be there in place of one."""
@@ -95,7 +74,7 @@ class Levels:
         return with_homes(self.instance, {*found, *(c for one in others for c in one.stands_for)})
 
     def _following_one(self) -> RamProgram | None:
-        return self._quick() or self._shortly() or self._roomier() or self._whole()
+        return self._quick() or self._roomier() or self._whole()
 
     def _quick(self) -> RamProgram | None:
         """All of the next size, or of what has no room as much as can be, in few transitions."""
@@ -112,17 +91,6 @@ class Levels:
             return None
         arcs = min(int(self.tuning.room_factor * self._program_now.arcs), self.tuning.most_arcs)
         return self._with_most(groups, arcs) or self._program(groups[0], self.tuning.most_arcs)
-
-    def _shortly(self) -> RamProgram | None:
-        """Of the next size what exists in few stages, as much as can be."""
-        new, tuning = self._next_size(), self.tuning
-        lives = self._lives(new)
-        short = [c for c in new if lives[c] <= tuning.short_stages]
-        if not short or self._program_now is None:
-            return None
-        arcs = max(int(tuning.shorts_factor * self._program_now.arcs), tuning.most_quick_arcs)
-        groups = map(self._throughout, self._by_life(short))
-        return self._with_most(groups, min(arcs, tuning.most_arcs))
 
     def _whole(self) -> RamProgram | None:
         """All of the next size."""
@@ -149,58 +117,6 @@ class Levels:
                 ]
         return []
 
-    def _in_part(self, new: frozenset[int]) -> Iterator[RamProgram]:
-        if not self._followed:
-            program = self._with_most(map(self._throughout, self._by_size(new)), self._most_arcs)
-            while program is not None:
-                self._take(program)
-                yield program
-                program = self._built_upon()
-                self.anew = program is not None
-            self.anew = False
-        followed = 0
-        while True:
-            lives = self._by_life(new - self._wholly())
-            shortly = self._with_most(map(self._throughout, lives), self._most_arcs)
-            if shortly is not None and shortly.of.stages_followed() > followed:
-                yield shortly
-                followed = shortly.of.stages_followed()
-            more = min(int(self.tuning.part_factor * self._most_arcs), self.tuning.most_arcs)
-            if more <= self._most_arcs:
-                return
-            self._most_arcs = more
-
-    def _built_upon(self) -> RamProgram | None:
-        """Following what reruns of the cheapest step read long after it was there last, the dearest first."""
-        wanted = {} if self.step is None else self._reliances(self.step.path)
-        dearest = max(wanted.values(), default=0.0)
-        first = [c for c, joules in wanted.items() if joules >= self.tuning.built_upon_share * dearest]
-        groups = [self._throughout([c]) for c in sorted(first, key=lambda c: (-wanted[c], c))]
-        return self._with_most(groups, self._most_arcs) if self.tuning.built_upon_share else None
-
-    def _reliances(self, path: RamPath) -> dict[int, float]:
-        """By content that is not followed, joules of having it again for the reruns that read it."""
-        there = dict[int, int]()  # by content, the last stage in which it is known to be in RAM
-        tasks, contents, found = self.instance.tasks, self.instance.contents, dict[int, float]()
-        able = {content.number for content in contents if content.bytes} - self._followed.keys()
-        able -= with_homes(self.instance, residents(self.instance))  # their bytes count already
-        for stage, task in enumerate([*tasks, None]):
-            for again in path.reruns.get(stage, ()):
-                for content in tasks[again].rerun_reads:
-                    if content in able and there.get(content, contents[content].birth) < stage:
-                        found[content] = found.get(content, 0.0) + self._joules(contents[content])
-                    there[content] = stage
-            if task is not None:
-                there.update(dict.fromkeys((*task.reads, *task.outputs), stage))
-        return {content: joules for content, joules in found.items() if joules > 0.0}
-
-    def _joules(self, content: Content) -> float:
-        """Of having it again once: it is paged in, or its producer runs."""
-        ways = [] if content.page_in is None else [content.page_in.joules]
-        if content.producer is not None:
-            ways.append(self.instance.tasks[content.producer].cost.joules)
-        return min(ways, default=0.0)
-
     def _next_size(self) -> dict[int, Stages]:
         """What is not followed yet of the next size of which there is something."""
         while self._sizes and not self._of_size(self._sizes[0]):
@@ -216,12 +132,9 @@ class Levels:
         return frozenset(c for c, stages in self._followed.items() if stages == self._always)
 
     def _take(self, program: RamProgram) -> None:
-        """``program`` is the last one, and parts of a size may take so many times its transitions."""
+        """``program`` is the last one."""
         windows = program.of.windows
         self._followed = {c: frozenset(windows.get(c, self._always)) for c in program.of.number}
-        if self._most_arcs:
-            allowed = min(int(self.tuning.short_factor * program.arcs), self.tuning.most_arcs)
-            self._most_arcs = max(self._most_arcs, allowed)
         self._program_now, self.step = program, None
         self._next_size()
 
@@ -229,18 +142,6 @@ class Levels:
         """What is not followed yet of at least ``size`` bytes."""
         left_out = self._known | self._wholly()
         return frozenset(c.number for c in self.instance.contents if c.bytes >= size) - left_out
-
-    def _by_size(self, new: frozenset[int]) -> list[list[int]]:
-        sizes = {content: self.instance.contents[content].bytes for content in new}
-        return [
-            [content for content in new if sizes[content] == size]
-            for size in sorted(set(sizes.values()), reverse=True)
-        ]
-
-    def _by_life(self, new: Collection[int]) -> list[list[int]]:
-        """By the number of stages in which they exist."""
-        lives = self._lives(new)
-        return [[c for c in new if lives[c] == life] for life in sorted({lives[c] for c in new})]
 
     def _lives(self, contents: Collection[int]) -> dict[int, int]:
         """Of each, the stages in which it exists."""

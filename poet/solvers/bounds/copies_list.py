@@ -19,7 +19,6 @@ import numpy as np
 import numpy.typing as npt
 
 from poet.solvers.bounds.compiled import Compiled
-from poet.solvers.bounds.copies_master import MasterSearch
 from poet.solvers.bounds.followed import bits
 from poet.solvers.bounds.own_sets import OwnSets
 from poet.solvers.bounds.ram_paths import CheapestStep, Paid, cheapest
@@ -43,26 +42,23 @@ class ListSearch:
 
     Attributes:
         bound_joules: no schedule takes less, beside page-outs that every one makes.
-        lists_all: every copy that costs something is in the list, by itself.
         own: sets whose own D is known.
         step_joules: of a step on residents' page-outs; 0: there is none.
     """
-
-    proven = True
 
     def __init__(
         self,
         instance: Instance,
         program: RamProgram,
         below_joules: float,
-        before: ListSearch | MasterSearch | None,
+        before: ListSearch | None,
     ) -> None:
         self.program, self.of, self.below = program, program.of, below_joules
         self.tuning = instance.tuning.copies
         self.all = (1 << len(self.of.followed)) - 1
         self.known = list[tuple[frozenset[int], float]]()  # contents without a copy, and then D at least
         self.importance = dict[int, float]()  # of a copy: by how much D rises without it
-        if isinstance(before, ListSearch):
+        if before is not None:
             self.importance.update(before.importance)
         self._small = 0  # bits, before those of ``dear``: so many steps of joules, on residents' page-outs
         self.bound_joules = program.least([self.all])[0]
@@ -70,7 +66,6 @@ class ListSearch:
         largest = max(map(program.sets_at, range(self.of.end + 1)))
         self._columns = max(1, min(self.tuning.columns, self.tuning.most_values // largest))
         self._row_joules: list[float] = []
-        self.lists_all = True
         self._list_sets()
         self.own = OwnSets[int]()
         known = before.known if before is not None else ()
@@ -165,7 +160,6 @@ class ListSearch:
     def _list_sets(self) -> None:
         """All sets of copies that are below in page-outs; copies that would make it too many are free."""
         paged = [one.away_joules for one in self.of.residents.values() if one.away_joules is not None]
-        self.lists_all = not paged and len(self.dear) <= 62
         self.step_joules = 0.0
         able_joules = self.below - self.bound_joules
         most, step = self.tuning.most_residents, 0.0
@@ -181,7 +175,7 @@ class ListSearch:
             more = outs + self.of.page_out[content]
             able = more < able_joules
             if len(masks) + int(able.sum()) > self.tuning.most_sets:
-                self.dear, self.lists_all = self.dear[:bit], False
+                self.dear = self.dear[:bit]
                 break
             masks, outs = (
                 np.concatenate([masks, masks[able] | (1 << (bit + self._small))]),

@@ -54,7 +54,6 @@ class Followed:
         appear: per stage with which a window begins, what may have been in RAM before it, uncounted.
         ends: those that must end in RAM.
         starts: those that are there at the start.
-        most_alive: at once.
         wanted: per stage, those alive that first runs from it on read, or that must end in RAM.
         residents: by content, of those that are not followed.
         size_of: bytes of all contents, followed or not.
@@ -114,7 +113,6 @@ class Followed:
         self.appear = [0, *(now & before for now, before in zip(self.alive[1:], self.hidden, strict=False))]
         self.ends = self.bits_of(content.number for content in self.followed if content.ends_in_ram)
         self.starts = self.bits_of(content.number for content in self.followed if content.starts_in_ram)
-        self.most_alive = max(alive.bit_count() for alive in self.alive)
         wanted = [self.ends] * (self.end + 1)
         for stage in range(self.end - 1, -1, -1):
             wanted[stage] = wanted[stage + 1] | self.first[stage].needs
@@ -138,10 +136,6 @@ class Followed:
     def hidden_in(self, stage: int) -> frozenset[int]:
         """The contents that are followed elsewhere, and exist in a stage."""
         return frozenset(self.followed[place].number for place in bits(self.hidden[stage]))
-
-    def stages_followed(self) -> int:
-        """Of all contents together, in how many stages each is."""
-        return sum(alive.bit_count() for alive in self.alive)
 
     def bits_of(self, contents: Iterable[int]) -> int:
         """The set of those of ``contents`` that are followed."""
@@ -247,11 +241,6 @@ class Followed:
         if any(copy in some and len(some[copy].contents) == 1 for copy in copies):
             return None
         return frozenset(one for copy in copies for one in self.stands_for(copy))
-
-    def by_resident(self, copies: Iterable[int]) -> frozenset[int]:
-        """Copies by content, with the resident in place of those that it stands for."""
-        stands = {one: number for number in self.residents for one in self.stands_for(number)}
-        return frozenset(stands.get(copy, copy) for copy in copies)
 
     def stands_for(self, copy: int) -> tuple[int, ...]:
         """The contents that a copy is of, one or the other of which may be there where it is a resident."""

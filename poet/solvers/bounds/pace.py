@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import deque
-from itertools import pairwise
 
 
 class Pace:
@@ -26,10 +25,6 @@ class Pace:
     def pause(self) -> None:
         """The turn is over."""
         self._begun_seconds = self._spent_seconds
-
-    def longest_round(self) -> float:
-        """Seconds between two looks, of late, at most."""
-        return max((after[0] - before[0] for before, after in pairwise(self._seen)), default=0.0)
 
     def after(self, seconds: float) -> float:
         """The height in so many seconds at that pace."""

@@ -93,12 +93,6 @@ class Played:
                 again.setdefault(act.stage, set()).add(act.task)
         return again
 
-    @property
-    def rerun_joules(self) -> float:
-        """What all reruns take together, page-ins left out."""
-        again = (act.task for act in self.acts if not act.is_first)
-        return sum(self.tasks[task].cost.joules for task in again if task is not None)
-
     def schedule(self) -> Schedule | None:
         """Of these acts; ``None``: RAM is too little for them, or there is no solution.
 

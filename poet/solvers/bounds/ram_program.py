@@ -31,12 +31,12 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from poet.solvers.bounds.fitting_sets import FittingSets, fitting_sets
 from poet.solvers.bounds.followed import Followed, Run, bits
 from poet.solvers.bounds.joined_stages import joined_stages
 from poet.solvers.bounds.page_in_units import page_in_row, page_in_units
 from poet.solvers.bounds.ram_stages import CAP, Arcs, Asked, Masks, Move, Pairs, Places, Stage, Values
 from poet.solvers.bounds.resident_bytes import ResidentBytes
-from poet.solvers.bounds.suffix_program import FittingSets, fitting_sets
 
 _MOST_UNASKED = 4_000_000  # transitions, times columns, between two questions whether to stop
 
@@ -146,13 +146,6 @@ class RamProgram:
         run = self._first_run(number)
         own = self._own(number, run)
         return own, self._room(run, own)
-
-    def beside_first_run(self, number: int) -> tuple[frozenset[int], int]:
-        """Listed residents that a stage's first run reads, and bytes that it leaves for all the others."""
-        own, room_bytes = self.first_room(number)
-        read = frozenset(c for c in own if c in self.listed)
-        taken_bytes = self.of.held_bytes(self._first_run(number).needs) + self.bytes_of(read)
-        return read, room_bytes - taken_bytes
 
     def count_in_steps(self, joules: float, most: int, listed: Iterable[int] = ()) -> None:
         """Count joules of residents' page-outs in steps of so many, up to ``most`` of them.

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from poet.solvers.bounds.compiled import Compiled
-from poet.solvers.bounds.suffix_program import FittingSets
+from poet.solvers.bounds.fitting_sets import FittingSets
 
 Values = npt.NDArray[np.int32]
 Masks = npt.NDArray[np.int64]

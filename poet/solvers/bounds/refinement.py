@@ -16,98 +16,55 @@ worth a place on the grids:
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
 from poet.clock import WALL, Clock
-from poet.solvers.bounds.windows_bound import Bound, bound_overhead
+from poet.solvers.bounds.windows_bound import Bound, bound_overhead, taken_up
 from poet.solvers.engines.matrix import Numbers, value
 from poet.solvers.instance.candidates import fullest_stage, last_use_stages, worth_rerunning
 from poet.solvers.instance.instance import Instance
 
-Watcher = Callable[[Bound], None]
+VAIN_GRIDS = 3
+"""In a row that hardly raise the bound, after which finer ones are left to whole numbers."""
+
+PROGRESS_SHARE = 0.001
+"""Of the bound, by which a grid must raise it; at 0 the last grids take most of the time."""
 
 
-def tightest_bound(
-    instance: Instance,
-    *,
-    seconds: float = 60.0,
-    watcher: Watcher | None = None,
-    begin: Bound | None = None,
-    clock: Clock = WALL,
-    finished: Callable[[], bool] = lambda: False,
-) -> Bound:
-    """The best bound of several rounds; each one adds priced and under-counted moments to the grids.
+def refined_bounds(
+    instance: Instance, seconds_left: Callable[[], float], *, clock: Clock = WALL
+) -> Iterator[Bound]:
+    """Bounds by grid after grid, each with more priced and under-counted moments; until they stand still.
 
-    Args:
-        instance: what to bound.
-        seconds: of ``clock``; without ``begin`` a first round is always begun.
-        watcher: called with the bound of each round.
-        begin: a bound that is there already, in the place of the first rounds.
-        clock: of the search.
-        finished: asked before each further round; whether to stop.
-    """
-    end, tuning = clock.now() + seconds, instance.tuning.grids
-    best = bound = begin or priced_bound(
-        instance, seconds=seconds, watcher=watcher, clock=clock, finished=finished
-    )
-    vain = 0
-    while vain < tuning.patience_rounds and bound.answer.done and (left := end - clock.now()) > 0.0:
-        if finished() or left < tuning.begin_factor * bound.seconds:
-            break
-        moments = bound.moments | priced_moments(instance, bound) | pretended_moments(instance, bound)
-        if moments == bound.moments:  # the dearest are there; others have a price as well
-            moments |= priced_moments(instance, bound, besides=bound.moments)
-        if moments == bound.moments:
-            break
-        bound = bound_overhead(instance, seconds=left, moments=moments, clock=clock)
-        better = bound.overhead_joules > (1.0 + tuning.progress_share) * best.overhead_joules
-        vain = 0 if better else vain + 1
-        best = max(best, bound, key=lambda found: found.overhead_joules)
-        if watcher is not None:
-            watcher(bound)
-    return best
-
-
-def priced_bound(
-    instance: Instance,
-    *,
-    seconds: float = 60.0,
-    watcher: Watcher | None = None,
-    clock: Clock = WALL,
-    finished: Callable[[], bool] = lambda: False,
-) -> Bound:
-    """The best bound of a few rounds; each one adds the moments whose memory rows had a dual price.
-
-    The first program of a problem of many tensor versions, where each takes seconds, has one moment
-    already: that at which most would be held if everything were kept. It mostly has the largest price.
+    The first grid has the moment at which most would be held if everything were kept, which mostly has the
+    largest price. A program that is cut short is told as well, and taken up again for the next bound.
 
     Args:
         instance: what to bound.
-        seconds: of ``clock``; the first round is always begun.
-        watcher: called with the bound of each round.
+        seconds_left: asked before each piece of work, how long it may take.
         clock: of the search.
-        finished: asked before each further round; whether to stop.
     """
-    tuning, end = instance.tuning.grids, clock.now() + seconds
-    many = len(instance.contents) > tuning.many_contents
-    moments = frozenset[int]()
-    if many:
-        moments |= {fullest_stage(instance, last_use_stages(instance, worth_rerunning(instance)))}
-    best = bound = bound_overhead(instance, seconds=seconds, moments=moments, clock=clock)
-    for _ in range(tuning.priced_rounds):
-        if watcher is not None:
-            watcher(bound)
-        moments = bound.moments | priced_moments(instance, bound)
-        left = end - clock.now()
-        late = left <= 0.0 or (many and left < tuning.begin_factor * bound.seconds)
-        if late or not bound.answer.done or moments == bound.moments or finished():
-            break
-        bound = bound_overhead(instance, seconds=left, moments=moments, clock=clock)
-        best = max(best, bound, key=lambda found: found.overhead_joules)
-    return best
+    moments = frozenset({fullest_stage(instance, last_use_stages(instance, worth_rerunning(instance)))})
+    vain, best_joules = 0, 0.0
+    while vain < VAIN_GRIDS:
+        bound = bound_overhead(instance, seconds=seconds_left(), moments=moments, clock=clock)
+        while not bound.answer.done and bound.answer.go_on is not None:
+            yield bound
+            bound = taken_up(bound, seconds=seconds_left(), clock=clock)
+        yield bound
+        if bound.answer.values is None:
+            return
+        vain = 0 if bound.overhead_joules > (1.0 + PROGRESS_SHARE) * best_joules else vain + 1
+        best_joules = max(best_joules, bound.overhead_joules)
+        more = (priced_moments(instance, bound) | pretended_moments(instance, bound)) - moments
+        # where the dearest are there, others have a price as well
+        more = more or priced_moments(instance, bound, besides=moments) - moments
+        if not more:
+            return
+        moments |= more
 
 
 def priced_moments(instance: Instance, bound: Bound, besides: frozenset[int] = frozenset()) -> frozenset[int]:

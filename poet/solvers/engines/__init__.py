@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 
@@ -21,7 +22,7 @@ from poet.solvers.engines.highs import run_highs
 from poet.solvers.engines.matrix import Matrix
 from poet.solvers.engines.outcome import Effort, Job, Outcome, Watcher
 from poet.solvers.engines.portfolio import run_portfolio
-from poet.solvers.engines.through_pulp import run_cbc, run_gurobi, run_scip
+from poet.solvers.engines.through_pulp import PULP_NAMES, known, run_by_pulp
 
 __all__ = ["ENGINES", "Effort", "Outcome", "Watcher", "available_engines", "choose_engine", "run_engine"]
 
@@ -31,11 +32,9 @@ ENGINES: dict[str, Callable[[Job], Outcome]] = {
     "highs": run_highs,
     "cpsat": run_cpsat,
     "highs+cpsat": run_portfolio,
-    "scip": run_scip,
-    "cbc": run_cbc,
-    "gurobi": run_gurobi,
+    **{name: partial(run_by_pulp, name) for name in PULP_NAMES},
 }
-"""The preferred first."""
+"""The preferred first. Beside them, `poet.solvers.engines.through_pulp` runs whatever PuLP knows."""
 
 _COUNTED = ("highs", "cpsat")
 """Those that tell how much work they did, and take a limit on it."""
@@ -52,7 +51,8 @@ _WAYS_TO_INSTALL = {
 def available_engines() -> tuple[str, ...]:
     """The engines that work here, the preferred first."""
     there = {"highs", *through_pulp.installed(), *cpsat.installed()}
-    return tuple(name for name in ENGINES if set(name.split("+")) <= there)
+    own = tuple(name for name in ENGINES if set(name.split("+")) <= there)
+    return (*own, *(name for name in through_pulp.installed() if name not in own))
 
 
 def choose_engine(name: str, *, threads: int = 1, clock: Clock = WALL) -> str:
@@ -74,8 +74,12 @@ def choose_engine(name: str, *, threads: int = 1, clock: Clock = WALL) -> str:
         return "highs+cpsat" if threads > 1 and "highs+cpsat" in usable else usable[0]
     if name in usable:
         return name
-    what = "is not installed" if name in ENGINES else "does not exist"
-    way = f"; to have it: {_WAYS_TO_INSTALL[name]}" if name in _WAYS_TO_INSTALL else nearest(name, ENGINES)
+    if name in _WAYS_TO_INSTALL:
+        what, way = "is not installed", f"; to have it: {_WAYS_TO_INSTALL[name]}"
+    elif name in known():
+        what, way = "is not installed", "; PuLP runs it where it is"
+    else:
+        what, way = "does not exist", nearest(name, {*ENGINES, *known()})
     raise InputError(f"engine {name!r} {what}; installed are {', '.join(usable) or 'none'}{way}")
 
 
@@ -88,7 +92,8 @@ def run_engine(name: str, matrix: Matrix, effort: Effort, *, watcher: Watcher | 
     if not used.any() and not matrix.costs.any():
         return Outcome((0.0,) * len(matrix.costs), matrix.offset, True, False, False)
     began = effort.clock.now()
-    outcome = ENGINES[name](Job(matrix, effort, watcher))
+    engine = ENGINES.get(name) or partial(run_by_pulp, name)
+    outcome = engine(Job(matrix, effort, watcher))
     _log.info(
         "%s: %d columns, %d rows, seed %d, allowed %s s: %s after %.3f s, bound on the objective %.9g",
         name, len(matrix.costs), len(matrix.at_most), effort.seed,

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import queue
+import signal
 import subprocess
-import tempfile
 import threading
 import weakref
 from typing import IO, Any
@@ -41,15 +42,16 @@ class Child(Closing):
         give_back()  # so that both together hold less
         self.gone = False
         self._lines = queue.SimpleQueue[bytes | None]()
-        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the child
-        self._process = subprocess.Popen(
-            children.command(module),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._errors,
-            env=children.environment(),
-            start_new_session=True,
-        )
+        self._errors = open(os.memfd_create("errors"), "w+b")  # noqa: SIM115 - closed with the child
+        with children.undisturbed():
+            self._process = subprocess.Popen(
+                children.command(module),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._errors,
+                env=children.environment(),
+                start_new_session=True,
+            )
         threading.Thread(target=_read, args=(_open(self._process.stdout), self._lines), daemon=True).start()
         # at exit as well, while the thread that reads can still give its pipe back: later, that ends Python
         self._end = weakref.finalize(self, _end, self._process, self._errors)
@@ -67,6 +69,19 @@ class Child(Closing):
     def pid(self) -> int:
         """Of the process."""
         return self._process.pid
+
+    def suspend(self) -> None:
+        """Let it work no more until `resume`; where processes cannot be stopped, it works on."""
+        self._signal("SIGSTOP")
+
+    def resume(self) -> None:
+        """See `suspend`."""
+        self._signal("SIGCONT")
+
+    def _signal(self, name: str) -> None:
+        number = getattr(signal, name, None)
+        if number is not None:
+            self._process.send_signal(number)
 
     def send(self, request: bytes) -> None:
         """Write ``request`` to its stdin, in the background."""

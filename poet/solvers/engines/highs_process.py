@@ -53,10 +53,11 @@ class HighsProcess(Closing):
         tuning: how often the child tells its bound, and what grace it has.
         clock: by which the child's seconds are counted. Where it counts work, the child is heard only when it
             has ended, for what it says between is said at times of the wall clock.
+        suspends: the child works only while it is listened to; its seconds are then its caller's to count.
     """
 
-    def __init__(self, tuning: Tuning = DEFAULT, clock: Clock = WALL) -> None:
-        self._tuning, self.clock = tuning, clock
+    def __init__(self, tuning: Tuning = DEFAULT, clock: Clock = WALL, *, suspends: bool = False) -> None:
+        self._tuning, self.clock, self._suspends = tuning, clock, suspends
         self.news = News(ended=True)
         self._end = self._granted_seconds = 0.0
         self._unit = 1.0
@@ -103,7 +104,11 @@ class HighsProcess(Closing):
     def listen(self, seconds: float) -> bool:
         """Wait ``seconds`` at most for news; whether there is a better solution. See `news`."""
         better = False
+        if self._suspends:
+            self._child.resume()
         messages = self._child.messages(seconds) if not self.clock.counts_work else self._until_ended()
+        if self._suspends:
+            self._child.suspend()
         for message in messages:
             if message["last"]:
                 self.news.ended = self._idle = True

@@ -6,19 +6,16 @@ callbacks are such instructions: a flag that the handler sets is passed on by th
 
 from __future__ import annotations
 
-import signal
 from typing import Any
 
 import highspy
 
+from poet.interrupts import pass_on
 from poet.solvers.engines.interrupt import sigint_flag
 
 
 def run(highs: highspy.Highs) -> None:
     """As ``highs.run()``; a Ctrl-C meanwhile ends it, and is then answered as it would have been before."""
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        highs.run()
-        return
     kinds = highspy.cb.HighsCallbackType
     with sigint_flag() as pressed:
 
@@ -32,4 +29,4 @@ def run(highs: highspy.Highs) -> None:
         highs.run()
         highs.setCallback(None, None)
     if pressed:
-        signal.raise_signal(signal.SIGINT)
+        pass_on()

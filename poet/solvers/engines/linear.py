@@ -11,7 +11,7 @@ Shcherbina, "Safe bounds in linear and mixed-integer linear programming", 2004).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -54,36 +54,6 @@ def minimise(matrix: Matrix, *, seconds: float, seed: int = 0, clock: Clock = WA
     highs.setOptionValue("solver", "simplex")
     highs.setOptionValue("random_seed", seed)
     return _run(highs, matrix, small, seconds, clock)
-
-
-class Diving:
-    """A linear program whose columns are fixed one after the other; no bound is claimed for what comes out.
-
-    Args:
-        matrix: the program, solved in fractions.
-        clock: that hears of the work done.
-    """
-
-    def __init__(self, matrix: Matrix, *, clock: Clock = WALL) -> None:
-        self.clock, small = clock, scaled(matrix)
-        self.unit = small.unit
-        self._highs = loaded(small.matrix, integer=False)
-        self._highs.setOptionValue("solver", "simplex")
-
-    def fix(self, columns: Sequence[int], amount: float) -> None:
-        """From now on these are ``amount``."""
-        for column in columns:
-            self._highs.changeColBounds(column, amount, amount)
-
-    def solve(self, *, seconds: float) -> tuple[float, Numbers] | None:
-        """Joules and values of the best solution; ``None`` where there is none, or not within ``seconds``."""
-        limit(self._highs, seconds, self.clock, integer=False)
-        run(self._highs)
-        charge(self._highs, self.clock)
-        if self._highs.getModelStatus() != highspy.HighsModelStatus.kOptimal:
-            return None
-        joules = self._highs.getInfo().objective_function_value / self.unit
-        return joules, np.array(self._highs.getSolution().col_value)
 
 
 def _run(highs: highspy.Highs, matrix: Matrix, small: Scaled, seconds: float, clock: Clock) -> LinearAnswer:

@@ -84,18 +84,6 @@ class Matrix:
             families=(*self.families, "joules") if self.families else (),
         )
 
-    def whole_in(self, columns: Sequence[int]) -> Matrix:
-        """The program in which an engine must choose 0 or 1 for these columns alone."""
-        chosen = np.zeros_like(self.integer)
-        chosen[list(columns)] = True
-        return replace(self, integer=self.integer & chosen)
-
-    def fractional_joules(self, values: Numbers | Sequence[float]) -> float:
-        """What ``values`` of columns cost that are not 0 or 1 though an engine must choose."""
-        some = np.where(self.integer, values, 0.0)
-        fractional = np.abs(some - np.round(some)) > _INTEGER_TOLERANCE
-        return float(self.costs[fractional] @ some[fractional])
-
     def is_kept_by(self, values: Numbers | Sequence[float], tolerance: float) -> bool:
         """Whether ``values``, rounded where columns are whole, keep every row.
 

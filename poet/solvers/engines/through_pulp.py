@@ -1,15 +1,14 @@
-"""CBC, SCIP and Gurobi: the only module that knows PuLP."""
+"""Any solver that PuLP knows, CBC first, which ships with it: the only module that knows PuLP."""
 
 from __future__ import annotations
 
-import dataclasses
+import inspect
 import logging
 import math
 from dataclasses import dataclass
 from typing import Any
 
 import pulp
-from pulp.apis.coin_api import PULP_CBC_CMD
 
 from poet.solvers.engines.interrupt import sigint_flag
 from poet.solvers.engines.matrix import Matrix, Scaled, scaled
@@ -18,12 +17,19 @@ from poet.solvers.engines.outcome import Job, Outcome
 _log = logging.getLogger(__name__)
 
 PULP_NAMES = {"scip": "SCIP_PY", "cbc": "PULP_CBC_CMD", "gurobi": "GUROBI"}
+"""Our short names; any other solver goes by PuLP's own, such as ``COPT`` or ``GLPK_CMD``."""
 
 
 def installed() -> tuple[str, ...]:
-    """The engines that PuLP finds here, the preferred first."""
-    usable = set(pulp.listSolvers(onlyAvailable=True))
-    return tuple(name for name, solver in PULP_NAMES.items() if solver in usable)
+    """The engines that PuLP finds here, those with short names first."""
+    usable = pulp.listSolvers(onlyAvailable=True)
+    short = [name for name, solver in PULP_NAMES.items() if solver in usable]
+    return (*short, *(name for name in usable if name not in PULP_NAMES.values()))
+
+
+def known() -> tuple[str, ...]:
+    """Every engine that PuLP could hand a program to."""
+    return (*PULP_NAMES, *pulp.listSolvers())
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,49 +91,23 @@ def _run_silent(solver: Any, prepared: PulpJob) -> Outcome:
     return Outcome(values, bound, done, infeasible, bool(pressed))
 
 
-def run_cbc(job: Job) -> Outcome:
-    """CBC, as PuLP ships it."""
-    prepared = prepare(job)
-    solver = PULP_CBC_CMD(
-        msg=False,
-        threads=job.effort.threads,
-        timeLimit=job.effort.seconds,
-        gapAbs=job.effort.absolute_joules * prepared.scaled.unit,
-        gapRel=0.0,
-        warmStart=job.matrix.start is not None,
-        options=["timeMode elapsed", f"randomCbcSeed {job.effort.seed + 1}"],
-        _skip_v4_deprecation=True,
-    )
-    return _run_silent(solver, prepared)
-
-
-def run_scip(job: Job) -> Outcome:
-    """SCIP through pyscipopt."""
-    prepared = prepare(job)
-    solver = pulp.SCIP_PY(
-        msg=False,
-        timeLimit=job.effort.seconds,
-        gapRel=0.0,
-        gapAbs=job.effort.absolute_joules * prepared.scaled.unit,
-        warmStart=job.matrix.start is not None,
-        options=[f"randomization/randomseedshift={job.effort.seed}"],
-    )
-    outcome = _run_silent(solver, prepared)
-    dual = prepared.scaled.joules(prepared.problem.solverModel.getDualbound())
-    bound = dual + job.matrix.offset if math.isfinite(dual) else -math.inf
-    return dataclasses.replace(outcome, bound_joules=max(outcome.bound_joules, bound))
-
-
-def run_gurobi(job: Job) -> Outcome:
-    """Gurobi through gurobipy."""
-    prepared = prepare(job)
-    solver = pulp.GUROBI(
-        msg=False,
-        timeLimit=job.effort.seconds,
-        gapRel=0.0,
-        warmStart=job.matrix.start is not None,
-        Threads=job.effort.threads,
-        MIPGapAbs=job.effort.absolute_joules * prepared.scaled.unit,
-        Seed=job.effort.seed,
-    )
-    return _run_silent(solver, prepared)
+def run_by_pulp(name: str, job: Job) -> Outcome:
+    """Hand ``job`` to the solver of that name, with those of the usual options that it takes."""
+    prepared, effort = prepare(job), job.effort
+    options: dict[str, Any] = {
+        "timeLimit": effort.seconds,
+        "gapAbs": effort.absolute_joules * prepared.scaled.unit,
+        "gapRel": 0.0,
+        "threads": effort.threads,
+        "warmStart": job.matrix.start is not None,
+        "_skip_v4_deprecation": True,
+    }
+    if name == "cbc":  # by the wall's clock; the seed is PuLP's for no solver
+        options["options"] = ["timeMode elapsed", f"randomCbcSeed {effort.seed + 1}"]
+    kind = getattr(pulp, PULP_NAMES.get(name, name))
+    taken = inspect.signature(kind.__init__).parameters
+    if "kwargs" not in taken:
+        options = {option: value for option, value in options.items() if option in taken}
+    else:
+        del options["_skip_v4_deprecation"]
+    return _run_silent(kind(msg=False, **options), prepared)

@@ -82,21 +82,6 @@ class Incumbent:
         """By rule, the faults among what the judge rejected; each is logged as a warning."""
         return self.rejections.faults
 
-    @property
-    def is_mostly_transfers(self) -> bool:
-        """Whether page-ins and page-outs take longer than the best plan's reruns, or most of its joules above
-        running every op once; false without a plan.
-        """
-        trace, problem = self.trace, self.problem
-        if trace is None:
-            return False
-        most_joules = (trace.joules - problem.compute_joules) / 2
-        rerun_seconds = max(trace.compute_seconds - problem.compute_seconds, 0.0)
-        return (
-            trace.page_in_joules + trace.page_out_joules > most_joules
-            or trace.page_in_seconds + trace.page_out_seconds > rerun_seconds
-        )
-
     def consider(
         self, schedule: Schedule | None, found_by: str = "a heuristic", *, is_ours: bool = True
     ) -> bool:

@@ -11,7 +11,7 @@ from poet.problem import Place, Problem
 
 
 class Facts:
-    """A problem by index: ops 0 to n-1 in order, n standing for the end of the step.
+    """A problem by index: ops 0 to n-1 in order, n state for the end of the step.
 
     Homes that are a plan's choice are in RAM.
     """

@@ -58,6 +58,8 @@ def conflict_in(instance: Instance, finished: Callable[[], bool] = lambda: False
     """
     budget_bytes, contents = instance.limits.ram_budget_bytes, instance.contents
     many = (len(instance.tasks) + 1) * len(contents) > _MOST_FLAGS
+    all_bytes = sum(each.bytes for each in contents) + sum(each.workspace_bytes for each in instance.tasks)
+    many |= all_bytes >= 1 << 62  # a file's alignment may be anything; sums are of 64 bits
     if budget_bytes is None or instance.forms or many or all(each.can_be_paged for each in contents):
         return None
     return _Propagation(instance, budget_bytes).conflict(finished)

@@ -12,11 +12,13 @@ from poet.simulator import Trace
 from poet.solution import PROVEN, Solution, SolveOptions, Status, amount_of, is_confirmed
 from poet.solvers.search.choices import Choice
 from poet.solvers.search.messages import STOPPED, untried_forms_sentence
+from poet.units import IN_ORDER
 
 _TOLERANCE = 1e-9
 
 _OTHER_CHOICES = (
-    "No plan that saves the same tensors in the same forms costs less; with another choice of them one may."
+    f"No plan {IN_ORDER} that saves the same tensors in the same forms costs less; with another choice of "
+    "them one may."
 )
 
 
@@ -69,6 +71,28 @@ class AllChoices:
     def best(self) -> Found | None:
         """Of what was found."""
         return min(self.found, key=lambda found: found.amount, default=None)
+
+    def bound_of(self, choice: Choice) -> float:
+        """No schedule of ``choice`` takes less, by what was found."""
+        return max((each.bound for each in self.found if each.choice == choice), default=-math.inf)
+
+    def schedule_of(self, choice: Choice) -> Schedule | None:
+        """The best that was found of ``choice``."""
+        of_choice = (each for each in self.found if each.choice == choice)
+        best = min(of_choice, key=lambda found: found.amount, default=None)
+        return None if best is None else best.solution.schedule
+
+    def settled(self, choice: Choice, once: float) -> bool:
+        """Whether ``choice`` need not be searched, whose ops take ``once`` when each runs once."""
+        best = self.best()
+        amount, enough = math.inf if best is None else best.amount, self.options.enough_joules
+        is_enough = enough is not None and self.options.objective is Objective.ENERGY and amount <= enough
+        done = (Status.OPTIMAL, Status.INFEASIBLE)
+        return (
+            is_enough
+            or max(once, self.bound_of(choice)) >= amount
+            or any(each.choice == choice and each.solution.status in done for each in self.found)
+        )
 
     def raise_least(self, bound: float) -> None:
         """No schedule of any choice takes less than ``bound``."""
@@ -145,7 +169,9 @@ class AllChoices:
         tried = {each.choice for each in self.found}
         if not is_infeasible:
             stopped = solution.was_interrupted or any(each.solution.was_interrupted for each in self.found)
-            message = untried_forms_sentence(len(tried), len(self.names))
+            allowed, spent = self.options.time_limit_seconds, self.options.clock.now() - self.started
+            in_time = allowed is None or spent < allowed
+            message = untried_forms_sentence(len(tried), len(self.names), in_time=in_time)
             message = STOPPED if stopped else message
             return replace(
                 solution, status=Status.TIMEOUT, message=message, proof="", was_interrupted=stopped
@@ -153,6 +179,6 @@ class AllChoices:
         message, proof = solution.message, solution.proof
         if len(tried) == 2 ** len(self.names):  # each has none
             proof = self.weakest_proof(solution, math.inf)
-            if len({each.solution.message for each in self.found}) > 1:
-                message = "No choice of forms of its ops has a plan inside the limits."
+            said = {each.solution.message for each in self.found} - {""}  # pins that a choice does not allow
+            message = said.pop() if len(said) == 1 else f"No choice of forms has a plan {IN_ORDER}."
         return replace(solution, status=Status.INFEASIBLE, message=message, proof=proof)

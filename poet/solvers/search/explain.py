@@ -18,9 +18,10 @@ from poet.problem import Limits, Objective, Problem
 from poet.schedule import Schedule
 from poet.simulator import Trace, simulate
 from poet.solution import Solution, SolveOptions, Status, amount_of
+from poet.solvers.search.messages import exact_joules, exact_seconds
 from poet.solvers.search.objectives import least, limit_of
 from poet.solvers.search.over_alternatives import solve
-from poet.units import format_bytes, format_joules, format_more, format_seconds
+from poet.units import IN_ORDER, format_bytes, format_more
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +51,7 @@ _WAYS = (
         Objective.TIME,
         lambda limits: replace(limits, deadline_seconds=None),
         "a deadline of {}",
-        format_seconds,
+        exact_seconds,
     ),
     _Way(
         Objective.WRITES,
@@ -58,7 +59,7 @@ _WAYS = (
         "writing {} per step",
         _whole_bytes,
     ),
-    _Way(Objective.ENERGY, lambda limits: replace(limits, joules_budget=None), "{} per step", format_joules),
+    _Way(Objective.ENERGY, lambda limits: replace(limits, joules_budget=None), "{} per step", exact_joules),
 )
 
 
@@ -70,9 +71,9 @@ def answered(problem: Problem, limits: Limits, options: SolveOptions) -> Solutio
     """
     allowed, tuning = options.time_limit_seconds, options.tuning.explanation
     spare = 0.0 if allowed is None else min(tuning.most_seconds, tuning.spare_share * allowed)
-    solution = solve(problem, limits, replace(options, spare_seconds=spare))
     if problem.alternatives:  # how one choice could do is not how a plan could
-        return solution
+        return solve(problem, limits, options)
+    solution = solve(problem, limits, replace(options, spare_seconds=spare))
     return explained(problem, limits, options, solution)
 
 
@@ -158,8 +159,8 @@ def _sentence(way: _Way, limits: Limits, loosened: Solution) -> str:
     more = amount / limit_of(limits, way.objective) - 1.0 if limit_of(limits, way.objective) else math.inf
     above = f" ({format_more(more)})" if math.isfinite(more) else ""
     if loosened.status is Status.OPTIMAL:
-        rest = "works, and nothing less does."
+        rest = f"works, and nothing less does {IN_ORDER}."
     else:
-        rest = f"works; the least that does is not proven, but is no less than {way.show(bound)}."
+        rest = f"works; the least that does {IN_ORDER} is not proven, but is no less than {way.show(bound)}."
     sentence = f"{works}{above} {rest}"
     return sentence[0].upper() + sentence[1:]

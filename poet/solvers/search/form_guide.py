@@ -10,9 +10,10 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 
+from poet.interrupts import was_told
 from poet.problem import Limits, Objective, Problem
 from poet.solution import SolveOptions
-from poet.solvers.bounds.refinement import tightest_bound
+from poet.solvers.bounds.refinement import refined_bounds
 from poet.solvers.bounds.windows_bound import Bound
 from poet.solvers.engines.matrix import value
 from poet.solvers.instance.undecided import undecided
@@ -47,13 +48,17 @@ def form_guide(
     of = undecided(problem, limits, tuning=options.tuning)
     if not of.names or limits.ram_budget_bytes is None or seconds <= 0.0:
         return None
-    solved: list[Bound] = []
+    solved, bound_joules, end = list[Bound](), 0.0, options.clock.now() + seconds
 
-    def seen(bound: Bound) -> None:
+    def left() -> float:
+        return max(end - options.clock.now(), 0.0)
+
+    for bound in refined_bounds(of.instance, left, clock=options.clock):
+        bound_joules = max(bound_joules, bound.overhead_joules)
         if bound.answer.values is not None:
             solved.append(bound)
-
-    best = tightest_bound(of.instance, seconds=seconds, watcher=seen, clock=options.clock)
+        if not left() or was_told():
+            break
     if not solved:
         return None
     last = max(solved, key=lambda bound: bound.overhead_joules)
@@ -62,6 +67,6 @@ def form_guide(
     shares = [value(column, last.answer.values) for column in columns]
     least = options.tuning.alternatives.taken_share
     taken = frozenset(name for name, share in zip(of.names, shares, strict=True) if share > least)
-    bound = of.joules + best.overhead_joules
-    _log.info("open forms: at least %g, %d of %d alternatives taken", bound, len(taken), len(of.names))
-    return FormGuide(bound, frozenset(of.names), taken)
+    least_amount = of.joules + bound_joules
+    _log.info("open forms: at least %g, %d of %d alternatives taken", least_amount, len(taken), len(of.names))
+    return FormGuide(least_amount, frozenset(of.names), taken)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TypeVar
 
 from poet.alternatives import leanest
@@ -12,11 +13,17 @@ from poet.solvers.engines.confirm import Confirmation
 from poet.solvers.instance.instance import Instance
 from poet.solvers.instance.ram_bound import has_schedules, least_of, minimum_ram_bytes
 from poet.solvers.instance.returns import Conflict
-from poet.units import format_above, format_bytes, format_joules, format_seconds
+from poet.units import IN_ORDER, format_above, format_bytes, format_joules, format_seconds
 
 STOPPED = "Stopped by the user."
+_TIME_UP = "The time limit passed. "
 
 T = TypeVar("T")
+
+exact_bytes, exact_seconds, exact_joules = (
+    partial(show, exact=True) for show in (format_bytes, format_seconds, format_joules)
+)
+"""Limits and what they are held against: rounded, either may seem to be within the other."""
 
 
 def floor_sentence(problem: Problem, floor: LowerBound, *, named: int = 4) -> str:
@@ -27,7 +34,7 @@ def floor_sentence(problem: Problem, floor: LowerBound, *, named: int = 4) -> st
     held = ", ".join(largest) + (f" and {more} more" if more > 0 else "")
     workspace = f", and works in {format_bytes(floor.workspace_bytes)}" if floor.workspace_bytes else ""
     where = f"op {floor.op}" if floor.op is not None else "the start or the end of the step"
-    needs = f"{problem.name} needs at least {floor.bytes} bytes ({format_bytes(floor.bytes)})"
+    needs = f"{problem.name} needs at least {floor.bytes} bytes ({format_bytes(floor.bytes)}) {IN_ORDER}"
     return f"{needs}: {where} holds {held}{workspace}."
 
 
@@ -38,7 +45,7 @@ def budget_sentence(problem: Problem, limits: Limits) -> str:
         return ""
     floor = minimum_ram_bytes(problem, limits)
     where = f"op {floor.op} needs" if floor.op is not None else "the start and the end of the step need"
-    least = f"the least that {where}"
+    least = f"the least that {where} {IN_ORDER}"
     above = format_above(budget / floor.bytes - 1.0, least) if floor.bytes else f"above {least}"
     return f"The budget of {format_bytes(budget)} is {f'at {least}' if floor.bytes == budget else above}."
 
@@ -46,20 +53,20 @@ def budget_sentence(problem: Problem, limits: Limits) -> str:
 def conflict_sentence(problem: Problem, limits: Limits, confirmation: Confirmation) -> str:
     """Which limits no plan keeps together, and what proves it."""
     allowed = {
-        "memory": _said("the RAM budget of {}", limits.ram_budget_bytes, format_bytes),
-        "deadline": _said("the deadline of {}", limits.deadline_seconds, format_seconds),
-        "wear": _said("the write budget of {} per step", limits.written_budget_bytes, format_bytes),
-        "capacity": _said("the storage of {}", problem.storage_capacity_bytes, format_bytes),
-        "energy": _said("the energy budget of {}", limits.joules_budget, format_joules),
+        "memory": _said("the RAM budget of {}", limits.ram_budget_bytes, exact_bytes),
+        "deadline": _said("the deadline of {}", limits.deadline_seconds, exact_seconds),
+        "wear": _said("the write budget of {} per step", limits.written_budget_bytes, exact_bytes),
+        "capacity": _said("the storage of {}", problem.storage_capacity_bytes, exact_bytes),
+        "energy": _said("the energy budget of {}", limits.joules_budget, exact_joules),
     }
     rests_on = set(confirmation.families) or set(allowed)
     if "packing" in rests_on:  # cuts that follow from memory rows
         rests_on.add("memory")
     limiting = [said for family, said in allowed.items() if said and family in rests_on]
     if len(limiting) <= 1:
-        what = f"Paging and recomputation as allowed cannot keep the step inside {''.join(limiting)}"
+        what = f"Paging and recomputation as allowed cannot keep it inside {''.join(limiting)} {IN_ORDER}"
     else:
-        what = f"No plan keeps {', '.join(limiting[:-1])} and {limiting[-1]} together"
+        what = f"No plan {IN_ORDER} keeps {', '.join(limiting[:-1])} and {limiting[-1]} together"
     return f"{what}: {confirmation.words}."
 
 
@@ -77,26 +84,26 @@ def impossible_sentence(instance: Instance) -> str:
     least = problem.compute_seconds
     if allowed is not None and least > allowed * (1 + 1e-9):
         return (
-            f"Running every op once takes {format_seconds(least)}, longer than the deadline of "
-            f"{format_seconds(allowed)} by {format_seconds(least - allowed)}."
+            f"Running every op once takes {exact_seconds(least)}, longer than the deadline of "
+            f"{exact_seconds(allowed)} by {format_seconds(least - allowed)}."
         )
     return ""
 
 
 def returns_sentence(instance: Instance, conflict: Conflict) -> str:
     """What neither waits in RAM nor comes back until it is needed."""
-    budget = f"the RAM budget of {format_bytes(instance.limits.ram_budget_bytes or 0)}"
+    budget = f"the RAM budget of {exact_bytes(instance.limits.ram_budget_bytes or 0)}"
     tasks = instance.tasks
     op = f"op {tasks[conflict.task].name}" if conflict.task < len(tasks) else "the end of the step"
     if conflict.content is None:
         return (
-            f"No schedule is inside {budget}: {op} needs {format_bytes(conflict.held_bytes)}, with what so "
-            "little RAM could not bring back later."
+            f"No schedule {IN_ORDER} is inside {budget}: {op} needs {exact_bytes(conflict.held_bytes)}, "
+            "with what so little RAM could not bring back later."
         )
     tensor = instance.contents[conflict.content].tensor
     return (
-        f"No schedule is inside {budget}: {op} needs {tensor}, and so little RAM neither holds it until then "
-        "nor is enough to bring it back."
+        f"No schedule {IN_ORDER} is inside {budget}: {op} needs {tensor}, and so little RAM neither holds it "
+        "until then nor is enough to bring it back."
     )
 
 
@@ -109,34 +116,31 @@ def impossible_in_all_forms(problem: Problem, limits: Limits) -> str:
         reached = minimum_ram_bytes(lean, limits)
         if reached.bytes == floor.bytes:
             return floor_sentence(lean, reached)
-        needs = f"{problem.name} needs at least {floor.bytes} bytes ({format_bytes(floor.bytes)})"
-        return f"{needs} in whatever forms its ops run."
+        needs = f"{problem.name} needs at least {floor.bytes} bytes ({format_bytes(floor.bytes)}) {IN_ORDER}"
+        return f"{needs}, in whatever forms its ops run."
     least = problem.compute_seconds
     if allowed is not None and least > allowed * (1 + 1e-9):
         return (
-            f"Running every op once takes {format_seconds(least)} in the fastest forms, longer than the "
-            f"deadline of {format_seconds(allowed)} by {format_seconds(least - allowed)}."
+            f"Running every op once takes {exact_seconds(least)} in the fastest forms, longer than the "
+            f"deadline of {exact_seconds(allowed)} by {format_seconds(least - allowed)}."
         )
     return ""
 
 
-def untried_forms_sentence(tried: int, alternatives: int) -> str:
-    """That no plan was found in the choices of forms that were searched, of ``alternatives`` ones."""
+def untried_forms_sentence(tried: int, alternatives: int, *, in_time: bool) -> str:
+    """How many choices of forms were searched without a plan; ``in_time``: the search came to its end."""
     all_forms = 2**alternatives
     if tried == all_forms:
-        return (
-            f"No plan was found in any of the {all_forms} choices of forms of the ops; not all are excluded."
-        )
-    of = f"{tried} of the {all_forms}" if alternatives <= 10 else f"{tried}"
-    return (
-        f"No plan was found: {of} choices of forms of the ops were searched; with another there may be one."
-    )
+        searched, left = f"all {tried}", "not all of them are excluded"
+    else:
+        searched = f"{tried} of the {all_forms}" if alternatives <= 10 else f"{tried}"
+        left = "with another there may be a plan"
+    return f"{_TIME_UP * (not in_time)}Of the choices of forms of the ops {searched} were searched; {left}."
 
 
 def no_plan_sentence(problem: Problem, limits: Limits, *, in_time: bool) -> str:
-    """That no plan was found, and where the budget stands; ``in_time``: the search came to its end."""
-    ended = ", nor a proof that there is none" if in_time else " in time"
-    return f"No plan was found{ended}. {budget_sentence(problem, limits)}".rstrip()
+    """Whether the time limit passed, and where the budget stands; ``in_time``: the search came to its end."""
+    return f"{_TIME_UP * (not in_time)}{budget_sentence(problem, limits)}".rstrip()
 
 
 def time_up_sentence(engine: str, *, plan_seconds: float, bound_seconds: float) -> str:

@@ -22,10 +22,10 @@ from poet.simulator import Trace, simulate
 from poet.solution import PROVEN, Solution, SolveOptions, Status
 from poet.solvers.instance.instance import Metered
 from poet.solvers.instance.ram_bound import minimum_ram_bytes
+from poet.solvers.portfolio.recorder import Recorder
 from poet.solvers.search.least_energy import solve as least_energy
-from poet.solvers.search.messages import time_up_sentence
-from poet.solvers.search.recorder import Recorder
-from poet.units import format_bytes, format_joules
+from poet.solvers.search.messages import exact_joules, time_up_sentence
+from poet.units import IN_ORDER, format_bytes
 
 _TOLERANCE = 1e-9  # relative, of sums of seconds and joules
 
@@ -135,12 +135,13 @@ def _least_joules(problem: Problem, limits: Limits, options: SolveOptions) -> So
     if budget is None or found.status is Status.INFEASIBLE:
         return found
     if found.bound_joules > budget * (1 + _TOLERANCE):
-        least, allowed = format_joules(found.bound_joules), format_joules(budget)
-        message = f"Inside the other limits a step takes at least {least}; the energy budget is {allowed}."
+        least, allowed = map(exact_joules, (found.bound_joules, budget))
+        rest = f"takes at least {least} {IN_ORDER}; the energy budget is {allowed}."
+        message = f"Inside the other limits a step {rest}"
         return replace(found, status=Status.INFEASIBLE, schedule=None, trace=None, message=message)
     if found.trace is not None and found.trace.joules > budget * (1 + _TOLERANCE):
-        best = format_joules(found.trace.joules)
-        message = f"The best plan found takes {best}, above the energy budget of {format_joules(budget)}."
+        best, allowed = map(exact_joules, (found.trace.joules, budget))
+        message = f"The best plan found takes {best}, above the energy budget of {allowed}."
         return replace(found, status=Status.TIMEOUT, schedule=None, trace=None, message=message)
     return found
 

@@ -2,17 +2,19 @@
 
 Engines see problems in which that choice is made. Where keeping everything fits with some choice, the one
 that costs least extra is looked for; else a few choices are searched in turn, the best of them for longest,
-and what its plan has room for is put back into its cheaper form. Few alternatives are tried in all choices.
-The bound holds for every choice: the least over all that were searched, or that of a relaxed problem
-(`poet.alternatives.relaxed`).
+and what its plan has room for is put back into its cheaper form. Few alternatives are tried in all choices,
+more of them where time is left then, or where there is no plan. Pins hold in the choices that have what they
+name; one that does not allow them has no plan. The bound holds for every choice: the least over all that were
+searched, or that of a relaxed problem (`poet.alternatives.relaxed`).
 """
 
 from __future__ import annotations
 
+import functools
 import itertools
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from poet.alternatives import relaxed, taken_by, without_names
@@ -20,13 +22,13 @@ from poet.errors import InputError, InvalidSchedule
 from poet.problem import Limits, Objective, Pins, Problem
 from poet.schedule import Schedule
 from poet.simulator import simulate
-from poet.solution import Progress, Solution, SolveOptions, Status, amount_of
+from poet.solution import PROVEN, Progress, Solution, SolveOptions, Status, amount_of
 from poet.solvers.heuristics.keep_everything import keep_everything
 from poet.solvers.instance.ram_bound import minimum_ram_bytes
+from poet.solvers.portfolio.finders import GREEDY
 from poet.solvers.search import objectives
 from poet.solvers.search.all_choices import AllChoices, Found, Start
 from poet.solvers.search.choices import Choice, Choices, least_with_transfers
-from poet.solvers.search.finders import GREEDY
 from poet.solvers.search.form_guide import FormGuide, form_guide
 from poet.solvers.search.messages import STOPPED, impossible_in_all_forms
 from poet.solvers.search.own_form import in_own_form
@@ -47,9 +49,12 @@ def solve(problem: Problem, limits: Limits | None = None, options: SolveOptions 
         return objectives.solve(problem, limits, options)
     search = _Search(problem, limits, options)
     try:
-        return search.run()
+        found = search.run()
     except KeyboardInterrupt:  # between searches of single choices, which hear it themselves
-        return search.stopped()
+        found = search.stopped()
+    if search.refused and len(search.refused) == len(search.known.found):
+        raise search.refused[0]
+    return found
 
 
 class _Search:
@@ -63,41 +68,44 @@ class _Search:
         self.choices = Choices(problem, limits, options, self.started)
         self.names = self.choices.names
         self.reads_rows = any(op.stored for each in problem.alternatives for op in each.ops)
+        self.refused: list[InputError] = []  # by choices that lack what pins name, or do not allow them
         self.kept: Choice | None = None  # with which keeping everything is within the limits
         self.known = AllChoices(
             problem, options, self.judged_start(), least=self.least_of_all(), started=self.started
         )
 
     def run(self) -> Solution:
-        is_pinned = self.limits.pins != Pins()  # what they name has to be there
+        is_pinned, named = self.limits.pins != Pins(), frozenset(self.names)
+        tries_all = self.may_try_all(self.tuning.all_choices)
         impossible = impossible_in_all_forms(self.problem, self.free)
-        if impossible:
-            found = self.search(frozenset(self.names) if is_pinned else self.choices.lean, 1.0)
+        if impossible and not (is_pinned and tries_all):
+            found = self.search(named if is_pinned else self.choices.lean, 1.0)
             if found.solution.status is Status.INFEASIBLE:
                 found = replace(found, solution=replace(found.solution, message=impossible))
                 return self.known.answer(found, math.inf)
         if is_pinned:
-            return self.few_choices([frozenset(self.names)])
+            answer = self.all_choices(named) if tries_all else self.few_choices([named])
+            excluded = impossible and answer.status is Status.INFEASIBLE
+            return replace(answer, message=impossible) if excluded else answer
         sums = self.options.objective in (Objective.ENERGY, Objective.TIME)
-        guide = None
-        if sums:
-            choice = self.kept = self.choices.keeping()
-            if choice is not None and choice != self.choices.cheapest:
+        guide, choice = None, self.choices.keeping() if sums else None
+        self.kept = choice
+        if choice is not None:
+            if choice != self.choices.cheapest:
                 guide = self.guided()
                 if guide is not None:
                     choice = self.choices.dearer_left_out(choice, self.choices.following(guide))
-            if choice is not None:
-                found = self.search(choice, 1.0)  # ends at once: it keeps everything
-                is_cheapest = choice == self.choices.cheapest
-                if found.solution.was_interrupted or is_cheapest or len(self.names) > self.tuning.all_choices:
-                    return self.known.answer(found, self.known.least)
+            if tries_all:
+                return self.all_choices(choice)
+            found = self.search(choice, 1.0)  # ends at once: it keeps everything
+            return self.gone_on(found, self.known.least)
         goes_on = sums and self.known.start.trace is not None
-        guide = guide or self.guided()
+        guide = self.guided()
         rivals = [] if guide is None else [self.choices.following(guide)]
         if goes_on and self.known.start.choice is not None:
             rivals.insert(0, self.known.start.choice)
         rivals.append(self.choices.first())
-        if self.may_try_all():
+        if tries_all:
             return self.all_choices(rivals[0])
         if self.reads_rows:
             tuning, is_short = self.tuning, self.seconds_left() < self.tuning.relaxed_short_seconds
@@ -105,12 +113,26 @@ class _Search:
             self.known.raise_least(bound)
         return self.few_choices(rivals)
 
-    def may_try_all(self) -> bool:
-        """Whether alternatives are so few that there is time for every choice."""
+    def may_try_all(self, most: int) -> bool:
+        """Whether alternatives are no more than ``most``, and there is time for every choice of them."""
         if self.reads_rows and len(self.problem.ops) > self.tuning.row_read_ops:
             return False
         needed_seconds = 2 ** len(self.names) * self.tuning.choice_op_seconds * len(self.problem.ops)
-        return len(self.names) <= self.tuning.all_choices and self.seconds_left() >= needed_seconds
+        return len(self.names) <= most and self.seconds_left() >= needed_seconds
+
+    def gone_on(self, best: Found, bound: float) -> Solution:
+        """The answer, or that after the other choices: where it leaves a gap and they are few, or no plan."""
+        answer = self.known.answer(best, bound)
+        is_over = answer.was_interrupted or not self.seconds_left() or self.tuning.rest_choices == 0
+        if is_over or answer.status in (Status.OPTIMAL, Status.INFEASIBLE):
+            return answer
+        if answer.schedule is not None and not self.may_try_all(self.tuning.rest_choices):
+            return answer
+        if answer.schedule is not None:  # some ops may have been put back
+            as_open = replace(best.solution, status=Status.FEASIBLE, proof="")
+            self.known.found.append(Found(best.choice, as_open, -math.inf))
+        self.known.raise_least(bound)
+        return self.all_choices(best.choice)
 
     def stopped(self) -> Solution:
         """The best of what was found until Ctrl-C, or what keeps everything where that is known to fit."""
@@ -146,8 +168,6 @@ class _Search:
             if allowed is None
             else min(tuning.guide_seconds, tuning.guide_share * self.seconds_left())
         )
-        if seconds < self.options.tuning.large.relaxing_tensor_seconds * len(self.problem.tensors):
-            return None
         guide = form_guide(self.problem, self.free, self.options, seconds=seconds)
         if guide is not None and math.isfinite(guide.bound):
             self.known.raise_least(guide.bound)
@@ -176,33 +196,42 @@ class _Search:
             return Start(choice, own)
 
     def all_choices(self, first: Choice) -> Solution:
-        """Search each choice; what costs more than the best plan when every op runs once is left out."""
-        ways = itertools.product((True, False), repeat=len(self.names))
-        choices = [frozenset(itertools.compress(self.names, way)) for way in ways]
-        choices.sort(key=lambda choice: (choice != first, choice != self.choices.lean))
-        bound = math.inf
-        best = self.known.best()
-        for number, choice in enumerate(choices):
-            once = self.once(self.problem.resolved(choice))
-            if best is not None and once >= best.amount:
-                bound = min(bound, once)
-                continue
-            found = self.search(choice, 1.0 / (len(choices) - number))
-            bound = min(bound, found.bound)
-            best = found if best is None or found.amount < best.amount else best
-            is_over = (
-                number + 1 < len(choices) and best.solution.schedule is not None and not self.seconds_left()
-            )
-            if found.solution.was_interrupted or is_over:
-                bound = self.known.least
-                break
+        """Search each choice for its share of the time, the nearest to ``first`` before others, those that
+        are left open once more; of many alternatives some choices, until there is a plan.
+
+        What costs more than the best plan when every op runs once is left out.
+        """
+        most = 2 ** max(self.tuning.all_choices, self.tuning.rest_choices)
+        choices = [*itertools.islice(_nearest(first, self.names), most)]
+        once = functools.cache(lambda choice: self.once(self.problem.resolved(choice)))
+        for again in (False, True):
+            waiting = [choice for choice in choices if not self.known.settled(choice, once(choice))]
+            for number, choice in enumerate(waiting):
+                if self.is_over(again=again):
+                    break
+                if not self.known.settled(choice, once(choice)):
+                    start = self.known.schedule_of(choice)
+                    self.search(choice, 1.0 / (len(waiting) - number), start=start)
+        best, bound = self.known.best(), -math.inf
+        if len(choices) == 2 ** len(self.names):
+            bound = min(max(once(choice), self.known.bound_of(choice)) for choice in choices)
         assert best is not None
         return self.known.answer(best, max(bound, self.known.least))
+
+    def is_over(self, *, again: bool) -> bool:
+        """Whether no other choice is searched: Ctrl-C, no time left, a plan of many alternatives."""
+        found = self.known.found
+        has_plan = any(each.solution.schedule is not None for each in found)
+        if found and found[-1].solution.was_interrupted:
+            return True
+        if not self.seconds_left() and (has_plan or again or len(found) >= 2**self.tuning.all_choices):
+            return True
+        return has_plan and len(self.names) > max(self.tuning.all_choices, self.tuning.rest_choices)
 
     def few_choices(self, rivals: Sequence[Choice]) -> Solution:
         """Search ``rivals``, then others where none has a plan, and the relaxed problem for a bound."""
         best = self.leading(rivals)
-        for other in self.choices.others() if self.limits.pins == Pins() else ():
+        for other in self.choices.others():
             tried = {each.choice for each in self.known.found}
             if best.solution.schedule is None and other not in tried and not best.solution.was_interrupted:
                 best = min(best, self.search(other, 0.5), key=lambda found: found.amount)
@@ -217,7 +246,7 @@ class _Search:
             bound = max(bound, found)
             _log.info("bound over all choices: %g", bound)
             best = replace(best, solution=replace(best.solution, was_interrupted=least.was_interrupted))
-        return self.known.answer(best, bound)
+        return self.gone_on(best, bound)
 
     def relaxed_bound(self, share: float) -> tuple[Solution, float]:
         """The answer for the relaxed problem in a share of the time left, and its bound on all choices."""
@@ -288,7 +317,15 @@ class _Search:
         """Search the problem of ``choice`` for a share of the time that is left."""
         if start is None and choice == self.known.start.choice:
             start = self.known.start.schedule
-        solution = self.searched(self.problem.resolved(choice), share, start=start, progress=self.progress())
+        try:
+            solution = self.searched(
+                self.problem.resolved(choice), share, start=start, progress=self.progress()
+            )
+        except InputError as error:
+            if self.limits.pins == Pins():
+                raise
+            self.refused.append(error)
+            solution = Solution(Status.INFEASIBLE, None, None, math.inf, 0.0, 0.0, GREEDY, proof=PROVEN)
         bound = math.inf if solution.status is Status.INFEASIBLE else solution.bound
         found = Found(choice, solution, -math.inf if bound is None else bound)
         self.known.found.append(found)
@@ -310,12 +347,15 @@ class _Search:
         )
 
     def progress(self) -> Progress | None:
-        """Of the search of one choice, with the bound that holds for all."""
+        """Of the search of one choice, with the bound of all and the best plan of those before."""
         shown = self.options.progress
         if shown is None:
             return None
+        before = min((found.amount for found in self.known.found), default=math.inf)
 
         def show(amount: float | None, _bound: float, _gap: float | None, _seconds: float) -> None:
+            amount = min(before, math.inf if amount is None else amount)
+            amount = amount if math.isfinite(amount) else None
             gap = None if amount is None else max(0.0, amount - self.known.least) / max(amount, 1e-300)
             shown(amount, self.known.least, gap, self.options.clock.now() - self.started)
 
@@ -344,3 +384,10 @@ class _Search:
 def _stopped(found: Found) -> Found:
     """``found`` as what Ctrl-C left."""
     return replace(found, solution=replace(found.solution, message=STOPPED, was_interrupted=True))
+
+
+def _nearest(first: Choice, names: Sequence[str]) -> Iterator[Choice]:
+    """All choices, from ``first`` on by how many alternatives are in another form."""
+    for count in range(len(names) + 1):
+        for others in itertools.combinations(names, count):
+            yield first.symmetric_difference(others)

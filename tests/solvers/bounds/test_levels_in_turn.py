@@ -32,7 +32,7 @@ class Turns:
         for number, joules in enumerate(levels):
             program: Any = SimpleNamespace(arcs=self.arcs)
             search: Any = object()
-            level = _Level(program, iter([search]))
+            level = _Level(program, search)
             name = self.opened[id(level)] = chr(97 + number)
             self.bounds[name] = iter(joules)
             yield level

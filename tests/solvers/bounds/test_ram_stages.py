@@ -18,8 +18,8 @@ from poet.clock import WALL
 from poet.problem import Limits
 from poet.solvers.bounds import copies, ram_stages
 from poet.solvers.bounds.copies import copies_bounds
+from poet.solvers.bounds.fitting_sets import FittingSets, fitting_sets
 from poet.solvers.bounds.ram_stages import CAP, Arcs, Asked, Move, Pairs, Stage
-from poet.solvers.bounds.suffix_program import FittingSets, fitting_sets
 from poet.solvers.instance.instance import instance_of
 
 SIZES, BUDGET, COLUMNS = (3, 5, 2, 7, 4), 13, 11

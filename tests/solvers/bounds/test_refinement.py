@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 from helpers.oracle import least_joules
 from helpers.pace import with_slow
 from helpers.random_problems import training_like
-from helpers.relaxed import whole_bound
+from helpers.relaxed import tightest_bound, whole_bound
 
 from poet.problem import Limits, Problem, ProblemOp, Tensor
-from poet.solvers.bounds.refinement import pretended_moments, priced_bound, tightest_bound
-from poet.solvers.bounds.windows_bound import Bound, bound_overhead
+from poet.solvers.bounds.refinement import pretended_moments, refined_bounds
+from poet.solvers.bounds.windows_bound import bound_overhead
 from poet.solvers.instance.instance import Instance, instance_of
 from poet.solvers.instance.ram_bound import minimum_ram_bytes
-from poet.tuning import DEFAULT
 
 
 def tight(problem: Problem, share: float) -> Instance:
@@ -27,26 +26,15 @@ def tight(problem: Problem, share: float) -> Instance:
 
 @pytest.mark.parametrize("share", with_slow([0.1, 0.15], {0.1}))
 def test_moments_where_one_rerun_serves_many_raise_the_bound(share: float) -> None:
-    instance = tight(training_like(24, seed=3), share)
-    heard: list[Bound] = []
-    priced = priced_bound(instance)
-    best = tightest_bound(instance, begin=priced, watcher=heard.append)
-    assert pretended_moments(instance, priced) - priced.moments
-    assert best.overhead_joules > 1.005 * priced.overhead_joules
-    assert best.overhead_joules == max(bound.overhead_joules for bound in (priced, *heard))
-    assert all(bound.moments > priced.moments for bound in heard)
+    bounds = list(refined_bounds(tight(training_like(24, seed=3), share), lambda: 60.0))
+    assert max(bound.overhead_joules for bound in bounds) > 1.005 * bounds[0].overhead_joules
+    assert all(before.moments < after.moments for before, after in pairwise(bounds))
 
 
 def test_nothing_is_pretended_where_ram_is_plenty() -> None:
     problem = training_like(8, seed=3)
     instance = instance_of(problem, Limits(ram_budget_bytes=10 * sum(t.bytes for t in problem.tensors)))
     assert not pretended_moments(instance, bound_overhead(instance))
-
-
-def test_no_time_no_second_round() -> None:
-    instance = tight(training_like(24, seed=3), 0.05)
-    priced = priced_bound(instance)
-    assert tightest_bound(instance, begin=priced, seconds=0.0) is priced
 
 
 def there_and_back(stages: int) -> Problem:
@@ -70,35 +58,12 @@ def test_a_chain_made_again_and_again_is_seen_through() -> None:
     assert best is not None
     overhead = len([step for step in best if type(step).__name__ == "Compute"]) - len(problem.ops)
     instance = instance_of(problem, limits)
-    priced, refined = priced_bound(instance), whole_bound(instance, moments=range(10))
+    priced, refined = tightest_bound(instance), whole_bound(instance, moments=range(10))
     assert priced.overhead_joules <= overhead * (1 + 1e-9)
     assert refined.overhead_joules == pytest.approx(overhead, rel=1e-4)
 
 
-def test_where_the_dearest_moments_are_there_others_follow() -> None:
-    problem, limits = there_and_back(5), Limits(ram_budget_bytes=10)
-    one = replace(
-        DEFAULT, grids=replace(DEFAULT.grids, priced_moments=1, made_share=1.0)
-    )  # nothing pretended
-    instance = instance_of(problem, limits, tuning=one)
-    priced, heard = priced_bound(instance), list[Bound]()
-    best = tightest_bound(instance, begin=priced, watcher=heard.append)
-    assert len(heard[0].moments) == len(priced.moments) + 1
-    assert best.overhead_joules >= priced.overhead_joules
-
-
-def test_a_step_of_many_versions_begins_with_the_moment_at_which_most_is_held() -> None:
-    problem, limits = there_and_back(5), Limits(ram_budget_bytes=10)
-    many = replace(DEFAULT, grids=replace(DEFAULT.grids, many_contents=1))
-    heard = {tuning: list[Bound]() for tuning in (DEFAULT, many)}
-    for tuning, bounds in heard.items():
-        priced_bound(instance_of(problem, limits, tuning=tuning), watcher=bounds.append)
-    # up to the last read but one, a remake may read any version
-    assert [bounds[0].moments for bounds in heard.values()] == [frozenset(), {8}]
-
-
 def test_the_moment_at_which_most_is_held_tells_more_than_none() -> None:
     instance = tight(training_like(24, seed=3), 0.1)
-    many, heard = replace(DEFAULT, grids=replace(DEFAULT.grids, many_contents=1)), list[Bound]()
-    priced_bound(replace(instance, tuning=many), watcher=heard.append)
-    assert heard[0].overhead_joules > 1.01 * bound_overhead(instance).overhead_joules
+    first = next(refined_bounds(instance, lambda: 60.0))
+    assert first.overhead_joules > 1.01 * bound_overhead(instance).overhead_joules

@@ -10,27 +10,24 @@ from helpers.oracle import least_joules
 from helpers.pace import few_or_many, with_slow
 from helpers.random_problems import (
     FEATURES,
-    dear_storage,
     mixed_problem,
     random_limits,
     random_problem,
     training_like,
     with_homes,
 )
-from helpers.relaxed import in_whole_numbers, whole_bound
+from helpers.relaxed import in_whole_numbers, tightest_bound, whole_bound
 
+from poet.baselines.registry import BASELINES
 from poet.clock import WALL, Clock, WorkClock
 from poet.problem import Limits, Problem, ProblemOp, Tensor, Transfer
-from poet.ram_survey import budget_between, keep_everything_bytes
 from poet.simulator import simulate
-from poet.solvers.bounds.refinement import tightest_bound
 from poet.solvers.bounds.windows_bound import bound_overhead, taken_up
 from poet.solvers.engines.linear import minimise
 from poet.solvers.engines.matrix import NOUGHT, ONE, MatrixBuilder
 from poet.solvers.heuristics.greedy import greedy
 from poet.solvers.instance.instance import instance_of
 from poet.solvers.instance.ram_bound import minimum_ram_bytes
-from poet.solvers.literature.registry import BASELINES
 from poet.tuning import DEFAULT
 from poet.tuning.bounds import WindowsTuning
 
@@ -202,26 +199,3 @@ def test_never_above_the_oracle_on_a_thousand_problems(block: int) -> None:
             overhead = simulate(problem, best, limits).joules - problem.compute_joules
             bound = tightest_bound(instance_of(problem, limits)).overhead_joules
             assert bound <= overhead + 1e-9 * problem.compute_joules, seed
-
-
-def test_with_copies_alone_in_whole_numbers_the_bound_lies_between_none_and_all() -> None:
-    better = 0
-    for seed in range(6):
-        problem = dear_storage(seed, layers=3)
-        budget = budget_between(minimum_ram_bytes(problem).bytes, keep_everything_bytes(problem), 0.05)
-        instance = instance_of(problem, Limits(ram_budget_bytes=budget))
-        bound = bound_overhead(instance)
-        program = bound.relaxation.program.matrix()
-        copies = program.whole_in(bound.relaxation.copies)
-        assert copies.integer.sum() == len(set(bound.relaxation.copies)) < program.integer.sum()
-        some, every = in_whole_numbers(copies), in_whole_numbers(program)
-        assert some.values is not None
-        assert copies.fractional_joules(some.values) == 0.0
-        slack = 1e-5 * (1.0 + every.bound)
-        assert bound.answer.bound <= some.bound + slack
-        assert some.bound <= every.bound + slack
-        assert bound.answer.values is not None
-        if some.bound > 1.01 * bound.answer.bound:
-            assert copies.fractional_joules(bound.answer.values) > 0.0
-            better += 1
-    assert better

@@ -22,8 +22,8 @@ from poet.solvers.event_model.start import values_of
 from poet.solvers.instance.candidates import candidates, fullest
 from poet.solvers.instance.instance import Metered, instance_of
 from poet.solvers.instance.timeline import timeline_of
+from poet.solvers.portfolio.slots_of_plans import merged
 from poet.solvers.search.objectives import priced
-from poet.solvers.search.slots_of_plans import merged
 
 EFFORT = Effort(seconds=20.0, threads=1, seed=0, absolute_joules=1e-7, relative=0.0)
 

@@ -7,13 +7,12 @@ from dataclasses import replace
 import pytest
 from helpers.pace import with_slow
 from helpers.random_problems import mixed_problem, random_limits, training_like
-from helpers.relaxed import whole_bound
+from helpers.relaxed import tightest_bound, whole_bound
 
 from poet.homes import undecided
 from poet.problem import Limits, Problem, ProblemOp, Tensor, Transfer
 from poet.schedule import Compute, PageOut
 from poet.simulator import simulate
-from poet.solvers.bounds.refinement import tightest_bound
 from poet.solvers.bounds.windows_bound import bound_overhead
 from poet.solvers.heuristics.greedy import greedy
 from poet.solvers.heuristics.lp_guided import walks_along

@@ -376,7 +376,9 @@ def test_answers_beside_the_page_buffer_say_so() -> None:
     limits = replace(loose, deadline_seconds=1e-9)
     answer = answered_beside(problem, limits, SolveOptions(time_limit_seconds=2.0))
     assert answer.schedule is None
-    assert answer.message.startswith("Every plan pages, and 64 KiB of the budget are for the page buffer.")
+    assert answer.message.startswith(
+        "Every plan in the listed order pages, and 64 KiB of the budget are for the page buffer."
+    )
     found = answered_beside(problem, loose, SolveOptions(time_limit_seconds=2.0))
     assert found.schedule is not None
     assert found.bound_scope.endswith(" beside a page buffer of 64 KiB")

@@ -27,8 +27,8 @@ from poet.solvers.event_model.model import EventModel, build, matrix_of
 from poet.solvers.instance.candidates import candidates
 from poet.solvers.instance.instance import instance_of
 from poet.solvers.instance.timeline import timeline_of
+from poet.solvers.portfolio import model_runs
 from poet.solvers.search import least_energy as search
-from poet.solvers.search import model_runs
 from poet.solvers.search.explain import explained
 from poet.solvers.search.messages import budget_sentence
 
@@ -168,7 +168,7 @@ def test_every_proof_of_the_search_is_signed() -> None:
     assert unasked.proof.startswith("the word of highs")
     assert not unasked.is_confirmed
     assert unasked.status is Status.OPTIMAL
-    assert unasked.sentence == f"The plan is optimal only by {unasked.proof}."
+    assert unasked.sentence == f"The plan is optimal in the listed order only by {unasked.proof}."
     assert Status.OPTIMAL.value not in unasked.sentence
 
 
@@ -213,7 +213,9 @@ def test_a_deadline_that_works_is_named_and_by_how_much_it_is_later() -> None:
     limits = Limits(ram_budget_bytes=32 * 2**20, deadline_seconds=problem.compute_seconds * 1.0001)
     solution = explained(problem, limits, OPTIONS, solve(problem, limits, OPTIONS))
     assert solution.status is Status.INFEASIBLE
-    assert "No plan keeps the RAM budget of 32 MiB and the deadline of" in solution.message
+    assert (
+        "No plan in the listed order keeps the RAM budget of 32 MiB and the deadline of" in solution.message
+    )
     named = re.search(r"A deadline of ([\d.]+) s \(([\d.]+) % more\)", solution.message)
     assert named is not None
     later = dataclasses.replace(limits, deadline_seconds=float(named[1]) * 1.001)
@@ -225,7 +227,7 @@ def test_a_time_out_says_what_was_found_otherwise() -> None:
     limits = Limits(ram_budget_bytes=33 * 2**20, deadline_seconds=problem.compute_seconds * 1.0001)
     found = solve(problem, limits, OPTIONS)
     gave_up = dataclasses.replace(
-        found, status=Status.TIMEOUT, message=f"No plan was found in time. {budget_sentence(problem, limits)}"
+        found, status=Status.TIMEOUT, message=f"The time limit passed. {budget_sentence(problem, limits)}"
     )
     told = explained(problem, limits, OPTIONS, gave_up).message
     assert "above the least that op" in told
@@ -255,4 +257,5 @@ def test_a_floor_at_the_steps_ends_is_called_that() -> None:
     tensors = tuple(Tensor(name, 100, move, move, finally_=Place.RAM) for name in ("p", "q"))
     problem = Problem("ends", (*tensors, Tensor("o", 10)), (ProblemOp("f", ("p",), ("o",), 1.0, 1.0),))
     told = budget_sentence(problem, Limits(ram_budget_bytes=300))
-    assert told == "The budget of 300 B is 50 % above the least that the start and the end of the step need."
+    least = "the least that the start and the end of the step need in the listed order"
+    assert told == f"The budget of 300 B is 50 % above {least}."

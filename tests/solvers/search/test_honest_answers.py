@@ -11,10 +11,12 @@ from helpers.clocks import Ticking
 from helpers.random_problems import mixed_problem, random_limits, training_like
 from test_time_limit import nothing
 
+from poet.baselines import comparison
+from poet.baselines.comparison import compare
 from poet.problem import Limits, Objective
 from poet.ram_survey import budget_between, keep_everything_bytes
 from poet.report.plan import solution_report
-from poet.schedule import Compute, PageIn, Schedule
+from poet.schedule import Compute, PageIn
 from poet.simulator import simulate
 from poet.solution import Solution, SolveOptions, Status
 from poet.solvers import minimum_ram_bytes, solve
@@ -24,12 +26,12 @@ from poet.solvers.heuristics.greedy import greedy
 from poet.solvers.heuristics.keep_everything import keep_everything
 from poet.solvers.instance.incumbent import Incumbent
 from poet.solvers.instance.instance import Metered
-from poet.solvers.literature import comparison
-from poet.solvers.literature.comparison import compare
-from poet.solvers.search import bound_rounds, model_runs, objectives, second_opinion
+from poet.solvers.portfolio import model_runs
+from poet.solvers.portfolio.relaxed_intervals import relaxed_intervals
+from poet.solvers.portfolio.retention_intervals import retention_intervals
+from poet.solvers.portfolio.state import WAITS, SearchState, Steps
 from poet.solvers.search import least_energy as search
-from poet.solvers.search.finders import CLASS, ROUNDS, TIED, WALKS, WHOLE
-from poet.tuning import DEFAULT
+from poet.solvers.search import objectives, second_opinion
 
 STEP = training_like(1)
 OPTIONS = SolveOptions(time_limit_seconds=None, engine="highs")
@@ -52,21 +54,28 @@ def show(solution: Solution, limits: Limits) -> str:
 # --- who found the plan ---
 
 
+def _idle(state: SearchState) -> Steps:
+    """A member that never brings anything."""
+    while True:
+        yield WAITS
+
+
 @pytest.fixture
-def engines_find_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    silent = Outcome(None, 0.0, False, False, False)
-    monkeypatch.setattr(model_runs, "run_engine", lambda *arguments, **options: silent)
-    monkeypatch.setattr(search, "search_large", lambda *arguments, **options: True)
+def members_find_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(search, "MEMBERS", (("idle", _idle, 1.0),))
+
+
+def _models_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    members = (("exact models", retention_intervals, 1.0), ("relaxed models", relaxed_intervals, 1.0))
+    monkeypatch.setattr(search, "MEMBERS", members)
 
 
 def ticking(**others: Any) -> SolveOptions:
     """For a search that only its limit ends."""
-    tuning = DEFAULT.without("states.round_states").without("states.restart_states")
-    tuning = tuning.without("copies.most_arcs").without("timed.most_contents")
-    return SolveOptions(time_limit_seconds=2.0, engine="highs", clock=Ticking(0.01), tuning=tuning, **others)
+    return SolveOptions(time_limit_seconds=2.0, engine="highs", clock=Ticking(0.01), **others)
 
 
-@pytest.mark.usefixtures("engines_find_nothing")
+@pytest.mark.usefixtures("members_find_nothing")
 def test_the_callers_plan_and_greedys_are_called_that(monkeypatch: pytest.MonkeyPatch) -> None:
     limits = tight()
     assert solve(STEP, limits, ticking()).solver == "greedy"
@@ -86,6 +95,7 @@ def test_of_two_engines_the_one_that_found_the_plan_is_named(monkeypatch: pytest
             return Outcome(None, 0.0, False, False, False)
         return run(name, *arguments, **options)  # type: ignore[arg-type]
 
+    _models_alone(monkeypatch)
     monkeypatch.setattr(model_runs, "run_engine", only_cpsat)
     monkeypatch.setattr(search, "greedy", lambda *arguments, **options: None)
     found = dict[str, str]()
@@ -119,31 +129,6 @@ def test_breaking_ties_does_not_rename_the_plan() -> None:
         assert solution.schedule is not None
         assert solution.solver != "the plan given as a start", objective
         assert solution.solver != "none", objective
-
-
-@pytest.mark.slow
-def test_the_parts_of_the_wide_search_have_their_own_names(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Walks, rounds, tied columns, classes and solutions in whole numbers each say that a plan is theirs."""
-    step = training_like(12, seed=5)
-    most, least = keep_everything_bytes(step), minimum_ram_bytes(step).bytes
-    limits = Limits(ram_budget_bytes=budget_between(least, most, 0.15))
-    heard = set[str]()
-    considered = Incumbent.consider
-
-    def listen(
-        self: Incumbent, schedule: Schedule | None, found_by: str = "a heuristic", *, is_ours: bool = True
-    ) -> bool:
-        heard.add(found_by)
-        if {WALKS, ROUNDS} <= heard:
-            raise KeyboardInterrupt
-        return considered(self, schedule, found_by, is_ours=is_ours)
-
-    monkeypatch.setattr(Incumbent, "consider", listen)
-    tuning = DEFAULT.having("search.large_ops", 20).without("large.offer_reruns")
-    solution = solve(step, limits, SolveOptions(time_limit_seconds=None, engine="highs", tuning=tuning))
-    assert {WALKS, ROUNDS} <= heard
-    assert heard <= {"greedy", "a heuristic", WALKS, ROUNDS, TIED, CLASS, WHOLE}
-    assert solution.solver in heard
 
 
 # --- what the judge rejects ---
@@ -199,7 +184,7 @@ def test_no_maker_breaks_a_rule_it_looks_after(block: int) -> None:
 # --- why a gap is left ---
 
 
-@pytest.mark.usefixtures("engines_find_nothing")
+@pytest.mark.usefixtures("members_find_nothing")
 def test_a_search_with_a_gap_left_goes_on_to_its_limit_and_says_so() -> None:
     solution = solve(STEP, tight(), ticking())
     assert solution.status is Status.FEASIBLE
@@ -219,9 +204,7 @@ def test_a_bound_that_is_refuted_is_named_and_the_search_goes_on(monkeypatch: py
         return confirmation
 
     monkeypatch.setattr(second_opinion, "confirm", refuted)
-    # what sums of our own prove, nobody refutes
-    monkeypatch.setattr(search, "search_large", lambda *arguments, **options: True)
-    monkeypatch.setattr(bound_rounds, "refined_bounds", lambda *arguments, **options: iter(()))
+    _models_alone(monkeypatch)  # what sums of our own prove, nobody refutes
     solution = solve(STEP, limits, ticking())
     assert solution.status is Status.FEASIBLE
     assert solution.message == "Cpsat found what highs says cannot be: the gap is open again."
@@ -233,6 +216,7 @@ def test_a_bound_that_is_refuted_is_named_and_the_search_goes_on(monkeypatch: py
 
 def test_optimal_by_one_engines_word_is_worded_so(monkeypatch: pytest.MonkeyPatch) -> None:
     limits = tight()
+    _models_alone(monkeypatch)  # sums of our own are nobody's word
     sure = solve(STEP, limits, OPTIONS)
     assert sure.status is Status.OPTIMAL
     assert sure.is_confirmed
@@ -245,7 +229,10 @@ def test_optimal_by_one_engines_word_is_worded_so(monkeypatch: pytest.MonkeyPatc
         assert answer.status is Status.OPTIMAL
         assert not answer.is_confirmed
         assert Status.OPTIMAL.value not in show(answer, limits)
-        assert "optimal only by the word of highs alone, not proven independently" in show(answer, limits)
+        assert (
+            "optimal in the listed order only by the word of highs alone, not proven independently"
+            in show(answer, limits)
+        )
     assert Status.OPTIMAL.value in show(sure, limits)
 
 
@@ -265,6 +252,7 @@ def test_the_engine_whose_word_a_bound_is_does_not_confirm_it(monkeypatch: pytes
         return run(name, *arguments, **options)  # type: ignore[arg-type]
 
     asked: list[str] = []
+    _models_alone(monkeypatch)
     monkeypatch.setattr(model_runs, "run_engine", only_cpsat)
     monkeypatch.setattr(confirm_module, "run_engine", seconds)
     monkeypatch.setattr(confirm_module, "prove_none", lambda *arguments, **options: None)
@@ -282,10 +270,13 @@ def test_the_engine_whose_word_a_bound_is_does_not_confirm_it(monkeypatch: pytes
 
 def test_what_one_engine_closed_is_nowhere_called_proven(monkeypatch: pytest.MonkeyPatch) -> None:
     limits = tight()
-    assert "proven: no valid plan takes less" in show(solve(STEP, limits, OPTIONS), limits)
+    _models_alone(monkeypatch)
+    assert "proven: no valid plan in the listed order takes less" in show(
+        solve(STEP, limits, OPTIONS), limits
+    )
     alone = solve(STEP, limits, dataclasses.replace(OPTIONS, confirm=False))
     shown = show(alone, limits)
-    assert "no valid plan takes less, by one engine's word" in shown
+    assert "no valid plan in the listed order takes less, by one engine's word" in shown
     assert "proven" not in shown.replace("not proven independently", "")
     assert "proven" not in repr(alone)
     other = dataclasses.replace(alone, objective=Objective.TIME, proof="proven in exact arithmetic")

@@ -10,22 +10,20 @@ import signal
 import subprocess
 import sys
 import threading
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from helpers.clocks import Ticking
-from helpers.oracle import least_joules
 from helpers.pace import with_slow
-from helpers.random_problems import mixed_problem, random_limits, training_like
+from helpers.random_problems import training_like
 
-from poet.clock import WorkClock
 from poet.held_memory import held_bytes
 from poet.problem import Limits, Place, Problem
 from poet.schedule import Schedule
 from poet.simulator import simulate
-from poet.solution import ClassBound, SolveOptions, Status
+from poet.solution import SolveOptions, Status
 from poet.solvers import minimum_ram_bytes, solve
 from poet.solvers.engines import Effort, run_engine
 from poet.solvers.engines.highs_process import HighsProcess
@@ -35,10 +33,8 @@ from poet.solvers.event_model.model import build, matrix_of
 from poet.solvers.event_model.rerun_cuts import again
 from poet.solvers.heuristics.greedy import greedy
 from poet.solvers.instance.candidates import candidates
-from poet.solvers.instance.context import Conduct
 from poet.solvers.instance.instance import instance_of
 from poet.solvers.instance.timeline import timeline_of
-from poet.solvers.search.large import search_large
 from poet.tuning import DEFAULT
 
 LARGE = training_like(220, seed=5, momentum=True)
@@ -53,83 +49,6 @@ def tight(problem: Problem, share: float) -> Limits:
     least = minimum_ram_bytes(problem, Limits()).bytes
     most = sum(tensor.bytes for tensor in problem.tensors)
     return Limits(ram_budget_bytes=least + round(share * (most - least)))
-
-
-@dataclass
-class Listener:
-    """Remembers what a search says, and stops it after so many words."""
-
-    patience: int
-    seconds: float = 20.0
-    bounds: list[float] = field(default_factory=list)
-    proven: list[bool] = field(default_factory=list)
-    plans: list[Schedule] = field(default_factory=list)
-    classes: list[tuple[float, int]] = field(default_factory=list)
-    clock: WorkClock = field(default_factory=WorkClock)
-
-    def conduct(self, threads: int) -> Conduct:
-        return Conduct(
-            seconds_left=lambda: self.seconds - self.clock.now(),
-            finished=self.finished,
-            found=lambda schedule, found_by: self.plans.append(schedule),
-            bounded=self.bounded,
-            classed=lambda joules, reruns: self.classes.append((joules, reruns)),
-            threads=threads,
-            seed=0,
-            clock=self.clock,
-        )
-
-    def bounded(self, joules: float, proven: bool) -> bool:
-        self.bounds.append(joules)
-        self.proven.append(proven)
-        return True
-
-    def finished(self) -> bool:
-        words = len(self.bounds) + len(self.plans) + len(self.classes)
-        return words >= self.patience or self.clock.now() > self.seconds
-
-
-def check_against_the_oracle(seed: int, *, patience: int, threads: int = 1) -> bool:
-    """Search problem ``seed`` until so many bounds and plans are known; whether the best plan is optimal."""
-    problem = mixed_problem(seed, largest=6)
-    limits = random_limits(problem, seed, deadline=seed % 3 == 0)
-    oracle = least_joules(problem, limits)
-    listener = Listener(patience)
-    instances = (instance_of(problem, limits), instance_of(problem, limits, serial=True))
-    start = greedy(problem, limits)
-    possible = search_large(problem, limits, instances, start, listener.conduct(threads))
-    if oracle is None:
-        assert start is None
-        assert not listener.plans
-        return True
-    assert possible
-    once, least = problem.compute_joules, simulate(problem, oracle, limits).joules
-    assert all(bound <= least - once + 1e-9 * once for bound in listener.bounds)
-    plans = [simulate(problem, plan, limits).joules for plan in (start, *listener.plans) if plan is not None]
-    assert all(joules >= least * (1 - 1e-9) for joules in plans)
-    if listener.classes:  # of which the plan is one
-        assert listener.classes[-1][0] <= min(plans) - once + 1e-6 * once
-    return bool(plans) and min(plans) <= least * (1 + 1e-6)
-
-
-@pytest.mark.parametrize("patience", with_slow([1, 2, 4], {2, 4}))
-def test_bounds_hold_for_searches_that_are_stopped(patience: int) -> None:
-    for seed in range(8):
-        check_against_the_oracle(100 * patience + seed, patience=patience)
-
-
-@pytest.mark.slow
-def test_bounds_hold_and_plans_are_good_in_the_end() -> None:
-    optimal = [check_against_the_oracle(seed, patience=1000, threads=1 + seed % 2) for seed in range(5)]
-    assert sum(optimal) >= 4
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("block", range(4))
-def test_bounds_hold_on_many_problems(block: int) -> None:
-    seeds = range(1000 + 20 * block, 1020 + 20 * block)
-    optimal = [check_against_the_oracle(seed, patience=2 + seed % 40) for seed in seeds]
-    assert sum(optimal) >= 10
 
 
 def optimum(problem: Problem, limits: Limits, *, cut: bool) -> float:
@@ -249,38 +168,6 @@ def test_a_large_search_keeps_to_its_clock_and_has_a_plan(seconds: float) -> Non
     assert solution.status is Status.FEASIBLE
     assert solution.joules is not None
     assert LARGE.compute_joules <= solution.bound_joules <= solution.joules
-
-
-@pytest.mark.slow
-def test_the_class_has_a_bound_of_its_own() -> None:
-    problem = training_like(12, seed=3, momentum=True)
-    limits = tight(problem, 0.08)
-    instance, listener = instance_of(problem, limits), Listener(patience=400, seconds=60.0)
-    listener.finished = lambda: len(listener.classes) >= 1  # type: ignore[method-assign]
-    start = greedy(problem, limits)
-    assert search_large(problem, limits, (instance, instance), start, listener.conduct(1))
-    plans = [simulate(problem, plan, limits).joules for plan in (start, *listener.plans) if plan is not None]
-    joules, reruns = listener.classes[-1]
-    assert 0.0 < joules <= min(plans) - problem.compute_joules
-    assert reruns > 0
-    bound = ClassBound(problem.compute_joules + joules, reruns)
-    assert bound.scope == f"plans that recompute only at the {reruns} moments searched"
-
-
-@pytest.mark.slow
-def test_whole_numbers_wait_where_the_linear_program_has_taken_too_long() -> None:
-    problem = training_like(12, seed=3, momentum=True)
-    limits = tight(problem, 0.08)
-    for factor, are_asked in ((0.0, True), (1e9, False)):
-        tuning = replace(
-            DEFAULT,
-            large=replace(DEFAULT.large, whole_factor=factor),
-            search=replace(DEFAULT.search, large_ops=1),
-        )
-        instance, listener = instance_of(problem, limits, tuning=tuning), Listener(patience=60)
-        search_large(problem, limits, (instance, instance), greedy(problem, limits), listener.conduct(1))
-        assert listener.proven[0]  # of the linear program
-        assert are_asked == (False in listener.proven)
 
 
 def test_the_planner_takes_less_than_four_gigabytes() -> None:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pytest
 from helpers.random_problems import training_like
+from helpers.relaxed import tightest_bound
 
 from poet.problem import Limits, Problem
 from poet.solvers import minimum_ram_bytes
-from poet.solvers.bounds.refinement import tightest_bound
 from poet.solvers.bounds.windows_bound import Bound, bound_overhead
 from poet.solvers.engines.matrix import value
 from poet.solvers.instance.candidates import worth_rerunning
 from poet.solvers.instance.instance import Instance, instance_of
-from poet.solvers.search.slots_of_plans import followed_by
-from poet.solvers.search.slots_of_relaxation import Offer, offered_by
+from poet.solvers.portfolio.slots_of_plans import followed_by
+from poet.solvers.portfolio.slots_of_relaxation import Offer, offered_by
 
 STEP = training_like(16, seed=3)
 

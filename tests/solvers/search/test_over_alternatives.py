@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 from helpers import forms
+from helpers.clocks import counted
 from helpers.pace import with_slow
 from helpers.random_problems import mixed_problem, random_limits
 
@@ -26,7 +27,7 @@ SHORT_SEARCH = SolveOptions(time_limit_seconds=4.0)
 ONE_CHOICE = dataclasses.replace(
     SHORT_SEARCH,
     tuning=dataclasses.replace(
-        DEFAULT, alternatives=dataclasses.replace(DEFAULT.alternatives, all_choices=0)
+        DEFAULT, alternatives=dataclasses.replace(DEFAULT.alternatives, all_choices=0, rest_choices=0)
     ),
 )
 
@@ -75,11 +76,11 @@ def test_where_ram_is_plenty_nothing_is_taken() -> None:
 def test_as_few_as_fit_are_taken_those_that_cost_least_first() -> None:
     of = chain(6)
     limits = Limits(ram_budget_bytes=keep_bytes(of.resolved(())) - 20)
-    found = solve(of, limits, SHORT_SEARCH)
-    assert taken(of, found) == {"short0", "short1"}
-    assert found.joules == pytest.approx(12.03)
-    assert found.baseline_joules == 12.0 < found.bound_joules < 12.03
-    assert found.status is Status.FEASIBLE
+    found, few = solve(of, limits, counted(20.0)), solve(of, limits, ONE_CHOICE)
+    assert taken(of, found) == taken(of, few) == {"short0", "short1"}
+    assert found.joules == few.joules == pytest.approx(12.03)
+    assert few.baseline_joules == 12.0 < few.bound_joules < 12.03
+    assert (few.status, found.status) == (Status.FEASIBLE, Status.OPTIMAL)
     for missing in taken(of, found):
         assert keep_everything(of.resolved(taken(of, found) - {missing}), limits) is None
 
@@ -126,6 +127,31 @@ def test_a_plan_to_start_from_says_what_is_taken() -> None:
     assert again.joules <= first.joules + 1e-9
 
 
+def test_the_best_plan_that_is_told_never_gets_worse_from_choice_to_choice(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What the search of each choice tells is replaced by amounts that rise."""
+    told, amounts = list[float | None](), iter((20.0, 30.0, 40.0, 50.0))
+    whole = objectives.solve
+
+    def solving(problem: Problem, limits: Limits, options: SolveOptions) -> Solution:
+        found = whole(problem, limits, dataclasses.replace(options, progress=None))
+        if options.progress is not None and found.trace is not None:
+            amount = next(amounts, 60.0)
+            options.progress(amount, 0.0, None, 0.0)
+            return dataclasses.replace(found, trace=dataclasses.replace(found.trace, joules=amount))
+        return found
+
+    monkeypatch.setattr(objectives, "solve", solving)
+    of = chain(6)
+    limits = Limits(ram_budget_bytes=keep_bytes(of.resolved(())) - 20)
+    every = dataclasses.replace(DEFAULT.alternatives, all_choices=5)
+    options = counted(1e4, tuning=dataclasses.replace(DEFAULT, alternatives=every))
+    solve(of, limits, dataclasses.replace(options, progress=lambda amount, *_: told.append(amount)))
+    assert len(told) > 1
+    assert set(told) == {20.0}
+
+
 def test_what_saves_most_bytes_is_searched_beside_what_the_guide_takes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -155,7 +181,8 @@ def test_what_saves_most_bytes_is_searched_beside_what_the_guide_takes(
 def test_pins_name_what_has_to_be_there() -> None:
     of = chain(3)
     found = solve(of, Limits(ram_budget_bytes=1000, pins=Pins(keep=("s0",))), SHORT_SEARCH)
-    assert taken(of, found) == {"short0", "short1"}
+    assert found.status is Status.OPTIMAL
+    assert taken(of, found) == {"short0"}
 
 
 def test_a_short_form_goes_back_to_the_long_one() -> None:
@@ -212,8 +239,8 @@ def test_one_choice_that_has_no_plan_does_not_speak_for_all(monkeypatch: pytest.
     limits = Limits(ram_budget_bytes=budget_bytes, deadline_seconds=12.05)
     found = solve(of, limits, dataclasses.replace(SHORT_SEARCH, time_limit_seconds=0.0))
     assert (found.status, found.schedule, found.proof) == (Status.TIMEOUT, None, "")
-    assert found.message.startswith("No plan was found: ")
-    assert "choices of forms of the ops were searched" in found.message
+    assert found.message.startswith("The time limit passed. Of the choices of forms of the ops ")
+    assert found.message.endswith(" of the 32 were searched; with another there may be a plan.")
 
 
 @pytest.mark.parametrize(
@@ -235,8 +262,11 @@ def test_pins_are_not_searched_in_choices_without_what_they_name() -> None:
     least = minimum_ram_bytes(of).bytes
     limits = Limits(ram_budget_bytes=least, pins=Pins(keep=("s1", "a0")))
     found = solve(of, limits, SHORT_SEARCH)
-    assert (found.status, found.schedule) == (Status.TIMEOUT, None)
+    assert (found.status, found.schedule) == (Status.INFEASIBLE, None)
     assert "names no tensor" not in found.message
+    few = solve(of, limits, ONE_CHOICE)
+    assert (few.status, few.schedule) == (Status.TIMEOUT, None)
+    assert "The time limit passed" not in few.why_no_plan
     of_ram = dataclasses.replace(SHORT_SEARCH, objective=Objective.RAM, time_limit_seconds=0.2)
     assert solve(of, Limits(pins=Pins(keep=("s1",))), of_ram).schedule is not None
 
@@ -345,7 +375,7 @@ def test_ctrl_c_while_forms_are_weighed_keeps_the_best_plan(
     def press(*arguments: object, **options: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(form_guide, "tightest_bound", press)
+    monkeypatch.setattr(form_guide, "refined_bounds", press)
     none = solve(of, low, options)
     assert (none.status, none.schedule) == (Status.TIMEOUT, None)
     from_start = solve(of, low, dataclasses.replace(options, start=start))

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from poet.baselines.registry import BASELINES, EXACT_BASELINES
 from poet.solvers.engines import available_engines
-from poet.solvers.literature.registry import BASELINES, EXACT_BASELINES
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "planner.py"
 

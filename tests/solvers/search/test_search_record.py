@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import json
 import logging
-from collections.abc import Callable
-from typing import Any
 
 import pytest
-from helpers.clocks import Ticking
-from helpers.conducts import listening
 from helpers.random_problems import training_like
 
 from poet import codec
@@ -32,13 +27,8 @@ from poet.search_record import (
 from poet.solution import SolveOptions, Status, solution_to_json
 from poet.solvers import minimum_ram_bytes, solve
 from poet.solvers.bounds.windows_bound import bound_overhead
-from poet.solvers.engines import Effort, Outcome
 from poet.solvers.instance.instance import instance_of
-from poet.solvers.search import bound_rounds, large, model_runs
-from poet.solvers.search import least_energy as search
-from poet.solvers.search.after_rounds import Ways, go_on
-from poet.solvers.search.recorder import Recorder
-from poet.tuning import DEFAULT
+from poet.solvers.portfolio.recorder import Recorder
 
 STEP, LARGER = training_like(1), training_like(3)
 OPTIONS = SolveOptions(time_limit_seconds=None, engine="highs")
@@ -176,108 +166,12 @@ def test_each_room_has_a_logger(caplog: pytest.LogCaptureFixture) -> None:
         solve(LARGER, tight(LARGER, 0.1), OPTIONS)
         bound_overhead(instance_of(LARGER, tight(LARGER)))
     rooms = {".".join(record.name.split(".")[:3]) for record in caplog.records}
-    named = {f"poet.solvers.{room}" for room in ("search", "engines", "bounds", "event_model", "heuristics")}
-    assert named <= rooms
-    assert "begins: round 1: relaxed event model" in caplog.text
+    named = ("portfolio", "engines", "bounds", "event_model", "heuristics")
+    assert {f"poet.solvers.{room}" for room in named} <= rooms
+    assert "begins: linear relaxation" in caplog.text
     assert "by greedy" in caplog.text
 
 
-# --- after the rounds ---
-
-
-NO_STATES = (
-    DEFAULT.without("states.round_states")
-    .without("states.restart_states")
-    .without("copies.most_arcs")
-    .without("timed.most_contents")
-)
-NO_ROUND = dataclasses.replace(OPTIONS, tuning=NO_STATES.without("search.chain_reruns"))
-
-
-def test_where_the_rounds_leave_a_gap_the_search_goes_on() -> None:
-    """Without any round the plan is greedy's and nothing is proven; what follows the rounds proves it."""
-    solution = solve(LARGER, tight(LARGER), NO_ROUND)
-    assert solution.status is Status.OPTIMAL
-    names = [phase.name for phase in solution.record.phases]
-    assert "restart 1: relaxed event model" in names
-    assert not [name for name in names if name.startswith("round")]
-
-
-@pytest.mark.parametrize("small_ops", [0, 1000])
-def test_a_search_that_finds_and_proves_nothing_goes_on_to_its_limit(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, small_ops: int
-) -> None:
-    """A search ends by proof, by its limit or by the user, never by having tried all that it can think of."""
-    seeds = set[int]()
-
-    def silent(name: str, matrix: object, effort: Effort, **others: object) -> Outcome:
-        seeds.add(effort.seed)
-        return Outcome(None, 0.0, True, False, False)
-
-    monkeypatch.setattr(model_runs, "run_engine", silent)
-    monkeypatch.setattr(bound_rounds, "refined_bounds", lambda *arguments, **others: iter(()))
-    monkeypatch.setattr(search, "search_large", lambda *arguments, **others: True)
-    tuning = NO_STATES.without("bound_rounds.first_time_share").having("search.small_ops", small_ops)
-    asked = dataclasses.replace(OPTIONS, time_limit_seconds=12.0, tuning=tuning, clock=Ticking(0.05))
-    with caplog.at_level(logging.INFO, logger="poet.solvers.search.after_rounds"):
-        solution = solve(LARGER, tight(LARGER), asked)
-    assert solution.status is Status.FEASIBLE
-    assert solution.solve_seconds >= 12.0
-    assert "a longer time limit may close the gap" in solution.message
-    assert {0, 1} <= seeds, "restarts have seeds of their own"
-    assert "restart 1: nothing better" in caplog.messages, "even with no model left that was not searched"
-
-
-def test_so_does_a_search_on_a_large_step_after_its_largest_class(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Restarts offer longer and longer chains, by other seeds; only the caller ends them."""
-    tried = list[tuple[int, int, int]]()
-
-    def nothing(self: Any, guide: object, offer: Any) -> None:
-        tried.append((self.conduct.seed, offer.chain, offer.depth))
-
-    monkeypatch.setattr(large._LargeSearch, "_search_class", nothing)
-    for goes_on in (False, True):
-        tried.clear()
-        conduct = dataclasses.replace(listening(seed=5), finished=lambda: len(tried) >= 8)
-        limits = tight(STEP)
-        instance = instance_of(STEP, limits)
-        plan = solve(STEP, limits, OPTIONS).schedule
-        assert large.search_large(STEP, limits, (instance, instance), plan, conduct, goes_on=goes_on)
-        tuned = [(5, *sizes) for sizes in DEFAULT.large.offer_reruns]
-        later = [(6, 16, 80), (7, 32, 160), (8, 64, 320), (9, 128, 640)]
-        assert tried == tuned + (later if goes_on else [])
-
-
-@pytest.mark.parametrize("looks", [0, 1, 2, 5, 9])
-def test_restarts_that_nothing_else_ends_end_when_told(looks: int) -> None:
-    """Each restart looks before it begins and before each of its parts; no time limit, no proof."""
-    asked, begun = itertools.count(), list[str]()
-
-    def does(part: str, answer: Any) -> Callable[..., Any]:
-        def do(*arguments: object) -> Any:
-            begun.append(part)
-            return answer
-
-        return do
-
-    cut_short = Outcome((0.0,) * 10_000, 0.0, False, False, False)
-    conduct = dataclasses.replace(listening(), finished=lambda: next(asked) >= looks)
-    ways = Ways(
-        instance=instance_of(LARGER, tight(LARGER)), conduct=conduct,
-        restart=lambda number: None, find_first=does("first", False),
-        vary_copies=does("vary", None), few_copies=does("few", None),
-        follow_copies=does("copies", None), follow_states=does("states", None),
-        follow_clocks=does("clocks", False),
-        standing=lambda: (None, 0.0), relax=does("relax", cut_short),
-        own_reruns=dict, solve_exactly=does("exact", False), look_longer=does("look", None),
-        search_large=does("wide", True),
-    )  # fmt: skip
-    assert not go_on(ways, {})
-    parts = ["first", "exact", "vary", "few", "copies", "states", "clocks", "relax", "exact", "exact"]
-    assert begun == ([*parts, "look", "wide"] * 3)[:looks]
-
-
-def test_a_proof_after_the_rounds_that_there_is_no_plan_is_heard() -> None:
+def test_a_proof_that_there_is_no_plan_is_heard() -> None:
     limits = dataclasses.replace(tight(LARGER, 0.0), recompute=False, paging=False)
-    solution = solve(LARGER, limits, NO_ROUND)
-    assert solution.status is Status.INFEASIBLE
+    assert solve(LARGER, limits, OPTIONS).status is Status.INFEASIBLE

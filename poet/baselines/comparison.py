@@ -1,0 +1,109 @@
+"""A plan beside those of the literature's planners, on the same problem and by the same judge."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import math
+import time
+from dataclasses import dataclass
+
+from poet.alternatives import leanest, taken_by, with_names
+from poet.baselines.registry import BASELINES, EXACT_BASELINES, tuned
+from poet.brief import brief
+from poet.errors import InvalidSchedule
+from poet.pins import permitted
+from poet.problem import Limits, Objective, Problem
+from poet.schedule import Schedule
+from poet.simulator import Trace, simulate
+from poet.solution import Solution, SolveOptions, Status, amount_of
+from poet.solvers import solve
+from poet.tuning import Tuning
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Rival:
+    """What another planner made of the problem.
+
+    Attributes:
+        name: its key in the registry of baselines.
+        status: ``None`` where the planner proves nothing, as most do.
+        schedule, trace: its plan and the judge's account of it; ``None``: it found none inside the limits.
+        solve_seconds: wall clock.
+    """
+
+    name: str
+    status: Status | None
+    schedule: Schedule | None
+    trace: Trace | None
+    solve_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Our answer and the others'.
+
+    Attributes:
+        ours: takes no more of its objective than any of ``rivals``.
+        rivals: in the order of the registry, quick ones first.
+        started_from: the rival whose plan was better than what our search had found alone, and from
+            which it went on; ``None``: there was none.
+    """
+
+    ours: Solution
+    rivals: tuple[Rival, ...]
+    started_from: str | None = None
+
+    __repr__ = brief
+
+
+def compare(problem: Problem, limits: Limits, options: SolveOptions, ours: Solution) -> Comparison:
+    """``ours`` beside every baseline, each exact one within the time limit of ``options``.
+
+    Should a rival's plan take less of the objective, our search goes on from it, so that ours never
+    takes more. The baselines know no alternatives and plan with the choice of ours; they
+    minimise energy only, and are judged by all of ``limits``.
+    """
+    quiet = dataclasses.replace(options, progress=None)
+    taken = leanest(problem) if ours.schedule is None else taken_by(problem, ours.schedule)
+    allowed = permitted(problem.resolved(taken) if problem.alternatives else problem, limits)
+    rivals = [_quick(name, allowed, limits, options.tuning) for name in BASELINES]
+    rivals += [_exact(name, allowed, limits, quiet) for name in EXACT_BASELINES]
+
+    for rival in rivals:
+        joules = "no plan" if rival.trace is None else f"{rival.trace.joules:.6g} J"
+        _log.info("%s: %s in %.3g s", rival.name, joules, rival.solve_seconds)
+
+    def amount(trace: Trace | None) -> float:
+        return math.inf if trace is None else amount_of(ours.objective, trace)
+
+    best = min(rivals, key=lambda rival: amount(rival.trace))
+    if amount(ours.trace) <= amount(best.trace):
+        return Comparison(ours, tuple(rivals))
+    seconds = options.tuning.rivals.again_seconds
+    _log.info("%s has the better plan: the search goes on from it", best.name)
+    start = None if best.schedule is None else with_names(problem, taken, best.schedule)
+    again = dataclasses.replace(quiet, start=start, start_by=best.name, time_limit_seconds=seconds)
+    better = solve(problem, limits, again)
+    spent = ours.solve_seconds + better.solve_seconds
+    return Comparison(dataclasses.replace(better, solve_seconds=spent), tuple(rivals), best.name)
+
+
+def _quick(name: str, problem: Problem, limits: Limits, tuning: Tuning) -> Rival:
+    started = time.monotonic()
+    schedule = tuned(name, tuning)(problem, limits)
+    seconds = time.monotonic() - started
+    trace = None if schedule is None else simulate(problem, schedule, limits)
+    return Rival(name, None, schedule, trace, seconds)
+
+
+def _exact(name: str, problem: Problem, limits: Limits, options: SolveOptions) -> Rival:
+    energy = dataclasses.replace(options, objective=Objective.ENERGY)
+    answer = EXACT_BASELINES[name](problem, limits, energy)
+    try:
+        trace = None if answer.schedule is None else simulate(problem, answer.schedule, limits)
+    except InvalidSchedule:  # the energy budget and the pins are no concern of theirs
+        return Rival(name, None, None, None, answer.solve_seconds)
+    return Rival(name, answer.status, answer.schedule, trace, answer.solve_seconds)

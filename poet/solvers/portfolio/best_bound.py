@@ -1,0 +1,72 @@
+"""The best bound of a search that holds for the whole problem, and what proves it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+from poet.clock import WALL, Clock
+
+Claim = TypeVar("Claim")
+"""What an engine said, and of which program; here it is only remembered."""
+
+_REFUTED = 1e-6  # of a plan's joules
+
+
+@dataclass(slots=True)
+class BestBound(Generic[Claim]):
+    """Keeps the highest of the bounds that it is given.
+
+    Attributes:
+        baseline_joules: of running everything once, which no plan is below.
+        joules: of a step; no plan takes less.
+        claim: the engine's word that it is, for a program that is kept; ``None``: see ``alone``.
+        alone: it is an engine's word for a program that is not kept; else it follows by arithmetic.
+        after_seconds: when it was last improved, since it was set up.
+        clock: of the search.
+    """
+
+    baseline_joules: float
+    clock: Clock = WALL
+    joules: float = field(init=False)
+    claim: Claim | None = field(default=None, init=False)
+    alone: bool = field(default=False, init=False)
+    after_seconds: float = field(default=0.0, init=False)
+    _sure_joules: float = field(init=False)  # the best that is no engine's word
+    _began: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.joules = self._sure_joules = self.baseline_joules
+        self._began = self.clock.now()
+
+    def take(self, overhead: float, claim: Claim | None = None, *, proven: bool = True) -> None:
+        """Take over a bound on the overhead, if it is the highest.
+
+        Args:
+            overhead: joules above running everything once.
+            claim: of the engine whose bound it is.
+            proven: without a claim, by sums of our own rather than an engine's word.
+        """
+        joules = self.baseline_joules + overhead
+        if not math.isfinite(overhead):
+            return
+        if proven and claim is None:
+            self._sure_joules = max(self._sure_joules, joules)
+        if joules > self.joules:
+            self.joules, self.claim, self.alone = joules, claim, not proven and claim is None
+            self.after_seconds = self.clock.now() - self._began
+
+    def meet(self, joules: float) -> None:
+        """Forget the bound of a single solver, where a plan of ``joules`` refutes it."""
+        if (self.alone or self.claim is not None) and refutes(joules, self.joules):
+            self.joules, self.claim, self.alone = self._sure_joules, None, False
+
+    def forget(self) -> None:
+        """It was refuted: nothing is known but what sums of our own prove."""
+        self.joules, self.claim, self.alone = self._sure_joules, None, False
+
+
+def refutes(plan_joules: float, bound_joules: float) -> bool:
+    """Whether a plan takes so much less than a bound that rounding does not explain it."""
+    return bound_joules > (1.0 + _REFUTED) * plan_joules
