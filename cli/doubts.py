@@ -108,5 +108,4 @@ def _answer(fitted: Fitted, schedule: Schedule) -> Solution:
         status=Status.FEASIBLE,
         solver=SOLVED_BY,
         proof="",
-        class_bound=None,
     )

@@ -153,26 +153,6 @@ class LowerBound:
 
 
 @dataclass(frozen=True, slots=True)
-class ClassBound:
-    """What the best plan of a class costs at least, the plan that was found being one of the class.
-
-    Plans outside the class may cost less: this is no bound for the problem.
-
-    Attributes:
-        joules: no plan of the class costs less.
-        reruns: how many recomputations, each of one op at one moment, plans of the class choose from.
-    """
-
-    joules: float
-    reruns: int
-
-    @property
-    def scope(self) -> str:
-        """Which plans it holds for."""
-        return f"plans {IN_ORDER} that recompute only at the {self.reruns} moments searched"
-
-
-@dataclass(frozen=True, slots=True)
 class Solution:
     """The outcome of a search.
 
@@ -186,7 +166,6 @@ class Solution:
         solver: who found the plan.
         bound_scope: what ``bound_joules`` holds for.
         order: of first runs, that bounds and proofs hold for; the plan has it too.
-        class_bound: of large problems, a bound for the class of plans that was searched; see there.
         message: for the user: why it is infeasible, or what would help.
         proof: who stands behind an optimal or infeasible answer, beside the engine that found it.
         objective: what the plan takes the least of.
@@ -210,7 +189,6 @@ class Solution:
     proof: str = ""
     objective: Objective = Objective.ENERGY
     objective_bound: float | None = None
-    class_bound: ClassBound | None = None
     was_interrupted: bool = False
     record: SearchRecord = NO_SEARCH
     says: str = ""
@@ -285,13 +263,6 @@ class Solution:
             return None
         return _share(self.trace.joules - self.bound_joules, self.trace.joules - self.baseline_joules)
 
-    @property
-    def class_overhead_gap(self) -> float | None:
-        """How far the plan may be above the best of the class searched, as a share of its overhead."""
-        if self.trace is None or self.class_bound is None:
-            return None
-        return _share(self.trace.joules - self.class_bound.joules, self.trace.joules - self.baseline_joules)
-
 
 def is_confirmed(proof: str) -> bool:
     """Whether a ``proof`` is by exact arithmetic or by two engines."""
@@ -331,9 +302,6 @@ def solution_to_json(problem: Problem, solution: Solution) -> dict[str, Any]:
         "bound_scope": solution.bound_scope,
         "order": solution.order,
         "gap": solution.gap,
-        "class_bound_joules": None if solution.class_bound is None else solution.class_bound.joules,
-        "class_bound_scope": None if solution.class_bound is None else solution.class_bound.scope,
-        "class_overhead_gap": solution.class_overhead_gap,
         "overhead_joules": solution.overhead_joules,
         "overhead_gap": solution.overhead_gap,
         "seconds": None if trace is None else trace.seconds,

@@ -166,7 +166,6 @@ class _Search:
             bound_joules=bound_joules,
             bound_scope=_scope(look.bound_scope, self.limits, self.within),
             proof="" if not is_optimal else best.proof if is_sure else _BY_BOTH,
-            class_bound=None,  # it holds for plans of one kind
             message=paged.message if best is look else best.message,
             solve_seconds=self.spent_seconds(),
             was_interrupted=paged.was_interrupted,

@@ -40,7 +40,6 @@ def for_the_budget(answer: Solution, first: Solution, options: SolveOptions, res
         objective_bound=first.objective_bound,
         message=first.message,
         proof="",  # that of ``answer`` holds for less RAM, and so does its class bound
-        class_bound=None,
     )
     closed = _is_closed(whole, options)
     if first.status is not Status.OPTIMAL:

@@ -314,7 +314,6 @@ def outcome_of(solution: Solution) -> SearchOutcome:
         objective=solution.objective,
         objective_bound=solution.objective_bound,
         proof=solution.proof,
-        class_bound=solution.class_bound,
         record=solution.record,
     )
 

@@ -23,7 +23,7 @@ from poet.plans.training_plan import Plan
 from poet.version import __version__
 
 FORMAT = "poet-plan"
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
 STRUCTURE = "poet.onnx_structure"
 """Name of the tensor that holds the model's ONNX file without weights, where there is one."""
 

@@ -11,7 +11,6 @@ from poet.memory.places import Move
 from poet.micro import MicroBatches
 from poet.problem import Limits, Objective
 from poet.search_record import NO_SEARCH, SearchRecord
-from poet.solution import ClassBound
 from poet.strips import Gradients
 
 
@@ -126,7 +125,6 @@ class SearchOutcome:
         objective: what the schedule takes the least of.
         objective_bound: where that is not energy: no schedule takes less of it, in seconds or bytes.
         proof: who stands behind an optimal plan, beside the engine that found it; may be empty.
-        class_bound: for the class of plans that was searched; ``None``: the search had no class.
         record: what the search did and when.
     """
 
@@ -141,7 +139,6 @@ class SearchOutcome:
     objective: Objective = Objective.ENERGY
     objective_bound: float | None = None
     proof: str = ""
-    class_bound: ClassBound | None = None
     record: SearchRecord = NO_SEARCH
 
     def __post_init__(self) -> None:

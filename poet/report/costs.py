@@ -62,14 +62,6 @@ def _cost_rows(
         format_joules(solution.bound_joules),
         f"{solution.says}{_gap_words(solution)}{scope}",
     )
-    if solution.class_bound is not None:
-        yield (
-            "bound of the class",
-            format_joules(solution.class_bound.joules),
-            f"{solution.says}gap {format_share(solution.class_overhead_gap or 0.0)} of what is above running "
-            f"every op once, "
-            f"among {solution.class_bound.scope}; others may take less",
-        )
     once_seconds = problem.compute_seconds
     slower = f"{trace.seconds / once_seconds:.4g}x running every op once" if once_seconds else ""
     deadline = (

@@ -73,7 +73,6 @@ def solution_of(plan: Plan, *, says: str = SAYS_FILE) -> Solution:
         objective=outcome.objective,
         objective_bound=outcome.objective_bound,
         proof=outcome.proof,
-        class_bound=outcome.class_bound,
         record=outcome.record,
         says=says,
     )

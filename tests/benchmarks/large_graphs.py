@@ -45,11 +45,11 @@ DEVICES = ("nrf52840", "rpi4b-xnnpack", "x86-host")
 SHARES = (0.7, 0.5, 0.3, 0.15)
 """Budgets, from the least that any schedule needs (0) to what keeping everything takes (1)."""
 EARLY_SECONDS = 5.0
-GAP, CLASS_GAP = 0.01, 0.05
-"""What a search should reach: of the total joules, and of the overhead within the class of plans searched."""
+GAP = 0.01
+"""What a search should reach, of the total joules."""
 HEADINGS = (
     "step", "ops", "device", "budget", "", "first plan s", "above at 5 s", "above in the end", "bound",
-    "gap", "gap of the overhead", "of the class's", "search s", "MB",
+    "gap", "gap of the overhead", "search s", "MB",
 )  # fmt: skip
 
 
@@ -62,7 +62,7 @@ class Row:
         status: of the answer.
         first_seconds, early, last, bound: when the first plan was there, the best at `EARLY_SECONDS` and
             in the end, and the bound for the whole problem.
-        gap, overhead_gap, class_gap: of the total, of the overhead, of the overhead within the class.
+        gap, overhead_gap: of the total, of the overhead.
         seconds, time_limit_seconds: by the clock of the search.
         peak_bytes: the most that the search and its children held at once.
     """
@@ -80,7 +80,6 @@ class Row:
     bound: float
     gap: float | None
     overhead_gap: float | None
-    class_gap: float | None
     seconds: float
     time_limit_seconds: float
     peak_bytes: int = 0
@@ -146,7 +145,6 @@ def measure(net: str, device: str, batch: int, share: float, time_limit: float) 
         bound=_above(solution, solution.bound_joules),
         gap=solution.gap,
         overhead_gap=solution.overhead_gap,
-        class_gap=solution.class_overhead_gap,
         seconds=solution.solve_seconds,
         time_limit_seconds=time_limit,
     )
@@ -161,8 +159,6 @@ def page(rows: Sequence[Row], remark: str = "") -> str:
     planned = [row for row in rows if row.gap is not None]
     early = sum(row.first_seconds is not None and row.first_seconds <= EARLY_SECONDS for row in planned)
     close = [row for row in planned if (row.gap or 0.0) <= GAP]
-    classed = [row for row in planned if row.class_gap is not None or row.status == "optimal"]
-    in_class = sum((row.class_gap or 0.0) <= CLASS_GAP for row in classed)
     limits = sorted({row.time_limit_seconds for row in rows})
     impossible = sum(row.status == "infeasible" for row in rows)
     parts = [
@@ -171,17 +167,14 @@ def page(rows: Sequence[Row], remark: str = "") -> str:
         "(`examples/zoo`, `LARGE`), all parameters trained by SGD. A budget of 30 % lies that far up from",
         "the lower bound to what keeping everything takes. *Above* is energy above running every op once,",
         "which no plan avoids, as a share of it. *Gap* is how far the plan may be above the best of all",
-        "plans, as a share of its energy, then of its overhead; *of the class's* is how far it may be above",
-        "the best of those that recompute only where the search looked, as a share of its overhead, and no",
-        "claim about others. *MB* is the most memory that the search and its children held at once, looked",
-        "at ten times a second, what they share counted once.\n",
+        "plans, as a share of its energy, then of its overhead. *MB* is the most memory that the search and",
+        "its children held at once, looked at ten times a second, what they share counted once.\n",
         f"Each search has one thread and {', '.join(f'{limit:g}' for limit in limits)} s of a core's work; "
         f"{_machine()} {remark}".rstrip()
         + "\n",
         f"Of {len(rows)} searches {impossible} proved that there is no plan. Of the {len(planned)} with one,",
-        f"{early} had their first within {EARLY_SECONDS:g} s; the gap is at most {GAP:.0%} in {len(close)};",
-        f"within the class it is known in {len(classed)}, and at most {CLASS_GAP:.0%} of the overhead in",
-        f"{in_class}.\n",
+        f"{early} had their first within {EARLY_SECONDS:g} s; the gap is at most {GAP:.0%} in "
+        f"{len(close)}.\n",
         f"| {' | '.join(HEADINGS)} |",
         "|---|---:|---|---:|---|" + "---:|" * (len(HEADINGS) - 5),
         *(_line(row) for row in rows),
@@ -202,7 +195,6 @@ def _line(row: Row) -> str:
         _percent(row.bound if row.last is not None else None),
         _percent(row.gap),
         _percent(row.overhead_gap),
-        _percent(row.class_gap),
         f"{row.seconds:.0f}",
         f"{row.peak_bytes / 1e6:.0f}",
     )

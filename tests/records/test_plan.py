@@ -34,7 +34,6 @@ from poet.plans.training_plan import Plan
 from poet.problem import Limits, Pins, Place
 from poet.schedule import Compute
 from poet.search_record import Advance, Phase, Rejected, SearchRecord
-from poet.solution import ClassBound
 
 
 def test_json_round_trip() -> None:
@@ -43,7 +42,7 @@ def test_json_round_trip() -> None:
 
 
 @pytest.mark.parametrize(
-    "record", [Plan, Model, Request, Limits, Pins, Device, SearchOutcome, ClassBound, SearchRecord, Phase,
+    "record", [Plan, Model, Request, Limits, Pins, Device, SearchOutcome, SearchRecord, Phase,
                Advance, Rejected, Prediction, PriceRange, PageSlot, Arena,
                Graph, KernelFacts, OpFacts],
 )  # fmt: skip

@@ -22,7 +22,6 @@ from poet.plans.plan_file import PlanFile, read_plan, write_plan
 from poet.report.data import plan_data
 from poet.runtime import Trainer
 from poet.search_record import Advance, Phase, Rejected, SearchRecord
-from poet.solution import ClassBound
 
 
 @pytest.fixture
@@ -32,20 +31,14 @@ def path(tmp_path: Path) -> Path:
     return path
 
 
-def test_the_answers_proof_and_the_bound_of_its_class_are_kept(path: Path) -> None:
+def test_the_answers_proof_is_kept(path: Path) -> None:
     plan = paging_plan()
-    outcome = replace(plan.outcome, proof="Proven in exact arithmetic.", class_bound=ClassBound(0.5, 12))
+    outcome = replace(plan.outcome, proof="Proven in exact arithmetic.")
     write_plan(path, replace(plan, outcome=outcome), hand_net.stored(hand_net.net()))
     read = read_plan(path)
     assert read.outcome == outcome
     said = plan_data(read)
     assert said["proof"] == "Proven in exact arithmetic."
-    assert said["class_bound_joules"] == 0.5
-    assert (
-        said["class_bound_scope"]
-        == "plans in the listed order that recompute only at the 12 moments searched"
-    )
-    assert said["class_overhead_gap"] is not None
 
 
 def test_the_record_of_the_search_is_kept(path: Path) -> None:
@@ -175,7 +168,7 @@ def _with_plan(path: Path, change: Callable[[dict[str, Any]], None]) -> None:
     _rewritten(path, edit)
 
 
-@pytest.mark.parametrize("version", ["2", "4"])
+@pytest.mark.parametrize("version", ["3", "5"])
 def test_another_version_is_told_first_with_the_way_out(path: Path, version: str) -> None:
     def later(metadata: dict[str, str]) -> None:
         metadata.update({"poet.version": version, "poet.plan": "in a form of another time"})
@@ -183,7 +176,7 @@ def test_another_version_is_told_first_with_the_way_out(path: Path, version: str
     _rewritten(path, later)
     with pytest.raises(PlanError, match=f"version '{version}'") as error:
         read_plan(path)
-    assert "reads version 3; plan again: poet solve MODEL.onnx --device" in str(error.value)
+    assert "reads version 4; plan again: poet solve MODEL.onnx --device" in str(error.value)
     _one_line(error)
 
 

@@ -118,7 +118,6 @@ class AllChoices:
             objective_bound=None if of_energy else bound,
             baseline_joules=problem.compute_joules,
             solve_seconds=self.options.clock.now() - self.started,
-            class_bound=None,
             record=replace(solution.record, bounds=bounds),
         )
         if trace is None:

@@ -116,7 +116,6 @@ def test_a_search_with_bytes_held_back_proves_nothing_about_the_budget() -> None
         assert fitted.reserved_bytes
         solution = fitted.solution
         found.add(solution.status)
-        assert solution.class_bound is None
         assert solution.proof == (first.proof if solution.status is Status.OPTIMAL else "")
         if solution.status is Status.FEASIBLE:
             assert solution.message.endswith("held back for gaps between tensors: the gap is their price.")
