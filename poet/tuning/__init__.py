@@ -34,7 +34,6 @@ from poet.tuning.large import (
     RoundsTuning,
 )
 from poet.tuning.models import (
-    EnginesTuning,
     ModelTuning,
     OverlapTuning,
 )
@@ -60,7 +59,6 @@ class Tuning:
     greedy: GreedyTuning = field(default_factory=GreedyTuning)
     walks: WalksTuning = field(default_factory=WalksTuning)
     overlap: OverlapTuning = field(default_factory=OverlapTuning)
-    engines: EnginesTuning = field(default_factory=EnginesTuning)
     alternatives: AlternativesTuning = field(default_factory=AlternativesTuning)
     rivals: RivalsTuning = field(default_factory=RivalsTuning)
     copies: CopiesTuning = field(default_factory=CopiesTuning)

@@ -1,4 +1,4 @@
-"""How programs are written down and run (`poet.solvers.event_model`, `poet.solvers.engines`)."""
+"""How programs are written down (`poet.solvers.event_model`)."""
 
 from __future__ import annotations
 
@@ -38,43 +38,3 @@ class OverlapTuning(Checked):
     """
 
     polished_steps: int = tuned(120, off=0)
-
-
-@dataclass(frozen=True, slots=True)
-class EnginesTuning(Checked):
-    """How engines are run (`poet.solvers.engines`).
-
-    Attributes:
-        listen_seconds: between checks of Ctrl-C and the watcher while CP-SAT runs: a person does not notice
-            the wait.
-        cpsat_grace_seconds: beyond its time limit, after which CP-SAT is killed: presolve looks at its clock
-            rarely.
-        highs_grace_seconds: beyond its time limit, after which HiGHS in a child is not listened to any more:
-            time limits are kept within half a second.
-        tell_seconds: between two bounds that HiGHS in a child tells, and looks of a child at what it holds:
-            fresh enough for whoever watches, rare enough to cost nothing.
-        counted_seconds: of the wall clock, between two checks of a child whose work is counted: it is heard
-            only when it has ended.
-        silent_seconds: of the wall clock, without a word of such a child, after which it counts as hung:
-            programs whose work is counted speak several times a second.
-        held_bytes: of RAM, that a search and its engine in a child may hold together; beyond it the child
-            ends its program with what it has found. Off: it takes what it takes.
-        column_bytes: by each column of a program, where that is more: large ones begin with more.
-        begin_bytes: of what this process holds as a search begins, that counts as the search's, about what it
-            takes to solve a problem's file: the rest is the app's, torch's for example.
-        child_bytes: that the child may hold in any case, however much this process does.
-        proof_factors: of a program at most that is proven empty in exact fractions: summing up larger ones
-            takes more than the second that a proof has. Off: nothing is.
-    """
-
-    listen_seconds: float = 0.05
-    cpsat_grace_seconds: float = 5.0
-    highs_grace_seconds: float = 0.5
-    tell_seconds: float = 0.2
-    counted_seconds: float = 1.0
-    silent_seconds: float = 120.0
-    held_bytes: int = tuned(440_000_000, off=0)
-    column_bytes: int = 10_000
-    begin_bytes: int = 50_000_000
-    child_bytes: int = 120_000_000
-    proof_factors: int = tuned(400_000, off=0)

@@ -293,7 +293,6 @@ def test_text_goes_out_in_one_place() -> None:
         "poet/runtime/runs/footprint.py",  # a child's JSON
         "poet/calibration/command.py",  # a question
         "poet/solvers/engines/highs_child.py", "poet/solvers/engines/cpsat_child.py",
-        "poet/solvers/engines/places_child.py",
     }  # fmt: skip
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from poet.solvers.engines.matrix import Matrix
+from poet.solvers.engines.program import Matrix
 from poet.solvers.event_model.affine import Affine, Column, Row
 from poet.solvers.event_model.decisions import Decisions
 from poet.solvers.event_model.families import (

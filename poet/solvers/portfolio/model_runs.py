@@ -96,6 +96,5 @@ class ModelRuns:
             absolute_joules=ENGINE_GAP_SHARE * allowed_joules,
             relative=0.0,
             most_seconds=state.seconds_left() if most_seconds is None else most_seconds,
-            tuning=options.tuning,
             clock=state.clock,
         )

@@ -17,7 +17,7 @@ from poet.problem import Limits, Problem
 from poet.schedule import Schedule
 from poet.solution import SolveOptions
 from poet.solvers.bounds.windows_bound import Bound
-from poet.solvers.engines.matrix import Matrix
+from poet.solvers.engines.program import Matrix
 from poet.solvers.instance.incumbent import Incumbent
 from poet.solvers.instance.instance import Metered, instance_of
 from poet.solvers.portfolio.best_bound import BestBound

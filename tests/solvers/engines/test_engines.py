@@ -24,12 +24,18 @@ from poet.schedule import Schedule
 from poet.simulator import simulate
 from poet.solution import SolveOptions, Status
 from poet.solvers import solve
-from poet.solvers.engines import Effort, available_engines, choose_engine, cpsat, run_engine
+from poet.solvers.engines import (
+    Effort,
+    available_engines,
+    choose_engine,
+    cpsat,
+    highs_process,
+    run_engine,
+)
+from poet.solvers.engines.cpsat import integer_program
 from poet.solvers.engines.highs import solve as solve_here
 from poet.solvers.engines.highs_process import HighsProcess
-from poet.solvers.engines.integers import integer_program
-from poet.solvers.engines.matrix import Matrix
-from poet.solvers.engines.outcome import Job
+from poet.solvers.engines.program import Job, Matrix
 from poet.solvers.event_model.emit import schedule_of
 from poet.solvers.event_model.model import EventModel, build, matrix_of
 from poet.solvers.event_model.start import values_of
@@ -324,11 +330,13 @@ def test_a_cbc_that_ends_with_an_error_has_no_answer(monkeypatch: pytest.MonkeyP
     assert (found.values, found.done, found.infeasible) == (None, False, False)
 
 
-def test_a_child_that_is_silent_where_work_is_counted_is_ended_and_charged() -> None:
+def test_a_child_that_is_silent_where_work_is_counted_is_ended_and_charged(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """HiGHS can repeat the relaxation at its root without end, deaf to its limits."""
     clock = WorkClock()
-    tuning = DEFAULT.having("engines.silent_seconds", 0.01).having("engines.counted_seconds", 0.01)
-    with HighsProcess(tuning, clock) as child:
+    monkeypatch.setattr(highs_process, "SILENT_SECONDS", 0.01)
+    with HighsProcess(clock) as child:
         child.begin(matrix_of(model_of(*small(1))), 7.0)
         child.listen(0.0)  # it has not even started
         assert child.news.ended

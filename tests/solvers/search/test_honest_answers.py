@@ -21,7 +21,7 @@ from poet.simulator import simulate
 from poet.solution import Solution, SolveOptions, Status
 from poet.solvers import minimum_ram_bytes, solve
 from poet.solvers.engines import Outcome, available_engines, run_engine
-from poet.solvers.engines import confirm as confirm_module
+from poet.solvers.engines import proof as confirm_module
 from poet.solvers.heuristics.greedy import greedy
 from poet.solvers.heuristics.keep_everything import keep_everything
 from poet.solvers.instance.incumbent import Incumbent
