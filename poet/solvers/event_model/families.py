@@ -5,13 +5,17 @@ Symbols are those of `poet.solvers.event_model.decisions`. A family yields expre
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import bisect
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 
-from poet.solvers.event_model.affine import Affine, total
-from poet.solvers.event_model.decisions import Decisions, own_bytes
-from poet.solvers.event_model.implicit_residency import put_off_chain
-from poet.solvers.instance.instance import Meter
-from poet.solvers.instance.timeline import SlotKind
+from poet.solvers.event_model.decisions import Affine, Decisions, own_bytes, put_off_chain, total
+from poet.solvers.instance.instance import Event, Meter, SlotKind
+
+DENSE_TERMS = 10_000_000
+"""Events times memory rows, above which sums are carried from row to row; without, rows that list every gap
+take gigabytes, a dozen bytes for each."""
 
 # --- constraint families: without any one of them, some plan is invalid ---
 
@@ -48,7 +52,7 @@ def memory(model: Decisions) -> Iterator[Affine]:
     counts what is in RAM in every order: what the run reads and makes, what stays throughout the stage.
     A version that is remade without a slot (e) is counted from the latest stage in which it may have been
     remade to the event that it is remade for; inputs that wait for such a rerun are counted by l and m
-    (`poet.solvers.event_model.implicit_residency`).
+    (see there).
     """
     timeline, contents = model.timeline, model.instance.contents
     budget = model.instance.limits.ram_budget_bytes
@@ -67,7 +71,7 @@ def memory(model: Decisions) -> Iterator[Affine]:
             loose = model.relaxed and not event.mandatory and event.kind is not SlotKind.BIRTH
             there = model.wanted(content, index) if loose else model.presence(content.number, index)
             rows[event.slot].add(there, size)
-    large = sum(len(life) for life in timeline.events) * len(rows) > model.instance.tuning.model.dense_terms
+    large = sum(len(life) for life in timeline.events) * len(rows) > DENSE_TERMS
     yield from _add_kept_by_steps(model, rows) if large else _add_kept(model, rows)
     for (content_number, index), ahead in model.eager.items():
         used = timeline.slots[timeline.events[content_number][index].slot].stage
@@ -268,6 +272,94 @@ def cover(model: Decisions) -> Iterator[Affine]:
                 kept = model.keep[content.number, index - 1]
                 copy = model.readable(content)
                 yield total((1.0, Affine(1.0)), (-1.0, kept), (-1.0, copy), (-1.0, pending))
+
+
+def again(model: Decisions) -> Iterator[Affine]:
+    """K[i,q] + O[i] + W ≥ 1; W ≤ Σ r over i's productions from gap q to its next mandatory use;
+    W ≤ K⁻ + Σ (a + r) of each input u of i's producer over u's events in that time.
+
+    No such row where a mandatory event of u lies in that time: then u is there for certain.
+    """
+    if model.relaxed:
+        return
+    slots = [[event.slot for event in life] for life in model.timeline.events]
+    for content in model.instance.contents:
+        life = model.timeline.events[content.number]
+        runs: list[int] = []
+        remade: Affine | None = None
+        end = -1
+        for index in range(len(life) - 1, 0, -1):
+            event = life[index]
+            if event.mandatory:
+                runs, remade, end = [], None, event.slot
+            elif event.kind is SlotKind.MAKE and end >= 0:
+                runs, remade = [*runs, event.slot], None
+            if len(runs) < 2:
+                continue
+            if remade is None:
+                sum_of_runs = total(*((1.0, model.run[slot]) for slot in runs))
+                remade = model.add_column(f"w_{content.number}_{index}", integer=False)
+                model.held.append((max(remade.terms), sum_of_runs))
+                yield total((1.0, remade), (-1.0, sum_of_runs))
+            kept, copy = model.keep[content.number, index - 1], model.readable(content)
+            yield total((1.0, Affine(1.0)), (-1.0, kept), (-1.0, copy), (-1.0, remade))
+            for read in model.instance.tasks[content.producer or 0].rerun_reads:
+                visits = _visits_between(model, read, slots[read], life[index - 1].slot, end)
+                if visits is not None:
+                    yield total((1.0, remade), (-1.0, visits))
+
+
+def _visits_between(model: Decisions, content: int, slots: list[int], first: int, last: int) -> Affine | None:
+    """K⁻ + Σ (a + r) of the events of ``content`` from slot to slot; ``None``: there for certain."""
+    life: tuple[Event, ...] = model.timeline.events[content]
+    begin, stop = bisect.bisect_left(slots, first), bisect.bisect_right(slots, last)
+    if any(life[index].mandatory for index in range(begin, stop)):
+        return None
+    visits = total((1.0, model.gap_before(content, begin) if begin < len(life) else Affine()))
+    for index in range(begin, stop):
+        visits.add(model.arrival(content, index))
+        if life[index].kind is SlotKind.MAKE:
+            visits.add(model.run[life[index].slot])
+    return visits
+
+
+_EXACT = 1e-9  # relative, within which a share counts as whole
+
+
+def packing(rows: Iterable[Affine]) -> Iterator[Affine]:
+    """Σ (⌊b/d⌋ + max(0, (frac(b/d) - f) / (1 - f)))·x ≤ ⌊budget/d⌋, f = frac(budget/d), d a size.
+
+    The mixed-integer rounding of Σ b·x ≤ budget (Nemhauser and Wolsey, 1990): it holds for x of 0s
+    and 1s, as all columns of a memory row are in every plan. A budget of 7.5 contents of one size
+    keeps 7 of them, where in the linear program the row itself allows half of another. The commonest
+    sizes of a row are tried: few make up most of a net's tensors.
+    """
+    for row in rows:
+        terms = {column: size for column, size in row.terms.items() if size}
+        budget = -row.constant
+        if budget <= 0.0 or min(terms.values(), default=0.0) < 0.0 or sum(terms.values()) <= budget:
+            continue
+        for unit, _ in Counter(terms.values()).most_common(3):
+            cut = _rounded(terms, budget, unit)
+            if cut is not None:
+                yield cut
+
+
+def _rounded(sizes: dict[int, float], budget: float, unit: float) -> Affine | None:
+    whole = math.floor(budget / unit + _EXACT)
+    spare = budget / unit - whole
+    if not _EXACT < spare < 1.0 - _EXACT:
+        return None
+    cut = Affine(-float(whole))
+    for column, size in sizes.items():
+        share = math.floor(size / unit + _EXACT)
+        weight = share + max(0.0, (size / unit - share - spare) / (1.0 - spare))
+        if weight > _EXACT:
+            cut.terms[column] = weight
+    return cut if sum(cut.terms.values()) > whole + _EXACT else None
+
+
+# --- the relaxation ---
 
 
 def eager(model: Decisions) -> Iterator[Affine]:

@@ -93,9 +93,7 @@ class SearchState:
             problem,
             limits,
             metered,
-            thorough=True,
             rejections=self.recorder.rejections,
-            tuning=options.tuning,
             clock=self.clock,
         )
         self.bound = BestBound[Claim](self.baseline_joules, self.clock)

@@ -36,13 +36,10 @@ from poet.solvers.engines.cpsat import integer_program
 from poet.solvers.engines.highs import solve as solve_here
 from poet.solvers.engines.highs_process import HighsProcess
 from poet.solvers.engines.program import Job, Matrix
-from poet.solvers.event_model.emit import schedule_of
-from poet.solvers.event_model.model import EventModel, build, matrix_of
-from poet.solvers.event_model.start import values_of
+from poet.solvers.event_model import families
+from poet.solvers.event_model.model import EventModel, build, matrix_of, schedule_of, values_of
 from poet.solvers.instance.candidates import candidates
-from poet.solvers.instance.instance import instance_of
-from poet.solvers.instance.timeline import timeline_of
-from poet.tuning import DEFAULT, Tuning
+from poet.solvers.instance.instance import instance_of, timeline_of
 
 EFFORT = Effort(seconds=20.0, threads=1, seed=0, absolute_joules=1e-7, relative=0.0)
 PATIENT = dataclasses.replace(EFFORT, seconds=300.0)
@@ -63,9 +60,8 @@ def model_of(
     *,
     depth: int | None = None,
     relaxed: bool = False,
-    tuning: Tuning = DEFAULT,
 ) -> EventModel:
-    instance = instance_of(problem, limits, tuning=tuning)
+    instance = instance_of(problem, limits)
     return build(timeline_of(instance, candidates(instance, depth)), relaxed=relaxed)
 
 
@@ -249,11 +245,11 @@ def test_the_scale_is_a_power_of_two_in_any_unit(unit: float) -> None:
 
 
 @needs_cpsat
-def test_sums_of_bytes_are_counted_in_whole_units() -> None:
-    tuning = DEFAULT.having("model.dense_terms", 1)  # as in models of thousands of ops
+def test_sums_of_bytes_are_counted_in_whole_units(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(families, "DENSE_TERMS", 1)  # as in models of thousands of ops
     problem = training_like(3)
     limits = Limits(ram_budget_bytes=round(1.2 * floor_bytes(problem)))
-    model = model_of(problem, limits, depth=1, tuning=tuning)
+    model = model_of(problem, limits, depth=1)
     assert any(not column.whole for column in model.columns)
     both = [run_engine(engine, matrix_of(model), EFFORT) for engine in ("highs", "cpsat")]
     assert all(outcome.done for outcome in both)

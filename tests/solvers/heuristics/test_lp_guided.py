@@ -16,9 +16,9 @@ from poet.simulator import simulate
 from poet.solvers.bounds.windows_bound import bound_overhead
 from poet.solvers.heuristics.greedy import greedy
 from poet.solvers.heuristics.lp_guided import walks_along
+from poet.solvers.instance.feasibility import minimum_ram_bytes
 from poet.solvers.instance.incumbent import Incumbent
 from poet.solvers.instance.instance import instance_of
-from poet.solvers.instance.ram_bound import minimum_ram_bytes
 
 
 @pytest.mark.parametrize("block", range(4))

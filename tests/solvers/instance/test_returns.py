@@ -11,8 +11,8 @@ from poet.problem import Limits, Problem
 from poet.solution import Status
 from poet.solvers import minimum_ram_bytes, solve
 from poet.solvers.engines.proof import Confidence, Confirmation
+from poet.solvers.instance.feasibility import Conflict, conflict_in
 from poet.solvers.instance.instance import instance_of
-from poet.solvers.instance.returns import Conflict, conflict_in
 
 
 def _conflict(problem: Problem, budget_bytes: int) -> Conflict | None:

@@ -24,8 +24,7 @@ from poet.solvers.engines import proof as confirm_module
 from poet.solvers.engines.proof import Confidence, confirm, prove_none
 from poet.solvers.event_model.model import EventModel, build, matrix_of
 from poet.solvers.instance.candidates import candidates
-from poet.solvers.instance.instance import instance_of
-from poet.solvers.instance.timeline import timeline_of
+from poet.solvers.instance.instance import instance_of, timeline_of
 from poet.solvers.portfolio import model_runs
 from poet.solvers.search import least_energy as search
 from poet.solvers.search.explain import explained

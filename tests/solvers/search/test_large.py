@@ -29,13 +29,11 @@ from poet.solvers.engines import Effort, run_engine
 from poet.solvers.engines import child as child_module
 from poet.solvers.engines.highs_process import HighsProcess
 from poet.solvers.engines.program import Matrix
-from poet.solvers.event_model.families import CUTS, FAMILIES
+from poet.solvers.event_model.families import CUTS, FAMILIES, again
 from poet.solvers.event_model.model import build, matrix_of
-from poet.solvers.event_model.rerun_cuts import again
 from poet.solvers.heuristics.greedy import greedy
 from poet.solvers.instance.candidates import candidates
-from poet.solvers.instance.instance import instance_of
-from poet.solvers.instance.timeline import timeline_of
+from poet.solvers.instance.instance import instance_of, timeline_of
 
 LARGE = training_like(220, seed=5, momentum=True)
 HEARS_SIGINT = (  # even where whoever started the tests ignores it, as shells do for jobs in the background
