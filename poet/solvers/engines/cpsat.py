@@ -135,7 +135,9 @@ class CpSatProcess(Closing):
         gap = int(min(job.effort.absolute_joules * self.program.scale, 2.0**52))
         start, counted = job.matrix.start, job.effort.clock.counts_work
         return {
-            "program": self.program.to_json(),
+            "largest": self.program.largest,
+            "costs": self.program.costs,
+            "rows": self.program.rows,
             "start": None if start is None else self.program.whole(start.tolist()),
             "seconds": job.effort.seconds,
             "counted": counted,
@@ -159,22 +161,17 @@ def run_portfolio(job: Job) -> Outcome:
     with CpSatProcess(alone) as child:
 
         def watch(values: Sequence[float] | None, bound_joules: float) -> bool:
-            stop = False
-            if job.watcher is not None:
-                for found in child.listen(0.0):
-                    job.watcher(found, max(bound_joules, child.bound_joules))
-                stop = job.watcher(values, max(bound_joules, child.bound_joules))
-            else:
-                child.listen(0.0)
-            return stop or child.ended
+            news = child.listen(0.0)
+            if job.watcher is None:
+                return child.ended
+            best_joules = max(bound_joules, child.bound_joules)
+            for found in news:
+                job.watcher(found, best_joules)
+            return job.watcher(values, best_joules) or child.ended
 
         here = run_highs(dataclasses.replace(alone, watcher=watch), found_elsewhere=lambda: child.values)
         child.listen(0.0)
         there = child.outcome(interrupted=False)
-    return _together(job, here, there)
-
-
-def _together(job: Job, here: Outcome, there: Outcome) -> Outcome:
     found = [outcome.values for outcome in (here, there) if outcome.values is not None]
     values = min(found, key=job.matrix.joules, default=None)
     return Outcome(
@@ -223,10 +220,6 @@ class IntegerProgram:
     def values(self, whole: Sequence[int]) -> tuple[float, ...]:
         """And back."""
         return tuple(value / most for value, most in zip(whole, self.largest, strict=True))
-
-    def to_json(self) -> dict[str, Any]:
-        """What a child process is sent."""
-        return {"largest": self.largest, "costs": self.costs, "rows": self.rows}
 
 
 def integer_program(matrix: Matrix, *, absolute_joules: float) -> IntegerProgram:

@@ -95,13 +95,12 @@ def _ended_at(solver: cp_model.CpSolver, most_bytes: int) -> Iterator[None]:
 
 
 def _model_of(request: dict[str, Any]) -> tuple[cp_model.CpModel, list[cp_model.IntVar]]:
-    program = request["program"]
     model = cp_model.CpModel()
-    columns = [model.new_int_var(0, most, "") for most in program["largest"]]
-    for of_row, factors, right in program["rows"]:
+    columns = [model.new_int_var(0, most, "") for most in request["largest"]]
+    for of_row, factors, right in request["rows"]:
         row = cp_model.LinearExpr.weighted_sum([columns[column] for column in of_row], factors)
         model.add(row <= right)
-    costs = program["costs"]
+    costs = request["costs"]
     model.minimize(cp_model.LinearExpr.weighted_sum([columns[c] for c, _ in costs], [f for _, f in costs]))
     for column, value in zip(columns, request["start"] or (), strict=False):
         model.add_hint(column, value)

@@ -176,7 +176,7 @@ def run_highs(job: Job, *, found_elsewhere: Elsewhere | None = None) -> Outcome:
         effort.clock.spend(programs=1)
         return Outcome((), job.matrix.offset, done=True, infeasible=False, interrupted=False)
     highs = loaded(small.matrix, threads=effort.threads)
-    highs.setOptionValue("mip_rel_gap", effort.relative)
+    highs.setOptionValue("mip_rel_gap", 0.0)
     highs.setOptionValue("mip_abs_gap", max(effort.absolute_joules * small.unit, 1e-9))
     highs.setOptionValue("random_seed", effort.seed)
     if effort.seconds is not None:

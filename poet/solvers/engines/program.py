@@ -312,7 +312,6 @@ class Effort:
         seconds: wall clock; ``None``: no limit.
         most_seconds: wall clock after which an engine in a process of its own is ended, however far it is.
         absolute_joules: gap of the objective at which it may stop.
-        relative: the same as a share of the objective, for engines that are given its constant part.
         clock: by which seconds are counted, and which hears of the work done.
     """
 
@@ -320,7 +319,6 @@ class Effort:
     threads: int
     seed: int
     absolute_joules: float
-    relative: float
     most_seconds: float = math.inf
     clock: Clock = WALL
 

@@ -49,9 +49,9 @@ of the smallest of these from f to g.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from itertools import accumulate
+from typing import NamedTuple
 
 from poet.solvers.instance.candidates import worth_rerunning
 from poet.solvers.instance.instance import Content, Event, SlotKind, Timeline
@@ -77,6 +77,10 @@ class Affine:
             self.terms[column] = self.terms.get(column, 0.0) + factor * coefficient
         return self
 
+    def value(self, values: Sequence[float]) -> float:
+        """With ``values`` of the columns."""
+        return self.constant + sum(factor * values[column] for column, factor in self.terms.items())
+
 
 def total(*parts: tuple[float, Affine]) -> Affine:
     """The sum of ``factor * expression``."""
@@ -86,28 +90,21 @@ def total(*parts: tuple[float, Affine]) -> Affine:
     return result
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(NamedTuple):
     """``expression <= 0``, named by its family."""
 
     family: str
     expression: Affine
 
 
-@dataclass(frozen=True, slots=True)
-class Column:
-    """A variable between 0 and 1, named by its kind and its indices.
+class Column(NamedTuple):
+    """A variable between 0 and 1. ``integer``: an engine must choose; ``whole``: so it is in every plan."""
 
-    ``integer``: an engine must choose 0 or 1; ``whole``: it is 0 or 1 in every plan.
-    """
-
-    name: str
     integer: bool
     whole: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class Charge:
+class Charge(NamedTuple):
     """``bytes`` times ``share`` in RAM at the first runs of stages ``first`` to ``last``."""
 
     share: Affine
@@ -116,8 +113,7 @@ class Charge:
     last: int
 
 
-@dataclass(frozen=True, slots=True)
-class Stays:
+class Stays(NamedTuple):
     """The columns of implicit residency, and the bytes of RAM that they take.
 
     Attributes:
@@ -133,11 +129,20 @@ class Stays:
     ordered: tuple[tuple[Affine, Affine], ...]
 
 
-class Decisions:
-    """The columns while they are laid out; read by the constraint families.
+class EventModel:
+    """The program: columns, rows, and what to minimise; laid out by `poet.solvers.event_model.model.build`.
 
     Attributes:
+        columns: in order; families may add some.
+        keep: K by (content, event).
+        run: r by slot.
+        arrive: a by (content, event), for uses.
+        eager, visit: e and v by (content, event), for the gap before the event.
+        stored: O by content.
         stays: none, until `add_stays` lays them out after all others.
+        held: columns that follow from others, with what they are the value of, in order.
+        rows: none, until the families have made them.
+        overhead_joules: the objective, in joules above running every op once.
     """
 
     def __init__(self, timeline: Timeline, *, relaxed: bool = False) -> None:
@@ -161,9 +166,7 @@ class Decisions:
         self.offered = {(slot.stage, slot.task) for slot in timeline.slots if not slot.mandatory}
         self.worth = worth_rerunning(self.instance) if relaxed else frozenset[int]()
         for number, slot in enumerate(timeline.slots):
-            self.run[number] = (
-                Affine(1.0) if slot.mandatory else self.add_column(f"r_{number}", integer=self.tight)
-            )
+            self.run[number] = Affine(1.0) if slot.mandatory else self.add_column(integer=self.tight)
         for content in self.instance.contents:
             self._add_life(content)
         self.stored = tuple(self._stored(content) for content in self.instance.contents)
@@ -172,10 +175,12 @@ class Decisions:
             for needed in task.rerun_reads if task.number in self.worth else ():
                 self.readers.setdefault(needed, set()).add(task.number)
         self.stays = Stays({}, {}, (), ())
+        self.rows: tuple[Row, ...] = ()
+        self.overhead_joules = Affine()
 
-    def add_column(self, name: str, *, integer: bool, whole: bool = True) -> Affine:
+    def add_column(self, *, integer: bool, whole: bool = True) -> Affine:
         """A new column."""
-        self.columns.append(Column(name, integer, whole))
+        self.columns.append(Column(integer, whole))
         return Affine(0.0, len(self.columns) - 1)
 
     def _stored(self, content: Content) -> Affine:
@@ -183,16 +188,13 @@ class Decisions:
         if content.starts_stored or content.ends_stored:
             return Affine(1.0)
         if content.comes_home and content.page_out is not None and self.timeline.events[content.number]:
-            return self.add_column(f"o_{content.number}", integer=self.tight)
+            return self.add_column(integer=self.tight)
         life = range(len(self.timeline.events[content.number]))
         arrivals = [self.arrive.get((content.number, index), Affine()) for index in life]
-        if (
-            content.page_out is None
-            or content.page_in is None
-            or not any(a.terms or a.constant for a in arrivals)
-        ):
+        may_arrive = any(a.terms or a.constant for a in arrivals)
+        if content.page_out is None or content.page_in is None or not may_arrive:
             return Affine(0.0)
-        return self.add_column(f"o_{content.number}", integer=self.tight)
+        return self.add_column(integer=self.tight)
 
     def _add_life(self, content: Content) -> None:
         """Add K, a, e and v of all events of a tensor version."""
@@ -205,8 +207,7 @@ class Decisions:
                 self.arrive[key] = Affine(1.0).add(before, -1.0).add(self._add_eager(key), -1.0)
             elif event.kind is SlotKind.USE or (self.relaxed and event.kind is SlotKind.MAKE):
                 self._add_eager(key)
-                name = f"a_{content.number}_{index}"
-                self.arrive[key] = self.add_column(name, integer=self.tight) if pageable else Affine()
+                self.arrive[key] = self.add_column(integer=self.tight) if pageable else Affine()
             certain = certain or event.mandatory
             if index + 1 < len(life):
                 following = life[index + 1]
@@ -214,11 +215,8 @@ class Decisions:
                 certain = certain and self.bound_up_to[after] >= self.bound_up_to[until]
                 pinned = self._pinned_gap(content, index)
                 certain = certain if pinned is None else pinned
-                if certain or pinned is not None:
-                    self.keep[content.number, index] = Affine(float(certain))
-                else:
-                    name = f"k_{content.number}_{index}"
-                    self.keep[content.number, index] = self.add_column(name, integer=True)
+                is_open = not certain and pinned is None
+                self.keep[key] = self.add_column(integer=True) if is_open else Affine(float(certain))
 
     def _pinned_gap(self, content: Content, index: int) -> bool | None:
         """Whether a pin holds ``content`` in RAM, or out of it, through the gap after an event."""
@@ -242,9 +240,9 @@ class Decisions:
         if first > last:
             return Affine()
         self.eager_stages[key] = (first, last)
-        self.eager[key] = self.add_column(f"e_{content}_{index}", integer=True)
+        self.eager[key] = self.add_column(integer=True)
         if not life[index].mandatory:
-            self.visit[key] = self.add_column(f"v_{content}_{index}", integer=True)
+            self.visit[key] = self.add_column(integer=True)
         return self.eager[key]
 
     def may_bind(self, slot: int) -> bool:
@@ -352,7 +350,7 @@ def _upper_bytes(timeline: Timeline) -> list[int]:
 # --- implicit residency ---
 
 
-def put_off_chain(model: Decisions, content: int) -> list[int]:
+def put_off_chain(model: EventModel, content: int) -> list[int]:
     """The only input of the op that makes ``content``, the only input of the op that makes that, and so on.
 
     It ends where an op has several inputs, or one that has more bytes than what is made of it.
@@ -371,7 +369,7 @@ def put_off_chain(model: Decisions, content: int) -> list[int]:
     return chain
 
 
-def add_stays(model: Decisions) -> None:
+def add_stays(model: EventModel) -> None:
     """Add the columns l and m of all windows to ``model``, which must have all its other columns."""
     asked: dict[tuple[int, int], set[int]] = {}
     for (content, _), (first, last) in model.eager_stages.items():
@@ -388,7 +386,7 @@ def add_stays(model: Decisions) -> None:
         event = model.timeline.events[content][before]
         begin, longer = model.timeline.slots[event.slot].stage + event.mandatory, None
         for stage in sorted(stages):
-            share = model.add_column(f"l_{content}_{before}_{stage}", integer=True)
+            share = model.add_column(integer=True)
             charges.append(Charge(share, model.instance.contents[content].bytes, begin, stage - 1))
             if longer is not None:
                 ordered.append((longer, share))
@@ -398,7 +396,7 @@ def add_stays(model: Decisions) -> None:
     for window, (first, last) in model.eager_stages.items():
         shared = _only_here(model, asked, window[0], first, last)
         if shared and last > first:
-            share = model.add_column(f"m_{window[0]}_{window[1]}", integer=True)
+            share = model.add_column(integer=True)
             least = min(model.instance.contents[c].bytes for c in (window[0], *shared))
             charges.append(Charge(share, least, first, last - 1))
             together[window] = share, shared
@@ -406,7 +404,7 @@ def add_stays(model: Decisions) -> None:
 
 
 def _only_here(
-    model: Decisions, asked: dict[tuple[int, int], set[int]], content: int, first: int, last: int
+    model: EventModel, asked: dict[tuple[int, int], set[int]], content: int, first: int, last: int
 ) -> tuple[int, ...]:
     """The inputs of ``content`` that the column m of its stages ``first`` to ``last`` speaks of.
 
@@ -429,7 +427,7 @@ def _only_here(
     return tuple(found)
 
 
-def _event_before(model: Decisions, content: int, stage: int) -> int | None:
+def _event_before(model: EventModel, content: int, stage: int) -> int | None:
     """Index of the event that begins the gap of ``content`` in which ``stage`` begins.
 
     ``None`` where no column is needed: without an event before, or where the next is mandatory or missing.
@@ -444,6 +442,6 @@ def _event_before(model: Decisions, content: int, stage: int) -> int | None:
     return None if before < 0 or following is None or following.mandatory else before
 
 
-def _readers(model: Decisions, content: int, last: int) -> set[int]:
+def _readers(model: EventModel, content: int, last: int) -> set[int]:
     """Tasks that read ``content`` and may run again by stage ``last``."""
     return {task for task in model.readers.get(content, ()) if task < last}

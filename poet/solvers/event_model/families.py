@@ -10,8 +10,8 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 
-from poet.solvers.event_model.decisions import Affine, Decisions, own_bytes, put_off_chain, total
-from poet.solvers.instance.instance import Event, Meter, SlotKind
+from poet.solvers.event_model.decisions import Affine, EventModel, own_bytes, put_off_chain, total
+from poet.solvers.instance.instance import Cost, Event, SlotKind
 
 DENSE_TERMS = 10_000_000
 """Events times memory rows, above which sums are carried from row to row; without, rows that list every gap
@@ -20,7 +20,7 @@ take gigabytes, a dozen bytes for each."""
 # --- constraint families: without any one of them, some plan is invalid ---
 
 
-def need(model: Decisions) -> Iterator[Affine]:
+def need(model: EventModel) -> Iterator[Affine]:
     """X[i,σ] ≥ r[σ]: an optional run has every input in RAM; X[i,end] ≥ h of what comes home to RAM."""
     for content, index, event in model.lives():
         if event.kind is SlotKind.USE and not event.mandatory:
@@ -28,7 +28,7 @@ def need(model: Decisions) -> Iterator[Affine]:
             yield total((1.0, wanted), (-1.0, there))
 
 
-def hold(model: Decisions) -> Iterator[Affine]:
+def hold(model: EventModel) -> Iterator[Affine]:
     """K⁺[i,m] ≤ X[i,m]: only what is there can be kept."""
     for content, index, event in model.lives():
         if not event.mandatory:
@@ -36,14 +36,14 @@ def hold(model: Decisions) -> Iterator[Affine]:
             yield total((1.0, after), (-1.0, model.presence(content.number, index)))
 
 
-def store(model: Decisions) -> Iterator[Affine]:
+def store(model: EventModel) -> Iterator[Affine]:
     """a[i,m] ≤ O[i]: only what is in storage, and may be read from there, can be paged in."""
     for (content, _), arrival in model.arrive.items():
         copy = model.readable(model.instance.contents[content])
         yield total((1.0, arrival), (-1.0, copy))
 
 
-def memory(model: Decisions) -> Iterator[Affine]:
+def memory(model: EventModel) -> Iterator[Affine]:
     """Σ bytes·K over gaps around σ + Σ bytes·X over events at σ + workspace·r[σ] ≤ budget, per slot σ.
 
     Slots that hold less than the budget even if nothing is ever freed have no row.
@@ -85,7 +85,7 @@ def memory(model: Decisions) -> Iterator[Affine]:
     yield from rows.values()
 
 
-def _gaps(model: Decisions) -> Iterator[tuple[int, int, Affine]]:
+def _gaps(model: EventModel) -> Iterator[tuple[int, int, Affine]]:
     """The slots around every gap, and its bytes·K."""
     for content, index, event in model.lives():
         life = model.timeline.events[content.number]
@@ -94,7 +94,7 @@ def _gaps(model: Decisions) -> Iterator[tuple[int, int, Affine]]:
             yield event.slot, life[index + 1].slot, kept
 
 
-def _add_kept(model: Decisions, rows: dict[int, Affine]) -> Iterator[Affine]:
+def _add_kept(model: EventModel, rows: dict[int, Affine]) -> Iterator[Affine]:
     """Add Σ bytes·K over the gaps around each slot to its row, term by term."""
     for after, until, kept in _gaps(model):
         for slot in range(after + 1, until):
@@ -103,7 +103,7 @@ def _add_kept(model: Decisions, rows: dict[int, Affine]) -> Iterator[Affine]:
     yield from ()
 
 
-def _add_kept_by_steps(model: Decisions, rows: dict[int, Affine]) -> Iterator[Affine]:
+def _add_kept_by_steps(model: EventModel, rows: dict[int, Affine]) -> Iterator[Affine]:
     """The same sum Σ bytes·K, carried from row to row, where rows that list every gap would be too dense.
 
     A new column H[σ] is the share of the budget that gaps around slot σ take. With σ- the row before:
@@ -132,7 +132,7 @@ def _add_kept_by_steps(model: Decisions, rows: dict[int, Affine]) -> Iterator[Af
             around.add(kept, -1.0)
         if number in rows and (slot.mandatory or not model.relaxed):
             around = _without_noughts(around)
-            share = model.add_column(f"h_{number}", integer=False, whole=False)
+            share = model.add_column(integer=False, whole=False)
             held = total((1.0, around))
             model.held.append((max(share.terms), total((1.0 / budget if budget else 0.0, held))))
             around = total((budget, share))
@@ -149,7 +149,7 @@ def _without_noughts(sum_: Affine) -> Affine:
     return sum_
 
 
-def come_home(model: Decisions) -> Iterator[Affine]:
+def come_home(model: EventModel) -> Iterator[Affine]:
     """1 - h ≤ O of a last content that was updated: what is at home in storage is written there.
 
     Where paging is not allowed, only what is at home in storage moves: O ≤ 1 - h. Pinned to be kept,
@@ -170,14 +170,14 @@ def come_home(model: Decisions) -> Iterator[Affine]:
             yield total((1.0, stored), (0.0 if first else -1.0, away))
 
 
-def deadline(model: Decisions) -> Iterator[Affine]:
+def deadline(model: EventModel) -> Iterator[Affine]:
     """Seconds of all runs and transfers ≤ deadline; of each alone where they run side by side."""
     allowed = model.instance.limits.deadline_seconds
     if allowed is None:
         return
     runs = Affine(sum(task.cost.seconds for task in model.instance.tasks) - allowed)
-    runs.add(spent_on_runs(model, Meter.SECONDS))
-    transfers = spent_on_transfers(model, Meter.SECONDS)
+    runs.add(spent_on_runs(model, lambda cost: cost.seconds))
+    transfers = spent_on_transfers(model, lambda cost: cost.seconds)
     if model.instance.serial:
         yield runs.add(transfers)
     else:
@@ -185,7 +185,7 @@ def deadline(model: Decisions) -> Iterator[Affine]:
         yield transfers.add(Affine(-allowed))
 
 
-def capacity(model: Decisions) -> Iterator[Affine]:
+def capacity(model: EventModel) -> Iterator[Affine]:
     """Σ stored bytes·O ≤ storage capacity; contents that are at home in storage included.
 
     The relaxed model leaves those out: a tensor at home in RAM that is stored once and read back once
@@ -202,23 +202,23 @@ def capacity(model: Decisions) -> Iterator[Affine]:
     yield written.add(Affine(-max(0, allowed - begun)))
 
 
-def wear(model: Decisions) -> Iterator[Affine]:
+def wear(model: EventModel) -> Iterator[Affine]:
     """Σ stored bytes·O over contents written in this step ≤ written budget - what ops write themselves."""
     allowed = model.instance.written_room_bytes
     if allowed is not None:
         yield _written_bytes(model).add(Affine(-allowed))
 
 
-def energy(model: Decisions) -> Iterator[Affine]:
+def energy(model: EventModel) -> Iterator[Affine]:
     """Metered joules of all reruns and transfers ≤ energy budget - those of running every op once."""
     allowed = model.instance.metered_joules_allowed
     if allowed is not None:
-        spent = spent_on_runs(model, Meter.METERED_JOULES)
-        spent.add(spent_on_transfers(model, Meter.METERED_JOULES))
+        spent = spent_on_runs(model, lambda cost: cost.metered_joules)
+        spent.add(spent_on_transfers(model, lambda cost: cost.metered_joules))
         yield spent.add(Affine(-allowed))
 
 
-def _written_bytes(model: Decisions) -> Affine:
+def _written_bytes(model: EventModel) -> Affine:
     written = Affine()
     for content in model.instance.contents:
         if not content.starts_stored:
@@ -229,7 +229,7 @@ def _written_bytes(model: Decisions) -> Affine:
 # --- cuts: no plan worth having breaks them, and they make the proof short ---
 
 
-def purpose(model: Decisions) -> Iterator[Affine]:
+def purpose(model: EventModel) -> Iterator[Affine]:
     """a[i,σ] ≤ r[σ]; r[σ] ≤ Σ K⁺ of its outputs; K⁻ + r[σ] ≤ 1 where σ makes one output.
 
     The first two not in the relaxed model: there a rerun without a slot may use what σ makes.
@@ -254,7 +254,7 @@ def purpose(model: Decisions) -> Iterator[Affine]:
         yield total((1.0, model.run[slot]), (-1.0, kept))
 
 
-def cover(model: Decisions) -> Iterator[Affine]:
+def cover(model: EventModel) -> Iterator[Affine]:
     """K[i,q] + O[i] + Σ r over i's productions before its next mandatory use ≥ 1."""
     for content in model.instance.contents:
         life = model.timeline.events[content.number]
@@ -274,7 +274,7 @@ def cover(model: Decisions) -> Iterator[Affine]:
                 yield total((1.0, Affine(1.0)), (-1.0, kept), (-1.0, copy), (-1.0, pending))
 
 
-def again(model: Decisions) -> Iterator[Affine]:
+def again(model: EventModel) -> Iterator[Affine]:
     """K[i,q] + O[i] + W ≥ 1; W ≤ Σ r over i's productions from gap q to its next mandatory use;
     W ≤ K⁻ + Σ (a + r) of each input u of i's producer over u's events in that time.
 
@@ -298,7 +298,7 @@ def again(model: Decisions) -> Iterator[Affine]:
                 continue
             if remade is None:
                 sum_of_runs = total(*((1.0, model.run[slot]) for slot in runs))
-                remade = model.add_column(f"w_{content.number}_{index}", integer=False)
+                remade = model.add_column(integer=False)
                 model.held.append((max(remade.terms), sum_of_runs))
                 yield total((1.0, remade), (-1.0, sum_of_runs))
             kept, copy = model.keep[content.number, index - 1], model.readable(content)
@@ -309,7 +309,9 @@ def again(model: Decisions) -> Iterator[Affine]:
                     yield total((1.0, remade), (-1.0, visits))
 
 
-def _visits_between(model: Decisions, content: int, slots: list[int], first: int, last: int) -> Affine | None:
+def _visits_between(
+    model: EventModel, content: int, slots: list[int], first: int, last: int
+) -> Affine | None:
     """K⁻ + Σ (a + r) of the events of ``content`` from slot to slot; ``None``: there for certain."""
     life: tuple[Event, ...] = model.timeline.events[content]
     begin, stop = bisect.bisect_left(slots, first), bisect.bisect_right(slots, last)
@@ -362,7 +364,7 @@ def _rounded(sizes: dict[int, float], budget: float, unit: float) -> Affine | No
 # --- the relaxation ---
 
 
-def eager(model: Decisions) -> Iterator[Affine]:
+def eager(model: EventModel) -> Iterator[Affine]:
     """Reruns without a slot, in the relaxed model: none of what is there, and none without its inputs.
 
     K⁻ + e + v ≤ 1 at [i,m]: what stayed in RAM is not remade.
@@ -391,7 +393,7 @@ def eager(model: Decisions) -> Iterator[Affine]:
         yield total((1.0, less), (-1.0, more))
 
 
-def _put_off(model: Decisions, content: int, ahead: Affine, last: int) -> Iterator[Affine]:
+def _put_off(model: EventModel, content: int, ahead: Affine, last: int) -> Iterator[Affine]:
     """The same for a rerun that is postponed to stage ``last``, as `put_off_chain` allows it.
 
     Let u1 be the only input of i, u2 the only input of u1, and so on. For each k, at stage ``last``:
@@ -412,7 +414,7 @@ def _put_off(model: Decisions, content: int, ahead: Affine, last: int) -> Iterat
         there.add(visits).add(stay).add(passing, -1.0)
 
 
-def _passing(model: Decisions, content: int, stage: int) -> Affine:
+def _passing(model: EventModel, content: int, stage: int) -> Affine:
     """Σ v of a version over its gaps that meet ``stage``: it is remade there for another rerun only."""
     passing = Affine()
     for index, event in enumerate(model.timeline.events[content]):
@@ -424,7 +426,7 @@ def _passing(model: Decisions, content: int, stage: int) -> Affine:
     return passing
 
 
-def _visits(model: Decisions, content: int, first: int, last: int) -> Affine | None:
+def _visits(model: EventModel, content: int, first: int, last: int) -> Affine | None:
     """Σ (K⁻ + a + e + v + r) of the gaps meeting stages first to last; ``None``: there for certain."""
     visits = Affine()
     life = model.timeline.events[content]
@@ -443,32 +445,33 @@ def _visits(model: Decisions, content: int, first: int, last: int) -> Affine | N
     return None
 
 
-Family = Callable[[Decisions], Iterator[Affine]]
+Part = Callable[[Cost], float]
+Family = Callable[[EventModel], Iterator[Affine]]
 FAMILIES: tuple[Family, ...] = (need, hold, store, memory, come_home, deadline, capacity, wear, energy)
 RELAXATION: tuple[Family, ...] = (eager,)  # of the relaxed model
 CUTS: tuple[Family, ...] = (purpose, cover)
 
 
-def spent_on_runs(model: Decisions, meter: Meter) -> Affine:
-    """Σ cost·r + Σ cost·(e + v) / outputs of the run, of every cost what ``meter`` reads."""
+def spent_on_runs(model: EventModel, part: Part) -> Affine:
+    """Σ cost·r + Σ cost·(e + v) / outputs of the run, of every cost ``part``."""
     spent = Affine()
     for number, slot in enumerate(model.timeline.slots):
         if slot.task is not None and not slot.mandatory:
-            spent.add(model.run[number], model.instance.tasks[slot.task].cost.read_by(meter))
+            spent.add(model.run[number], part(model.instance.tasks[slot.task].cost))
     for (content, _), ahead in (*model.eager.items(), *model.visit.items()):
         task = model.instance.tasks[model.instance.contents[content].producer or 0]
-        spent.add(ahead, task.cost.read_by(meter) / len(task.outputs))
+        spent.add(ahead, part(task.cost) / len(task.outputs))
     return spent
 
 
-def spent_on_transfers(model: Decisions, meter: Meter) -> Affine:
-    """Σ page-in·a + Σ page-out·O, of every cost what ``meter`` reads."""
+def spent_on_transfers(model: EventModel, part: Part) -> Affine:
+    """Σ page-in·a + Σ page-out·O, of every cost ``part``."""
     spent = Affine()
     for (content, _), arrival in model.arrive.items():
         page_in = model.instance.contents[content].page_in
         if page_in is not None:
-            spent.add(arrival, page_in.read_by(meter))
+            spent.add(arrival, part(page_in))
     for content_, stored in zip(model.instance.contents, model.stored, strict=True):
         if content_.page_out is not None and not content_.starts_stored:
-            spent.add(stored, content_.page_out.read_by(meter))
+            spent.add(stored, part(content_.page_out))
     return spent

@@ -6,14 +6,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Container, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from poet.homes import stored_between_steps, undecided
 from poet.schedule import Compute, Free, PageIn, PageOut, Schedule, Step
 from poet.solvers.engines.program import Matrix
-from poet.solvers.event_model.decisions import Affine, Column, Decisions, Row, add_stays
+from poet.solvers.event_model.decisions import Affine, EventModel, Row, add_stays
 from poet.solvers.event_model.families import (
     CUTS,
     FAMILIES,
@@ -23,35 +22,9 @@ from poet.solvers.event_model.families import (
     spent_on_runs,
     spent_on_transfers,
 )
-from poet.solvers.instance.instance import Content, Event, Meter, SlotKind, Timeline
+from poet.solvers.instance.instance import Content, Event, SlotKind, Timeline
 
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class EventModel:
-    """The program: columns, rows, and what to minimise.
-
-    Attributes:
-        keep: K by (content, event).
-        run: r by slot.
-        arrive: a by (content, event), for uses.
-        stored: O by content.
-        eager: e by (content, event), for the gap before the event.
-        held: columns H with what they are the value of, in order.
-        overhead_joules: the objective, in joules above running every op once.
-    """
-
-    timeline: Timeline
-    columns: tuple[Column, ...]
-    keep: dict[tuple[int, int], Affine]
-    run: dict[int, Affine]
-    arrive: dict[tuple[int, int], Affine]
-    stored: tuple[Affine, ...]
-    eager: dict[tuple[int, int], Affine]
-    held: tuple[tuple[int, Affine], ...]
-    overhead_joules: Affine
-    rows: tuple[Row, ...]
 
 
 def build(
@@ -65,35 +38,25 @@ def build(
     no slot costs its joules and needs its inputs some time since the last event, but holds no RAM.
     An input may stay for it past its own last event (implicit residency).
     """
-    decisions = Decisions(timeline, relaxed=relaxed)
-    add_stays(decisions)
+    model = EventModel(timeline, relaxed=relaxed)
+    add_stays(model)
     rows = [
         Row(family.__name__, expression)
         for family in families
-        for expression in family(decisions)
+        for expression in family(model)
         if expression.terms or expression.constant > 0.0
     ]
-    if decisions.tight and not decisions.held:
+    if model.tight and not model.held:
         memory_rows = [row.expression for row in rows if row.family == "memory"]
         rows += [Row("packing", cut) for cut in packing(memory_rows)]
-    slots, kind = sum(not slot.mandatory for slot in timeline.slots), "relaxed" if relaxed else "exact"
+    model.rows = tuple(rows)
+    model.overhead_joules = spent_on_runs(model, lambda cost: cost.joules)
+    model.overhead_joules.add(spent_on_transfers(model, lambda cost: cost.joules))
     _log.info(
-        "%s model: %d slots for reruns, %d columns, %d rows", kind, slots, len(decisions.columns), len(rows)
-    )
-    return EventModel(
-        timeline=timeline,
-        columns=tuple(decisions.columns),
-        keep=decisions.keep,
-        run=decisions.run,
-        arrive=decisions.arrive,
-        stored=decisions.stored,
-        eager=decisions.eager,
-        held=tuple(decisions.held),
-        overhead_joules=spent_on_runs(decisions, Meter.JOULES).add(
-            spent_on_transfers(decisions, Meter.JOULES)
-        ),
-        rows=tuple(rows),
-    )
+        "%s model: %d slots for reruns, %d columns, %d rows", "relaxed" if relaxed else "exact",
+        sum(not slot.mandatory for slot in timeline.slots), len(model.columns), len(rows),
+    )  # fmt: skip
+    return model
 
 
 def matrix_of(model: EventModel, start: Sequence[float] | None = None) -> Matrix:
@@ -132,8 +95,7 @@ _ENGINE_TOLERANCE = 1e-4
 
 def is_chosen(expression: Affine, values: Sequence[float]) -> bool:
     """Whether ``expression`` is 1, within an engine's tolerance."""
-    value = expression.constant + sum(f * values[column] for column, f in expression.terms.items())
-    return value > 1.0 - _ENGINE_TOLERANCE
+    return expression.value(values) > 1.0 - _ENGINE_TOLERANCE
 
 
 def schedule_of(model: EventModel, values: Sequence[float]) -> Schedule:
@@ -239,9 +201,9 @@ def values_of(model: EventModel, schedule: Schedule) -> tuple[float, ...] | None
         event = model.timeline.events[content][index]
         if event.kind is SlotKind.MAKE:
             continue
-        before = index > 0 and _value(values, model.keep[content, index - 1]) > 0.5
+        before = index > 0 and model.keep[content, index - 1].value(values) > 0.5
         gap = model.keep.get((content, index))
-        after = gap is not None and _value(values, gap) > 0.5
+        after = gap is not None and gap.value(values) > 0.5
         wanted = event.mandatory or after or event.slot in runs
         what = model.timeline.instance.contents[content]
         if what.comes_home and event.slot == len(model.timeline.slots) - 1:
@@ -257,17 +219,13 @@ def values_of(model: EventModel, schedule: Schedule) -> tuple[float, ...] | None
     for content, copy in enumerate(model.stored):
         _set(values, copy, content in stored)
     for column, share in model.held:
-        values[column] = min(max(0.0, _value(values, share)), 1.0)
+        values[column] = min(max(0.0, share.value(values)), 1.0)
     return tuple(values)
 
 
 def _set(values: list[float], expression: Affine, chosen: bool) -> None:
     for column in expression.terms:
         values[column] = float(chosen)
-
-
-def _value(values: list[float], expression: Affine) -> float:
-    return expression.constant + sum(factor * values[column] for column, factor in expression.terms.items())
 
 
 def _placed(

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import accumulate
 
-from poet.solvers.instance.instance import Instance, Task
+from poet.solvers.instance.instance import Instance
 
 
 def worth_rerunning(instance: Instance) -> frozenset[int]:
@@ -63,7 +63,6 @@ def candidates(
     """
     worth = worth_rerunning(instance)
     last_use = last_use_stages(instance, worth)
-    presence = _Presence(instance, worth, last_use)
     wanted = _wanted(instance, window)
     by_stage = {}
     for stage in range(len(instance.tasks) + 1):
@@ -77,7 +76,6 @@ def candidates(
             if number in worth
             and stage <= instance.tasks[number].last_rerun_stage
             and stage <= max(last_use[c] for c in instance.tasks[number].outputs)
-            and not presence.certain(instance.tasks[number], stage)
         ]
         if useful:
             by_stage[stage] = tuple(useful) * passes
@@ -159,42 +157,6 @@ def last_use_stages(instance: Instance, worth: frozenset[int]) -> list[int]:
                 for content in task.rerun_reads:
                     last[content] = max(last[content], again)
     return last
-
-
-class _Presence:
-    """Finds the stages before which no memory row can bind, so that everything made is still there."""
-
-    def __init__(self, instance: Instance, worth: frozenset[int], last_use: list[int]) -> None:
-        self.instance = instance
-        budget = instance.limits.ram_budget_bytes
-        end = len(instance.tasks)
-        held = _held(instance, last_use)
-        extra = max((_transient_bytes(instance, instance.tasks[k]) for k in worth), default=0)
-        tight = []
-        for task in instance.tasks:
-            unused = sum(instance.contents[c].bytes for c in task.outputs if last_use[c] < task.number)
-            first_run = held[task.number + 1] + unused + task.workspace_bytes
-            tight.append(budget is not None and max(first_run, held[task.number + 1] + extra) > budget)
-        tight.append(budget is not None and held[end + 1] + extra > budget)
-        self.tight_before = [0, *accumulate(tight)]  # number of tight stages below an index
-        self.present: list[list[int]] = [[content.birth] for content in instance.contents]
-        for task in instance.tasks:
-            for content_number in task.reads:
-                self.present[content_number].append(task.number)
-
-    def certain(self, task: Task, stage: int) -> bool:
-        """Whether all outputs of ``task`` may be taken to be in RAM when ``stage`` begins."""
-        return all(self._held(content, stage) for content in task.outputs)
-
-    def _held(self, content: int, stage: int) -> bool:
-        if self.instance.contents[content].dropped:
-            return False
-        last = max(moment for moment in self.present[content] if moment < stage)
-        return self.tight_before[stage + 1] == self.tight_before[last + 1]
-
-
-def _transient_bytes(instance: Instance, task: Task) -> int:
-    return sum(instance.contents[c].bytes for c in task.outputs) + task.workspace_bytes
 
 
 # --- calm stages ---

@@ -21,14 +21,6 @@ from poet.simulator import content_versions
 from poet.tuning import DEFAULT, Tuning
 
 
-class Meter(enum.Enum):
-    """What may be added up of costs."""
-
-    SECONDS = enum.auto()
-    JOULES = enum.auto()
-    METERED_JOULES = enum.auto()
-
-
 @dataclass(frozen=True, slots=True)
 class Cost:
     """Of one run or one transfer.
@@ -42,16 +34,6 @@ class Cost:
     seconds: float
     joules: float
     metered_joules: float = 0.0
-
-    def read_by(self, meter: Meter) -> float:
-        """The part of it that ``meter`` counts."""
-        match meter:
-            case Meter.SECONDS:
-                return self.seconds
-            case Meter.JOULES:
-                return self.joules
-            case Meter.METERED_JOULES:
-                return self.metered_joules
 
 
 @dataclass(frozen=True, slots=True)

@@ -92,7 +92,6 @@ class ModelRuns:
             threads=options.threads,
             seed=state.seed,
             absolute_joules=ENGINE_GAP_SHARE * allowed_joules,
-            relative=0.0,
             most_seconds=state.seconds_left() if most_seconds is None else most_seconds,
             clock=state.clock,
         )

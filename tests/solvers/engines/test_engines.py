@@ -41,7 +41,7 @@ from poet.solvers.event_model.model import EventModel, build, matrix_of, schedul
 from poet.solvers.instance.candidates import candidates
 from poet.solvers.instance.instance import instance_of, timeline_of
 
-EFFORT = Effort(seconds=20.0, threads=1, seed=0, absolute_joules=1e-7, relative=0.0)
+EFFORT = Effort(seconds=20.0, threads=1, seed=0, absolute_joules=1e-7)
 PATIENT = dataclasses.replace(EFFORT, seconds=300.0)
 """For searches that end by themselves, within seconds where nobody else is at work."""
 INSTANCES = Path(__file__).parents[2] / "instances"

@@ -22,7 +22,7 @@ from poet.solvers.instance.instance import Metered, instance_of, timeline_of
 from poet.solvers.portfolio.slots_of_plans import merged
 from poet.solvers.search.objectives import priced
 
-EFFORT = Effort(seconds=20.0, threads=1, seed=0, absolute_joules=1e-7, relative=0.0)
+EFFORT = Effort(seconds=20.0, threads=1, seed=0, absolute_joules=1e-7)
 
 
 def small(seed: int) -> tuple[Problem, Limits]:

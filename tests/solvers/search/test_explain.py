@@ -30,7 +30,7 @@ from poet.solvers.search import least_energy as search
 from poet.solvers.search.explain import explained
 from poet.solvers.search.messages import budget_sentence
 
-EFFORT = Effort(seconds=20.0, threads=1, seed=0, absolute_joules=1e-9, relative=0.0)
+EFFORT = Effort(seconds=20.0, threads=1, seed=0, absolute_joules=1e-9)
 OPTIONS = counted(5.0)
 INSTANCES = Path(__file__).parents[2] / "instances"
 

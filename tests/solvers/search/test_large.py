@@ -152,7 +152,7 @@ def test_cpsat_ends_a_program_that_takes_too_much_memory(monkeypatch: pytest.Mon
     for name in LIMITS_BYTES:
         monkeypatch.setattr(child_module, name, 1)
     effort = Effort(
-        seconds=1000.0, threads=1, seed=0, absolute_joules=0.0, relative=0.0, most_seconds=1000.0,
+        seconds=1000.0, threads=1, seed=0, absolute_joules=0.0, most_seconds=1000.0,
         clock=Ticking(),
     )  # fmt: skip
     outcome = run_engine("cpsat", market_split(), effort)
