@@ -62,7 +62,7 @@ has too much to branch on."""
 
 
 class Affine:
-    """A linear expression over column numbers."""
+    """A linear expression over column numbers; `add` alone changes one."""
 
     __slots__ = ("constant", "terms")
 
@@ -77,17 +77,21 @@ class Affine:
             self.terms[column] = self.terms.get(column, 0.0) + factor * coefficient
         return self
 
+    def __add__(self, other: Affine | float) -> Affine:
+        return Affine().add(self).add(other if isinstance(other, Affine) else Affine(other))
+
+    def __sub__(self, other: Affine | float) -> Affine:
+        return self + -1.0 * other
+
+    def __rsub__(self, other: float) -> Affine:
+        return -1.0 * self + other
+
+    def __rmul__(self, factor: float) -> Affine:
+        return Affine().add(self, factor)
+
     def value(self, values: Sequence[float]) -> float:
         """With ``values`` of the columns."""
         return self.constant + sum(factor * values[column] for column, factor in self.terms.items())
-
-
-def total(*parts: tuple[float, Affine]) -> Affine:
-    """The sum of ``factor * expression``."""
-    result = Affine()
-    for factor, part in parts:
-        result.add(part, factor)
-    return result
 
 
 class Row(NamedTuple):
@@ -204,7 +208,7 @@ class EventModel:
         for index, event in enumerate(life):
             before, key = self.gap_before(content.number, index), (content.number, index)
             if event.kind is SlotKind.USE and event.mandatory:
-                self.arrive[key] = Affine(1.0).add(before, -1.0).add(self._add_eager(key), -1.0)
+                self.arrive[key] = 1.0 - before - self._add_eager(key)
             elif event.kind is SlotKind.USE or (self.relaxed and event.kind is SlotKind.MAKE):
                 self._add_eager(key)
                 self.arrive[key] = self.add_column(integer=self.tight) if pageable else Affine()
@@ -277,13 +281,13 @@ class EventModel:
             return Affine(1.0)
         if event.kind is SlotKind.BIRTH:
             return self.home(content)
-        there = total((1.0, self.gap_before(content, index)), (1.0, self.arrival(content, index)))
+        there = self.gap_before(content, index) + self.arrival(content, index)
         return there.add(self.run[event.slot]) if event.kind is SlotKind.MAKE else there
 
     def arrival(self, content: int, index: int) -> Affine:
         """The sum a + e of the gap before an event."""
-        arrived = total((1.0, self.arrive.get((content, index)) or Affine()))
-        return arrived.add(self.eager.get((content, index)) or Affine())
+        key = content, index
+        return (self.arrive.get(key) or Affine()) + (self.eager.get(key) or Affine())
 
     def home(self, content: int) -> Affine:
         """h: whether a tensor is at home in RAM, its first version ``content`` held from the start."""
@@ -291,7 +295,7 @@ class EventModel:
 
     def away(self, content: Content) -> Affine:
         """1 - h: whether a tensor is at home in storage."""
-        return Affine(1.0).add(self.home(content.home or 0), -1.0)
+        return 1.0 - self.home(content.home or 0)
 
     def wanted(self, content: Content, index: int) -> Affine:
         """Whether an optional use takes place: its slot's run, or at the end that the tensor comes home."""

@@ -10,7 +10,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 
-from poet.solvers.event_model.decisions import Affine, EventModel, own_bytes, put_off_chain, total
+from poet.solvers.event_model.decisions import Affine, EventModel, own_bytes, put_off_chain
 from poet.solvers.instance.instance import Cost, Event, SlotKind
 
 DENSE_TERMS = 10_000_000
@@ -25,7 +25,7 @@ def need(model: EventModel) -> Iterator[Affine]:
     for content, index, event in model.lives():
         if event.kind is SlotKind.USE and not event.mandatory:
             wanted, there = model.wanted(content, index), model.presence(content.number, index)
-            yield total((1.0, wanted), (-1.0, there))
+            yield wanted - there
 
 
 def hold(model: EventModel) -> Iterator[Affine]:
@@ -33,14 +33,14 @@ def hold(model: EventModel) -> Iterator[Affine]:
     for content, index, event in model.lives():
         if not event.mandatory:
             after = model.gap_after(content.number, index)
-            yield total((1.0, after), (-1.0, model.presence(content.number, index)))
+            yield after - model.presence(content.number, index)
 
 
 def store(model: EventModel) -> Iterator[Affine]:
     """a[i,m] ≤ O[i]: only what is in storage, and may be read from there, can be paged in."""
     for (content, _), arrival in model.arrive.items():
         copy = model.readable(model.instance.contents[content])
-        yield total((1.0, arrival), (-1.0, copy))
+        yield arrival - copy
 
 
 def memory(model: EventModel) -> Iterator[Affine]:
@@ -59,7 +59,7 @@ def memory(model: EventModel) -> Iterator[Affine]:
     if budget is None:
         return
     rows = {
-        number: total((1.0, Affine(-budget)), (own_bytes(timeline, number), model.run[number]))
+        number: own_bytes(timeline, number) * model.run[number] - budget
         for number in range(len(timeline.slots))
         if model.may_bind(number)
     }
@@ -90,7 +90,7 @@ def _gaps(model: EventModel) -> Iterator[tuple[int, int, Affine]]:
     for content, index, event in model.lives():
         life = model.timeline.events[content.number]
         if index + 1 < len(life):
-            kept = total((float(content.bytes), model.keep[content.number, index]))
+            kept = float(content.bytes) * model.keep[content.number, index]
             yield event.slot, life[index + 1].slot, kept
 
 
@@ -127,15 +127,15 @@ def _add_kept_by_steps(model: EventModel, rows: dict[int, Affine]) -> Iterator[A
     for number, slot in enumerate(slots):
         if slot.stage in stages and number == model.stage_slots[slot.stage][0]:
             around = _without_noughts(around)
-            through_stage = total((1.0, around), (-1.0, ended_from_outside.get(slot.stage) or Affine()))
+            through_stage = around - (ended_from_outside.get(slot.stage) or Affine())
         for kept in ended[number]:
             around.add(kept, -1.0)
         if number in rows and (slot.mandatory or not model.relaxed):
             around = _without_noughts(around)
             share = model.add_column(integer=False, whole=False)
-            held = total((1.0, around))
-            model.held.append((max(share.terms), total((1.0 / budget if budget else 0.0, held))))
-            around = total((budget, share))
+            held = Affine() + around
+            model.held.append((max(share.terms), (1.0 / budget if budget else 0.0) * held))
+            around = budget * share
             yield held.add(around, -1.0)
             rows[number].add(around)
         elif number in rows:
@@ -161,13 +161,13 @@ def come_home(model: EventModel) -> Iterator[Affine]:
             continue
         away, stored = model.away(content), model.stored[content.number]
         if content.comes_home and content.home != content.number:
-            yield total((1.0, away), (-1.0, stored))
+            yield away - stored
         if content.kept and content.comes_home:
             held = model.keep[content.number, len(life) - 2]
-            yield total((1.0, model.home(content.home)), (-1.0, held))
+            yield model.home(content.home) - held
         if not model.instance.limits.paging and not content.starts_stored:
             first = content.home == content.number
-            yield total((1.0, stored), (0.0 if first else -1.0, away))
+            yield stored + (0.0 if first else -1.0) * away
 
 
 def deadline(model: EventModel) -> Iterator[Affine]:
@@ -241,9 +241,9 @@ def purpose(model: EventModel) -> Iterator[Affine]:
         run = model.run[event.slot]
         if event.kind is SlotKind.USE and not model.relaxed:
             wanted = model.wanted(content, index)
-            yield total((1.0, model.arrive[content.number, index]), (-1.0, wanted))
+            yield model.arrive[content.number, index] - wanted
         if event.kind is SlotKind.MAKE and len(model.instance.tasks[content.producer or 0].outputs) == 1:
-            yield total((1.0, model.gap_before(content.number, index)), (1.0, run), (-1.0, Affine(1.0)))
+            yield model.gap_before(content.number, index) + run - 1.0
     kept_after: dict[int, Affine] = {
         number: Affine() for number, slot in enumerate(timeline.slots) if not slot.mandatory
     }
@@ -251,7 +251,7 @@ def purpose(model: EventModel) -> Iterator[Affine]:
         if event.kind is SlotKind.MAKE:
             kept_after[event.slot].add(model.gap_after(content.number, index))
     for slot, kept in kept_after.items() if not model.relaxed else ():
-        yield total((1.0, model.run[slot]), (-1.0, kept))
+        yield model.run[slot] - kept
 
 
 def cover(model: EventModel) -> Iterator[Affine]:
@@ -264,14 +264,14 @@ def cover(model: EventModel) -> Iterator[Affine]:
             if event.mandatory:
                 pending = Affine()
             elif event.kind is SlotKind.MAKE and pending is not None:
-                pending = total((1.0, pending), (1.0, model.run[event.slot]))
+                pending += model.run[event.slot]
             eager = model.eager.get((content.number, index))
             if pending is not None and eager is not None:
-                pending = total((1.0, pending), (1.0, eager))
+                pending += eager
             if pending is not None and pending.terms:
                 kept = model.keep[content.number, index - 1]
                 copy = model.readable(content)
-                yield total((1.0, Affine(1.0)), (-1.0, kept), (-1.0, copy), (-1.0, pending))
+                yield 1.0 - kept - copy - pending
 
 
 def again(model: EventModel) -> Iterator[Affine]:
@@ -297,16 +297,16 @@ def again(model: EventModel) -> Iterator[Affine]:
             if len(runs) < 2:
                 continue
             if remade is None:
-                sum_of_runs = total(*((1.0, model.run[slot]) for slot in runs))
+                sum_of_runs = sum((model.run[slot] for slot in runs), Affine())
                 remade = model.add_column(integer=False)
                 model.held.append((max(remade.terms), sum_of_runs))
-                yield total((1.0, remade), (-1.0, sum_of_runs))
+                yield remade - sum_of_runs
             kept, copy = model.keep[content.number, index - 1], model.readable(content)
-            yield total((1.0, Affine(1.0)), (-1.0, kept), (-1.0, copy), (-1.0, remade))
+            yield 1.0 - kept - copy - remade
             for read in model.instance.tasks[content.producer or 0].rerun_reads:
                 visits = _visits_between(model, read, slots[read], life[index - 1].slot, end)
                 if visits is not None:
-                    yield total((1.0, remade), (-1.0, visits))
+                    yield remade - visits
 
 
 def _visits_between(
@@ -317,7 +317,7 @@ def _visits_between(
     begin, stop = bisect.bisect_left(slots, first), bisect.bisect_right(slots, last)
     if any(life[index].mandatory for index in range(begin, stop)):
         return None
-    visits = total((1.0, model.gap_before(content, begin) if begin < len(life) else Affine()))
+    visits = Affine() + (model.gap_before(content, begin) if begin < len(life) else Affine())
     for index in range(begin, stop):
         visits.add(model.arrival(content, index))
         if life[index].kind is SlotKind.MAKE:
@@ -374,23 +374,23 @@ def eager(model: EventModel) -> Iterator[Affine]:
     in any case, nor for one whose events are all earlier.
     """
     for (content, index), ahead in model.eager.items():
-        remade = total((1.0, ahead), (1.0, model.visit.get((content, index)) or Affine()))
-        yield total((1.0, model.gap_before(content, index)), (1.0, remade), (-1.0, Affine(1.0)))
+        remade = ahead + (model.visit.get((content, index)) or Affine())
+        yield model.gap_before(content, index) + remade - 1.0
         first, last = model.eager_stages[content, index]
         producer = model.instance.tasks[model.instance.contents[content].producer or 0]
         for needed in producer.rerun_reads:
             visits = _visits(model, needed, first, last)
             if visits is not None:
                 stay = model.stays.columns.get((needed, first)) or Affine()
-                yield total((1.0, remade), (-1.0, visits), (-1.0, stay))
+                yield remade - visits - stay
         yield from _put_off(model, content, ahead, last)
     for window, (share, inputs) in model.stays.together.items():
         for needed in inputs:
             visits = _visits(model, needed, model.eager_stages[window][1], model.eager_stages[window][1])
             if visits is not None:
-                yield total((1.0, model.eager[window]), (-1.0, visits), (-1.0, share))
+                yield model.eager[window] - visits - share
     for more, less in model.stays.ordered:
-        yield total((1.0, less), (-1.0, more))
+        yield less - more
 
 
 def _put_off(model: EventModel, content: int, ahead: Affine, last: int) -> Iterator[Affine]:
@@ -407,7 +407,7 @@ def _put_off(model: EventModel, content: int, ahead: Affine, last: int) -> Itera
         if visits is None:
             return
         stay = model.stays.columns.get((needed, last)) or Affine()
-        yield total((1.0, ahead), (-1.0, there), (-1.0, visits), (-1.0, stay))
+        yield ahead - there - visits - stay
         passing = _passing(model, needed, last)
         if not passing.terms:
             return
