@@ -115,9 +115,10 @@ def run(
                 into.setSolution(np.arange(len(values), dtype=np.int32), np.array(values, dtype=np.float64))
             return
         found = np.array(out.mip_solution) if kind == kinds.kCallbackMipImprovingSolution else None
-        is_heard = hear is not None and kind != kinds.kCallbackSimplexInterrupt
-        stop = is_heard and hear is not None and hear(found, out.mip_dual_bound)
-        if found is None and (stop or pressed):
+        stop = bool(pressed)
+        if hear is not None and kind != kinds.kCallbackSimplexInterrupt:
+            stop = hear(found, out.mip_dual_bound) or stop
+        if found is None and stop:
             into.user_interrupt = True
 
     wanted = [kinds.kCallbackSimplexInterrupt, kinds.kCallbackMipInterrupt]

@@ -55,11 +55,7 @@ class Proof:
 
 
 def prove_none(
-    matrix: Matrix,
-    *,
-    seconds: float,
-    below_joules: float | None = None,
-    clock: Clock = WALL,
+    matrix: Matrix, *, seconds: float, below_joules: float | None = None, clock: Clock = WALL
 ) -> Proof | None:
     """A proof that ``matrix`` has no solution, or none that costs less than ``below_joules``.
 
@@ -94,8 +90,7 @@ class _Prover:
             left_seconds = self.end - self.clock.now()
             if left_seconds < 0.0:
                 return None
-            spent_seconds = 0.0 if self.clock.counts_work else self.highs.getRunTime()
-            limit(self.highs, spent_seconds + left_seconds, self.clock, integer=False)
+            limit(self.highs, left_seconds, self.clock, integer=False)
             if run(self.highs, self.clock):
                 pass_on()
             if self.highs.getModelStatus() != highspy.HighsModelStatus.kOptimal:

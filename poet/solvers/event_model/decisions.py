@@ -74,7 +74,11 @@ class Affine:
         """Add ``factor`` times ``other`` in place; returns itself."""
         self.constant += factor * other.constant
         for column, coefficient in other.terms.items():
-            self.terms[column] = self.terms.get(column, 0.0) + factor * coefficient
+            together = self.terms.get(column, 0.0) + factor * coefficient
+            if together:
+                self.terms[column] = together
+            else:
+                self.terms.pop(column, None)
         return self
 
     def __add__(self, other: Affine | float) -> Affine:

@@ -72,7 +72,10 @@ def memory(model: EventModel) -> Iterator[Affine]:
             there = model.wanted(content, index) if loose else model.presence(content.number, index)
             rows[event.slot].add(there, size)
     large = sum(len(life) for life in timeline.events) * len(rows) > DENSE_TERMS
-    yield from _add_kept_by_steps(model, rows) if large else _add_kept(model, rows)
+    if large:
+        yield from _add_kept_by_steps(model, rows)
+    else:
+        _add_kept(model, rows)
     for (content_number, index), ahead in model.eager.items():
         used = timeline.slots[timeline.events[content_number][index].slot].stage
         for stage in range(model.eager_stages[content_number, index][1], used):
@@ -94,13 +97,12 @@ def _gaps(model: EventModel) -> Iterator[tuple[int, int, Affine]]:
             yield event.slot, life[index + 1].slot, kept
 
 
-def _add_kept(model: EventModel, rows: dict[int, Affine]) -> Iterator[Affine]:
+def _add_kept(model: EventModel, rows: dict[int, Affine]) -> None:
     """Add Σ bytes·K over the gaps around each slot to its row, term by term."""
     for after, until, kept in _gaps(model):
         for slot in range(after + 1, until):
             if slot in rows and model.counts(after, slot, until):
                 rows[slot].add(kept)
-    yield from ()
 
 
 def _add_kept_by_steps(model: EventModel, rows: dict[int, Affine]) -> Iterator[Affine]:
@@ -126,12 +128,10 @@ def _add_kept_by_steps(model: EventModel, rows: dict[int, Affine]) -> Iterator[A
     stages = {slots[number].stage for number in rows if model.relaxed and not slots[number].mandatory}
     for number, slot in enumerate(slots):
         if slot.stage in stages and number == model.stage_slots[slot.stage][0]:
-            around = _without_noughts(around)
             through_stage = around - (ended_from_outside.get(slot.stage) or Affine())
         for kept in ended[number]:
             around.add(kept, -1.0)
         if number in rows and (slot.mandatory or not model.relaxed):
-            around = _without_noughts(around)
             share = model.add_column(integer=False, whole=False)
             held = Affine() + around
             model.held.append((max(share.terms), (1.0 / budget if budget else 0.0) * held))
@@ -142,11 +142,6 @@ def _add_kept_by_steps(model: EventModel, rows: dict[int, Affine]) -> Iterator[A
             rows[number].add(through_stage)
         for kept in begun[number]:
             around.add(kept)
-
-
-def _without_noughts(sum_: Affine) -> Affine:
-    sum_.terms = {column: factor for column, factor in sum_.terms.items() if factor}
-    return sum_
 
 
 def come_home(model: EventModel) -> Iterator[Affine]:

@@ -62,24 +62,29 @@ def candidates(
         window: chains are also offered in the calmest of so many stages up to the one that reads.
     """
     worth = worth_rerunning(instance)
-    last_use = last_use_stages(instance, worth)
-    wanted = _wanted(instance, window)
+    last_use, wanted = last_use_stages(instance, worth), _wanted(instance, window)
     by_stage = {}
     for stage in range(len(instance.tasks) + 1):
-        if depth is None:
-            reachable: Iterable[int] = range(stage)
-        else:
+        reachable: Iterable[int] = range(stage)
+        if depth is not None:
             reachable = sorted(chains_to(instance, worth, stage, wanted[stage], depth))
-        useful = [
-            number
-            for number in reachable
-            if number in worth
-            and stage <= instance.tasks[number].last_rerun_stage
-            and stage <= max(last_use[c] for c in instance.tasks[number].outputs)
-        ]
+        useful = _useful(instance, worth, last_use, stage, reachable)
         if useful:
-            by_stage[stage] = tuple(useful) * passes
+            by_stage[stage] = useful * passes
     return by_stage
+
+
+def _useful(
+    instance: Instance, worth: frozenset[int], last_use: list[int], stage: int, reachable: Iterable[int]
+) -> tuple[int, ...]:
+    """Of the tasks ``reachable``, those whose rerun in ``stage`` may pay."""
+    return tuple(
+        number
+        for number in reachable
+        if number in worth
+        and number < stage <= instance.tasks[number].last_rerun_stage
+        and stage <= max(last_use[c] for c in instance.tasks[number].outputs)
+    )
 
 
 def fullest(instance: Instance) -> dict[int, tuple[int, ...]]:
@@ -87,30 +92,20 @@ def fullest(instance: Instance) -> dict[int, tuple[int, ...]]:
     worth = worth_rerunning(instance)
     last_use = last_use_stages(instance, worth)
     stage = fullest_stage(instance, last_use)
-    useful = tuple(
-        number
-        for number in sorted(worth)
-        if number < stage <= instance.tasks[number].last_rerun_stage
-        and stage <= max(last_use[c] for c in instance.tasks[number].outputs)
-    )
+    useful = _useful(instance, worth, last_use, stage, sorted(worth))
     return {stage: useful} if useful else {}
 
 
 def fullest_stage(instance: Instance, last_use: list[int]) -> int:
     """The op that would run in the most RAM if all were kept; ``last_use``: of `last_use_stages`."""
-    held = _held(instance, last_use)
-    return max(range(len(instance.tasks)), key=lambda stage: held[stage + 1])
-
-
-def _held(instance: Instance, last_use: list[int]) -> list[int]:
-    """Bytes of contents at the first run of op t, at index t + 1, if everything is kept to its last use."""
     end = len(instance.tasks)
-    change = [0] * (end + 3)
+    change = [0] * (end + 2)
     for content in instance.contents:
         if last_use[content.number] >= content.birth:
-            change[content.birth + 1] += content.bytes
-            change[last_use[content.number] + 2] -= content.bytes
-    return list(accumulate(change))
+            change[max(content.birth, 0)] += content.bytes
+            change[last_use[content.number] + 1] -= content.bytes
+    held = list(accumulate(change))
+    return max(range(end), key=held.__getitem__)
 
 
 def _wanted(instance: Instance, window: int) -> list[set[int]]:

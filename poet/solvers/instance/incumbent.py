@@ -73,11 +73,6 @@ class Incumbent:
         self.rejections = Rejections() if rejections is None else rejections
         self.clock, self._started = clock, clock.now()
 
-    @property
-    def rejected(self) -> Counter[str]:
-        """By rule, the faults among what the judge rejected; each is logged as a warning."""
-        return self.rejections.faults
-
     def consider(
         self, schedule: Schedule | None, found_by: str = "a heuristic", *, is_ours: bool = True
     ) -> bool:

@@ -34,7 +34,7 @@ def test_every_walk_is_a_plan_that_the_judge_accepts(block: int, *, whole: bool)
         best = Incumbent(problem, limits)
         for schedule in walks_along(instance_of(problem, limits, serial=True), bound):
             best.consider(schedule)
-        assert not best.rejected, seed
+        assert not best.rejections.faults, seed
         if best.trace is not None:
             plans += 1
             least = problem.compute_joules + bound.overhead_joules
