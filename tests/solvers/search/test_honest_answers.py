@@ -164,7 +164,7 @@ def test_what_a_maker_cannot_know_is_no_bug(rejections: list[str]) -> None:
     assert not dear.consider(plan)
     theirs = Incumbent(STEP, Limits(ram_budget_bytes=1))
     assert not theirs.consider(plan, is_ours=False)
-    assert not late.rejected + dear.rejected + theirs.rejected
+    assert not late.rejections.faults + dear.rejections.faults + theirs.rejections.faults
     assert not rejections
     assert theirs.consider(None) is False
 
