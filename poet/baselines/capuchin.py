@@ -19,7 +19,7 @@ from poet.schedule import Schedule
 from poet.solvers.heuristics.judged import walked
 from poet.solvers.heuristics.list_scheduler import Policy, Walk, Way
 from poet.solvers.instance.incumbent import Incumbent
-from poet.solvers.instance.indexed import Facts
+from poet.solvers.instance.instance import Facts
 from poet.tuning import DEFAULT, Tuning
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from poet.schedule import Compute, Free, PageIn, PageOut, Schedule, Step
-from poet.solvers.instance.indexed import Facts
+from poet.solvers.instance.instance import Facts
 from poet.tuning import DEFAULT, Tuning
 
 

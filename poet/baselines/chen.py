@@ -17,7 +17,7 @@ from poet.problem import Limits, Problem
 from poet.schedule import Schedule
 from poet.solvers.heuristics.judged import walked
 from poet.solvers.instance.incumbent import Incumbent
-from poet.solvers.instance.indexed import Facts
+from poet.solvers.instance.instance import Facts
 
 
 def chen(problem: Problem, limits: Limits) -> Schedule | None:

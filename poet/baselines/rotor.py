@@ -34,7 +34,7 @@ from poet.simulator import simulate
 from poet.solvers.heuristics.judged import walked
 from poet.solvers.heuristics.list_scheduler import Policy, Walk, Way, Weights
 from poet.solvers.instance.incumbent import Incumbent
-from poet.solvers.instance.indexed import Facts
+from poet.solvers.instance.instance import Facts
 from poet.tuning import DEFAULT, Tuning
 
 _Joules = npt.NDArray[np.float64]

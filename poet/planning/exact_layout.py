@@ -106,7 +106,7 @@ def _answer(request: dict[str, Any], clock: Clock) -> dict[str, Any]:
     begun = time.monotonic()  # one clock for all processes of a machine
     request = {**request, "begun": begun}
     deadline = math.inf if clock.counts_work else begun + request["seconds"]
-    with Child("poet.solvers.engines.places_child") as child:
+    with Child("poet.solvers.engines.cpsat_child") as child:
         child.send(json.dumps(request).encode() + b"\n")
         while time.monotonic() < deadline:
             for message in child.messages(_LISTEN_SECONDS):

@@ -26,7 +26,7 @@ from poet.schedule import Compute, Free, PageIn
 from poet.simulator import judge
 from poet.solution import LowerBound
 from poet.solvers.heuristics.keep_everything import keep_everything
-from poet.solvers.instance.ram_bound import least_moments
+from poet.solvers.instance.feasibility import least_moments
 
 LARGEST_SIZE = 1 << 20
 _POWERS = (0, 1, 2)

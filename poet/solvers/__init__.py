@@ -6,7 +6,7 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from poet.solvers.instance.ram_bound import has_schedules, minimum_ram_bytes
+    from poet.solvers.instance.feasibility import has_schedules, minimum_ram_bytes
     from poet.solvers.search.over_alternatives import solve
 
 logging.getLogger(__name__).addHandler(logging.NullHandler())  # who wants to hear sets a handler
@@ -21,7 +21,7 @@ def __getattr__(name: str) -> Any:
 
         return solve
     if name in ("has_schedules", "minimum_ram_bytes"):
-        from poet.solvers.instance import ram_bound
+        from poet.solvers.instance import feasibility
 
-        return getattr(ram_bound, name)
+        return getattr(feasibility, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

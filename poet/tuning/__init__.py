@@ -33,11 +33,6 @@ from poet.tuning.heuristics import (
 from poet.tuning.large import (
     RoundsTuning,
 )
-from poet.tuning.models import (
-    EnginesTuning,
-    ModelTuning,
-    OverlapTuning,
-)
 from poet.tuning.search import (
     AlternativesTuning,
     ExplanationTuning,
@@ -56,11 +51,8 @@ class Tuning:
     rounds: RoundsTuning = field(default_factory=RoundsTuning)
     grids: GridsTuning = field(default_factory=GridsTuning)
     windows: WindowsTuning = field(default_factory=WindowsTuning)
-    model: ModelTuning = field(default_factory=ModelTuning)
     greedy: GreedyTuning = field(default_factory=GreedyTuning)
     walks: WalksTuning = field(default_factory=WalksTuning)
-    overlap: OverlapTuning = field(default_factory=OverlapTuning)
-    engines: EnginesTuning = field(default_factory=EnginesTuning)
     alternatives: AlternativesTuning = field(default_factory=AlternativesTuning)
     rivals: RivalsTuning = field(default_factory=RivalsTuning)
     copies: CopiesTuning = field(default_factory=CopiesTuning)

@@ -21,7 +21,7 @@ from poet.problem import Limits, Pins, Problem
 from poet.ram_survey import budget_between, keep_everything_bytes
 from poet.solution import KnownBound, Solution, SolveOptions, Status
 from poet.solvers import minimum_ram_bytes, solve
-from poet.solvers.engines.confirm import Confidence, Confirmation
+from poet.solvers.engines.proof import Confidence, Confirmation
 
 PROBLEM = training_like(1, seed=3)
 

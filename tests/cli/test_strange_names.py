@@ -292,8 +292,7 @@ def test_text_goes_out_in_one_place() -> None:
         "poet/whatif/run.py",  # in a docstring
         "poet/runtime/runs/footprint.py",  # a child's JSON
         "poet/calibration/command.py",  # a question
-        "poet/solvers/engines/highs_child.py", "poet/solvers/engines/cpsat_child.py",
-        "poet/solvers/engines/places_child.py",
+        "poet/solvers/engines/child.py",
     }  # fmt: skip
 
 

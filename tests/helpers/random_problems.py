@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from poet.problem import Limits, Pins, Place, Problem, ProblemOp, Tensor, Transfer
 from poet.ram_survey import keep_everything_bytes
-from poet.solvers.instance.ram_bound import minimum_ram_bytes
+from poet.solvers.instance.feasibility import minimum_ram_bytes
 
 FEATURES = (
     "outputs",  # several outputs per op

@@ -11,9 +11,8 @@ import numpy as np
 
 from poet.solvers.bounds.refinement import refined_bounds
 from poet.solvers.bounds.windows_bound import Bound, bound_overhead
-from poet.solvers.engines.highs import DONE, best_values, loaded
-from poet.solvers.engines.linear import LinearAnswer
-from poet.solvers.engines.matrix import Matrix, scaled
+from poet.solvers.engines.highs import DONE, LinearAnswer, best_values, loaded
+from poet.solvers.engines.program import Matrix, scaled
 from poet.solvers.instance.instance import Instance
 
 _MARGIN = 1e-6  # for the engine's tolerances

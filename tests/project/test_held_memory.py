@@ -10,8 +10,7 @@ import pytest
 from helpers.held_memory import run
 
 from poet.held_memory import counted_from_here, held_bytes, own_bytes
-from poet.solvers.engines.child import most_child_bytes
-from poet.tuning.models import EnginesTuning
+from poet.solvers.engines.child import BEGIN_BYTES, CHILD_BYTES, HELD_BYTES, most_child_bytes
 
 MIB = 1 << 20
 SHARED = """
@@ -81,7 +80,7 @@ def test_where_the_system_does_not_tell_there_is_no_limit(monkeypatch: pytest.Mo
     assert own_bytes(3 * MIB) is None
     with counted_from_here():
         assert own_bytes(3 * MIB) is None
-    assert most_child_bytes(EnginesTuning(), 100) == 0
+    assert most_child_bytes(100) == 0
 
 
 def _own_bytes() -> int:
@@ -92,12 +91,11 @@ def _own_bytes() -> int:
 
 @pytest.mark.skipif(not held_bytes(), reason="the system does not tell what a process holds")
 def test_a_child_of_a_large_app_may_hold_what_one_of_a_small_app_may() -> None:
-    tuning = EnginesTuning(begin_bytes=20 * MIB)
-    small_bytes = most_child_bytes(tuning, 100)
+    small_bytes = most_child_bytes(100)
     app = b"x" * (500 * MIB)
-    assert most_child_bytes(tuning, 100) == small_bytes == tuning.held_bytes - 20 * MIB
+    assert most_child_bytes(100) == small_bytes == HELD_BYTES - BEGIN_BYTES
     with counted_from_here():
-        assert most_child_bytes(tuning, 100) == pytest.approx(small_bytes, abs=5 * MIB)
+        assert most_child_bytes(100) == pytest.approx(small_bytes, abs=5 * MIB)
         search = b"y" * (500 * MIB)
-        assert most_child_bytes(tuning, 100) == tuning.child_bytes
+        assert most_child_bytes(100) == CHILD_BYTES
     assert len(app) == len(search)

@@ -101,9 +101,10 @@ def test_without_or_tools_nothing_is_known(monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.parametrize("limit_seconds", [1.0, 2.5, 10.0])
 def test_a_search_that_proves_has_a_turn_however_short_the_time(limit_seconds: float) -> None:
     """A short one first, which begins from the hints, and a longer one inside the limit."""
-    from poet.solvers.engines import places_child
 
-    turns = list(itertools.islice(places_child._turns(limit_seconds), 8))
+    from poet.solvers.engines import cpsat_child
+
+    turns = list(itertools.islice(cpsat_child._turns(limit_seconds), 8))
     assert [turn.stacking == "free" for turn in turns] == [True, *6 * [False], True]
     assert turns[0].order is None
     assert turns[0].seconds <= 0.2 * limit_seconds
@@ -113,7 +114,7 @@ def test_a_search_that_proves_has_a_turn_however_short_the_time(limit_seconds: f
 @needs_cpsat
 def test_the_time_in_which_the_process_comes_up_is_of_the_limit() -> None:
     """So its last answer arrives before nobody waits for it any more."""
-    from poet.solvers.engines import places_child
+    from poet.solvers.engines import cpsat_child
 
     request = {
         "sizes": [1],
@@ -124,5 +125,5 @@ def test_the_time_in_which_the_process_comes_up_is_of_the_limit() -> None:
         "counted": False,
         "seed": 0,
     }
-    assert places_child._answer({**request, "begun": time.monotonic()})["starts"] == [0]
-    assert places_child._answer({**request, "begun": time.monotonic() - 4.95})["starts"] is None
+    assert cpsat_child._placed({**request, "begun": time.monotonic()})["starts"] == [0]
+    assert cpsat_child._placed({**request, "begun": time.monotonic() - 4.95})["starts"] is None

@@ -18,7 +18,7 @@ from helpers.random_problems import mixed_problem, random_limits, random_problem
 from poet.problem import Limits, Problem
 from poet.simulator import simulate
 from poet.solution import Solution, SolveOptions, Status
-from poet.solvers.instance.ram_bound import minimum_ram_bytes
+from poet.solvers.instance.feasibility import minimum_ram_bytes
 from poet.solvers.portfolio.linear_relaxation import linear_relaxation
 from poet.solvers.portfolio.turns import Seated
 from poet.solvers.search.least_energy import MEMBERS, solve

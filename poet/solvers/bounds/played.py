@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from poet.schedule import Compute, Free, PageIn, PageOut, Schedule, Step
 from poet.solvers.bounds.windows_bound import Bound
-from poet.solvers.engines.matrix import Numbers, value
+from poet.solvers.engines.program import Numbers, value
 from poet.solvers.instance.instance import Instance
 
 _CHOSEN = 0.5  # a column of whole numbers above it is 1

@@ -23,7 +23,7 @@ import numpy as np
 
 from poet.clock import WALL, Clock
 from poet.solvers.bounds.windows_bound import Bound, bound_overhead, taken_up
-from poet.solvers.engines.matrix import Numbers, value
+from poet.solvers.engines.program import Numbers, value
 from poet.solvers.instance.candidates import fullest_stage, last_use_stages, worth_rerunning
 from poet.solvers.instance.instance import Instance
 

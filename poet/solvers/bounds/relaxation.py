@@ -64,7 +64,7 @@ where they may run beside it, transfers are charged none and the first runs thei
 contents that together take a ten-thousandth of the budget are taken to be in RAM whenever an op reads
 them, for no more than the transfers that the problem itself demands of them. An op whose rerun costs at
 least as much as writing and reading all its outputs has no X: some cheapest schedule never reruns it
-(`worth_rerunning`). The bound itself is summed from the engine's duals: `poet.solvers.engines.linear`.
+(`worth_rerunning`). The bound itself is summed from the engine's duals: `poet.solvers.engines.highs`.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from poet.solvers.bounds.windows import Windows
-from poet.solvers.engines.matrix import NOUGHT, ONE, MatrixBuilder, Term
+from poet.solvers.engines.program import NOUGHT, ONE, MatrixBuilder, Term
 from poet.solvers.instance.instance import Instance
 
 

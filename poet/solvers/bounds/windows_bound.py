@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from poet.clock import WALL, Clock
 from poet.solvers.bounds.relaxation import Relaxation, relax
-from poet.solvers.engines.linear import LinearAnswer, minimise
+from poet.solvers.engines.highs import LinearAnswer, minimise
 from poet.solvers.instance.instance import Instance
 
 _log = logging.getLogger(__name__)

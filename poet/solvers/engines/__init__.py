@@ -17,11 +17,9 @@ from poet.clock import WALL, Clock
 from poet.errors import InputError, nearest
 from poet.extras import how_to_install
 from poet.solvers.engines import cpsat, through_pulp
-from poet.solvers.engines.cpsat import run_cpsat
+from poet.solvers.engines.cpsat import run_cpsat, run_portfolio
 from poet.solvers.engines.highs import run_highs
-from poet.solvers.engines.matrix import Matrix
-from poet.solvers.engines.outcome import Effort, Job, Outcome, Watcher
-from poet.solvers.engines.portfolio import run_portfolio
+from poet.solvers.engines.program import Effort, Job, Matrix, Outcome, Watcher
 from poet.solvers.engines.through_pulp import PULP_NAMES, known, run_by_pulp
 
 __all__ = ["ENGINES", "Effort", "Outcome", "Watcher", "available_engines", "choose_engine", "run_engine"]

@@ -1,4 +1,4 @@
-"""A solver in a process of its own, which writes lines of JSON: started, sent requests, read from, ended."""
+"""A solver in a process of its own: both ends of its pipes. Requests go in, lines of JSON come out."""
 
 from __future__ import annotations
 
@@ -8,27 +8,49 @@ import os
 import queue
 import signal
 import subprocess
+import sys
 import threading
 import weakref
+from collections.abc import Callable, Iterator
 from typing import IO, Any
 
 from poet import children
 from poet.closing import Closing
 from poet.freed_memory import give_back
 from poet.held_memory import own_bytes
-from poet.tuning.models import EnginesTuning
+
+TELL_SECONDS = 0.2
+"""Between two bounds that a child tells, looks at what it holds, and looks for Ctrl-C while it is waited for;
+less often, a search sees its bound late, and a person waits."""
+
+SILENT_SECONDS = 120.0
+"""Of the wall clock, without a word of a child whose work is counted, after which it counts as hung; without,
+a program that HiGHS repeats without end is waited for as long."""
+
+HELD_BYTES = 440_000_000
+"""That a search and its engine in a child may hold together, beyond which the child ends its program with
+what it has found; without, it takes what there is."""
+
+COLUMN_BYTES = 10_000
+"""By each column of a program, where that is more; without, large programs end as they begin."""
+
+BEGIN_BYTES = 50_000_000
+"""Of what this process holds as a search begins, that counts as the search's, about what it takes to solve a
+problem's file; with more, an app's own gigabytes leave a child nothing."""
+
+CHILD_BYTES = 120_000_000
+"""That a child may hold in any case; without, a large search has no engine."""
 
 
-def most_child_bytes(tuning: EnginesTuning, columns: int) -> int:
+def most_child_bytes(columns: int) -> int:
     """Bytes that a child may hold while it solves a program of so many columns; 0: there is no limit.
 
-    It is what the search in this process leaves of `EnginesTuning.held_bytes`, and ``child_bytes`` at least.
+    It is what the search in this process leaves of `HELD_BYTES`, and `CHILD_BYTES` at least.
     """
-    here_bytes = own_bytes(tuning.begin_bytes)
-    if not tuning.held_bytes or here_bytes is None:
+    here_bytes = own_bytes(BEGIN_BYTES)
+    if here_bytes is None:
         return 0
-    both_bytes = max(tuning.held_bytes, tuning.column_bytes * columns)
-    return max(both_bytes - here_bytes, tuning.child_bytes)
+    return max(max(HELD_BYTES, COLUMN_BYTES * columns) - here_bytes, CHILD_BYTES)
 
 
 class Child(Closing):
@@ -132,3 +154,35 @@ def _read(stdout: IO[bytes], lines: queue.SimpleQueue[bytes | None]) -> None:
 def _open(pipe: IO[bytes] | None) -> IO[bytes]:
     assert pipe is not None  # all three were opened as pipes
     return pipe
+
+
+# --- in the child ---
+
+
+def requests(read: Callable[[IO[bytes]], bytes]) -> Iterator[bytes]:
+    """What comes on stdin; its end is the end of the process, whatever it is at, as is the parent's.
+
+    Args:
+        read: the next request; empty at the end.
+    """
+    children.end_with_parent()
+    arrived = queue.SimpleQueue[bytes]()
+
+    def listen() -> None:
+        while request := read(sys.stdin.buffer):
+            arrived.put(request)
+        os._exit(0)
+
+    threading.Thread(target=listen, daemon=True).start()
+    while True:
+        yield arrived.get()
+
+
+_speaking = threading.Lock()  # what a solver's threads say is not mixed
+
+
+def tell(message: dict[str, Any]) -> None:
+    """A line of JSON on stdout."""
+    with _speaking:
+        sys.stdout.write(json.dumps(message) + "\n")
+        sys.stdout.flush()

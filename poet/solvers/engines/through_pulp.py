@@ -5,14 +5,12 @@ from __future__ import annotations
 import inspect
 import logging
 import math
-from dataclasses import dataclass
 from typing import Any
 
 import pulp
 
-from poet.solvers.engines.interrupt import sigint_flag
-from poet.solvers.engines.matrix import Matrix, Scaled, scaled
-from poet.solvers.engines.outcome import Job, Outcome
+from poet.solvers.engines.highs import sigint_flag
+from poet.solvers.engines.program import Job, Matrix, Outcome, scaled
 
 _log = logging.getLogger(__name__)
 
@@ -30,23 +28,6 @@ def installed() -> tuple[str, ...]:
 def known() -> tuple[str, ...]:
     """Every engine that PuLP could hand a program to."""
     return (*PULP_NAMES, *pulp.listSolvers())
-
-
-@dataclass(frozen=True, slots=True)
-class PulpJob:
-    """A job with its program as PuLP holds it."""
-
-    job: Job
-    problem: pulp.LpProblem
-    variables: list[pulp.LpVariable]
-    scaled: Scaled
-
-
-def prepare(job: Job) -> PulpJob:
-    """The program of ``job``, scaled."""
-    small = scaled(job.matrix)
-    problem, variables = _to_pulp(small.matrix)
-    return PulpJob(job, problem, variables, small)
 
 
 def _to_pulp(matrix: Matrix) -> tuple[pulp.LpProblem, list[pulp.LpVariable]]:
@@ -69,34 +50,12 @@ def _to_pulp(matrix: Matrix) -> tuple[pulp.LpProblem, list[pulp.LpVariable]]:
     return problem, variables
 
 
-def _run_silent(solver: Any, prepared: PulpJob) -> Outcome:
-    job, problem = prepared.job, prepared.problem
-    start = job.matrix.start
-    if start is not None:
-        for variable, value in zip(prepared.variables, start.tolist(), strict=True):
-            variable.setInitialValue(round(value) if variable.cat == pulp.LpInteger else value)
-    with sigint_flag() as pressed:
-        try:
-            problem.solve(solver)
-        except pulp.PulpSolverError as error:  # its program ended with an error, as CBC's does now and then
-            _log.warning("%s gave no answer: %s", solver.name, error)
-            return Outcome(None, -math.inf, False, False, bool(pressed))
-    found = problem.sol_status in (pulp.LpSolutionOptimal, pulp.LpSolutionIntegerFeasible)
-    done = problem.sol_status == pulp.LpSolutionOptimal
-    values = tuple(variable.varValue or 0.0 for variable in prepared.variables) if found else None
-    bound = -math.inf
-    if done and values is not None:
-        bound = job.matrix.joules(values) - job.effort.absolute_joules
-    infeasible = problem.sol_status == pulp.LpSolutionInfeasible
-    return Outcome(values, bound, done, infeasible, bool(pressed))
-
-
 def run_by_pulp(name: str, job: Job) -> Outcome:
     """Hand ``job`` to the solver of that name, with those of the usual options that it takes."""
-    prepared, effort = prepare(job), job.effort
+    small, effort = scaled(job.matrix), job.effort
     options: dict[str, Any] = {
         "timeLimit": effort.seconds,
-        "gapAbs": effort.absolute_joules * prepared.scaled.unit,
+        "gapAbs": effort.absolute_joules * small.unit,
         "gapRel": 0.0,
         "threads": effort.threads,
         "warmStart": job.matrix.start is not None,
@@ -110,4 +69,26 @@ def run_by_pulp(name: str, job: Job) -> Outcome:
         options = {option: value for option, value in options.items() if option in taken}
     else:
         del options["_skip_v4_deprecation"]
-    return _run_silent(kind(msg=False, **options), prepared)
+    return _run(kind(msg=False, **options), job, small.matrix)
+
+
+def _run(solver: Any, job: Job, small: Matrix) -> Outcome:
+    """What ``solver`` makes of ``job``, whose program is ``small`` when scaled."""
+    problem, variables = _to_pulp(small)
+    if small.start is not None:
+        for variable, start in zip(variables, small.start.tolist(), strict=True):
+            variable.setInitialValue(round(start) if variable.cat == pulp.LpInteger else start)
+    with sigint_flag() as pressed:
+        try:
+            problem.solve(solver)
+        except pulp.PulpSolverError as error:  # its program ended with an error, as CBC's does now and then
+            _log.warning("%s gave no answer: %s", solver.name, error)
+            return Outcome(None, -math.inf, False, False, bool(pressed))
+    found = problem.sol_status in (pulp.LpSolutionOptimal, pulp.LpSolutionIntegerFeasible)
+    done = problem.sol_status == pulp.LpSolutionOptimal
+    values = tuple(variable.varValue or 0.0 for variable in variables) if found else None
+    bound = -math.inf
+    if done and values is not None:
+        bound = job.matrix.joules(values) - job.effort.absolute_joules
+    infeasible = problem.sol_status == pulp.LpSolutionInfeasible
+    return Outcome(values, bound, done, infeasible, bool(pressed))

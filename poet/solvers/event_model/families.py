@@ -5,41 +5,45 @@ Symbols are those of `poet.solvers.event_model.decisions`. A family yields expre
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import bisect
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 
-from poet.solvers.event_model.affine import Affine, total
-from poet.solvers.event_model.decisions import Decisions, own_bytes
-from poet.solvers.event_model.implicit_residency import put_off_chain
-from poet.solvers.instance.instance import Meter
-from poet.solvers.instance.timeline import SlotKind
+from poet.solvers.event_model.decisions import Affine, EventModel, own_bytes, put_off_chain
+from poet.solvers.instance.instance import Cost, Event, SlotKind
+
+DENSE_TERMS = 10_000_000
+"""Events times memory rows, above which sums are carried from row to row; without, rows that list every gap
+take gigabytes, a dozen bytes for each."""
 
 # --- constraint families: without any one of them, some plan is invalid ---
 
 
-def need(model: Decisions) -> Iterator[Affine]:
+def need(model: EventModel) -> Iterator[Affine]:
     """X[i,σ] ≥ r[σ]: an optional run has every input in RAM; X[i,end] ≥ h of what comes home to RAM."""
     for content, index, event in model.lives():
         if event.kind is SlotKind.USE and not event.mandatory:
             wanted, there = model.wanted(content, index), model.presence(content.number, index)
-            yield total((1.0, wanted), (-1.0, there))
+            yield wanted - there
 
 
-def hold(model: Decisions) -> Iterator[Affine]:
+def hold(model: EventModel) -> Iterator[Affine]:
     """K⁺[i,m] ≤ X[i,m]: only what is there can be kept."""
     for content, index, event in model.lives():
         if not event.mandatory:
             after = model.gap_after(content.number, index)
-            yield total((1.0, after), (-1.0, model.presence(content.number, index)))
+            yield after - model.presence(content.number, index)
 
 
-def store(model: Decisions) -> Iterator[Affine]:
+def store(model: EventModel) -> Iterator[Affine]:
     """a[i,m] ≤ O[i]: only what is in storage, and may be read from there, can be paged in."""
     for (content, _), arrival in model.arrive.items():
         copy = model.readable(model.instance.contents[content])
-        yield total((1.0, arrival), (-1.0, copy))
+        yield arrival - copy
 
 
-def memory(model: Decisions) -> Iterator[Affine]:
+def memory(model: EventModel) -> Iterator[Affine]:
     """Σ bytes·K over gaps around σ + Σ bytes·X over events at σ + workspace·r[σ] ≤ budget, per slot σ.
 
     Slots that hold less than the budget even if nothing is ever freed have no row.
@@ -48,14 +52,14 @@ def memory(model: Decisions) -> Iterator[Affine]:
     counts what is in RAM in every order: what the run reads and makes, what stays throughout the stage.
     A version that is remade without a slot (e) is counted from the latest stage in which it may have been
     remade to the event that it is remade for; inputs that wait for such a rerun are counted by l and m
-    (`poet.solvers.event_model.implicit_residency`).
+    (see there).
     """
     timeline, contents = model.timeline, model.instance.contents
     budget = model.instance.limits.ram_budget_bytes
     if budget is None:
         return
     rows = {
-        number: total((1.0, Affine(-budget)), (own_bytes(timeline, number), model.run[number]))
+        number: own_bytes(timeline, number) * model.run[number] - budget
         for number in range(len(timeline.slots))
         if model.may_bind(number)
     }
@@ -67,8 +71,11 @@ def memory(model: Decisions) -> Iterator[Affine]:
             loose = model.relaxed and not event.mandatory and event.kind is not SlotKind.BIRTH
             there = model.wanted(content, index) if loose else model.presence(content.number, index)
             rows[event.slot].add(there, size)
-    large = sum(len(life) for life in timeline.events) * len(rows) > model.instance.tuning.model.dense_terms
-    yield from _add_kept_by_steps(model, rows) if large else _add_kept(model, rows)
+    large = sum(len(life) for life in timeline.events) * len(rows) > DENSE_TERMS
+    if large:
+        yield from _add_kept_by_steps(model, rows)
+    else:
+        _add_kept(model, rows)
     for (content_number, index), ahead in model.eager.items():
         used = timeline.slots[timeline.events[content_number][index].slot].stage
         for stage in range(model.eager_stages[content_number, index][1], used):
@@ -81,25 +88,24 @@ def memory(model: Decisions) -> Iterator[Affine]:
     yield from rows.values()
 
 
-def _gaps(model: Decisions) -> Iterator[tuple[int, int, Affine]]:
+def _gaps(model: EventModel) -> Iterator[tuple[int, int, Affine]]:
     """The slots around every gap, and its bytes·K."""
     for content, index, event in model.lives():
         life = model.timeline.events[content.number]
         if index + 1 < len(life):
-            kept = total((float(content.bytes), model.keep[content.number, index]))
+            kept = float(content.bytes) * model.keep[content.number, index]
             yield event.slot, life[index + 1].slot, kept
 
 
-def _add_kept(model: Decisions, rows: dict[int, Affine]) -> Iterator[Affine]:
+def _add_kept(model: EventModel, rows: dict[int, Affine]) -> None:
     """Add Σ bytes·K over the gaps around each slot to its row, term by term."""
     for after, until, kept in _gaps(model):
         for slot in range(after + 1, until):
             if slot in rows and model.counts(after, slot, until):
                 rows[slot].add(kept)
-    yield from ()
 
 
-def _add_kept_by_steps(model: Decisions, rows: dict[int, Affine]) -> Iterator[Affine]:
+def _add_kept_by_steps(model: EventModel, rows: dict[int, Affine]) -> Iterator[Affine]:
     """The same sum Σ bytes·K, carried from row to row, where rows that list every gap would be too dense.
 
     A new column H[σ] is the share of the budget that gaps around slot σ take. With σ- the row before:
@@ -122,16 +128,14 @@ def _add_kept_by_steps(model: Decisions, rows: dict[int, Affine]) -> Iterator[Af
     stages = {slots[number].stage for number in rows if model.relaxed and not slots[number].mandatory}
     for number, slot in enumerate(slots):
         if slot.stage in stages and number == model.stage_slots[slot.stage][0]:
-            around = _without_noughts(around)
-            through_stage = total((1.0, around), (-1.0, ended_from_outside.get(slot.stage) or Affine()))
+            through_stage = around - (ended_from_outside.get(slot.stage) or Affine())
         for kept in ended[number]:
             around.add(kept, -1.0)
         if number in rows and (slot.mandatory or not model.relaxed):
-            around = _without_noughts(around)
-            share = model.add_column(f"h_{number}", integer=False, whole=False)
-            held = total((1.0, around))
-            model.held.append((max(share.terms), total((1.0 / budget if budget else 0.0, held))))
-            around = total((budget, share))
+            share = model.add_column(integer=False, whole=False)
+            held = Affine() + around
+            model.held.append((max(share.terms), (1.0 / budget if budget else 0.0) * held))
+            around = budget * share
             yield held.add(around, -1.0)
             rows[number].add(around)
         elif number in rows:
@@ -140,12 +144,7 @@ def _add_kept_by_steps(model: Decisions, rows: dict[int, Affine]) -> Iterator[Af
             around.add(kept)
 
 
-def _without_noughts(sum_: Affine) -> Affine:
-    sum_.terms = {column: factor for column, factor in sum_.terms.items() if factor}
-    return sum_
-
-
-def come_home(model: Decisions) -> Iterator[Affine]:
+def come_home(model: EventModel) -> Iterator[Affine]:
     """1 - h ≤ O of a last content that was updated: what is at home in storage is written there.
 
     Where paging is not allowed, only what is at home in storage moves: O ≤ 1 - h. Pinned to be kept,
@@ -157,23 +156,23 @@ def come_home(model: Decisions) -> Iterator[Affine]:
             continue
         away, stored = model.away(content), model.stored[content.number]
         if content.comes_home and content.home != content.number:
-            yield total((1.0, away), (-1.0, stored))
+            yield away - stored
         if content.kept and content.comes_home:
             held = model.keep[content.number, len(life) - 2]
-            yield total((1.0, model.home(content.home)), (-1.0, held))
+            yield model.home(content.home) - held
         if not model.instance.limits.paging and not content.starts_stored:
             first = content.home == content.number
-            yield total((1.0, stored), (0.0 if first else -1.0, away))
+            yield stored + (0.0 if first else -1.0) * away
 
 
-def deadline(model: Decisions) -> Iterator[Affine]:
+def deadline(model: EventModel) -> Iterator[Affine]:
     """Seconds of all runs and transfers ≤ deadline; of each alone where they run side by side."""
     allowed = model.instance.limits.deadline_seconds
     if allowed is None:
         return
     runs = Affine(sum(task.cost.seconds for task in model.instance.tasks) - allowed)
-    runs.add(spent_on_runs(model, Meter.SECONDS))
-    transfers = spent_on_transfers(model, Meter.SECONDS)
+    runs.add(spent_on_runs(model, lambda cost: cost.seconds))
+    transfers = spent_on_transfers(model, lambda cost: cost.seconds)
     if model.instance.serial:
         yield runs.add(transfers)
     else:
@@ -181,7 +180,7 @@ def deadline(model: Decisions) -> Iterator[Affine]:
         yield transfers.add(Affine(-allowed))
 
 
-def capacity(model: Decisions) -> Iterator[Affine]:
+def capacity(model: EventModel) -> Iterator[Affine]:
     """Σ stored bytes·O ≤ storage capacity; contents that are at home in storage included.
 
     The relaxed model leaves those out: a tensor at home in RAM that is stored once and read back once
@@ -198,23 +197,23 @@ def capacity(model: Decisions) -> Iterator[Affine]:
     yield written.add(Affine(-max(0, allowed - begun)))
 
 
-def wear(model: Decisions) -> Iterator[Affine]:
+def wear(model: EventModel) -> Iterator[Affine]:
     """Σ stored bytes·O over contents written in this step ≤ written budget - what ops write themselves."""
     allowed = model.instance.written_room_bytes
     if allowed is not None:
         yield _written_bytes(model).add(Affine(-allowed))
 
 
-def energy(model: Decisions) -> Iterator[Affine]:
+def energy(model: EventModel) -> Iterator[Affine]:
     """Metered joules of all reruns and transfers ≤ energy budget - those of running every op once."""
     allowed = model.instance.metered_joules_allowed
     if allowed is not None:
-        spent = spent_on_runs(model, Meter.METERED_JOULES)
-        spent.add(spent_on_transfers(model, Meter.METERED_JOULES))
+        spent = spent_on_runs(model, lambda cost: cost.metered_joules)
+        spent.add(spent_on_transfers(model, lambda cost: cost.metered_joules))
         yield spent.add(Affine(-allowed))
 
 
-def _written_bytes(model: Decisions) -> Affine:
+def _written_bytes(model: EventModel) -> Affine:
     written = Affine()
     for content in model.instance.contents:
         if not content.starts_stored:
@@ -225,7 +224,7 @@ def _written_bytes(model: Decisions) -> Affine:
 # --- cuts: no plan worth having breaks them, and they make the proof short ---
 
 
-def purpose(model: Decisions) -> Iterator[Affine]:
+def purpose(model: EventModel) -> Iterator[Affine]:
     """a[i,σ] ≤ r[σ]; r[σ] ≤ Σ K⁺ of its outputs; K⁻ + r[σ] ≤ 1 where σ makes one output.
 
     The first two not in the relaxed model: there a rerun without a slot may use what σ makes.
@@ -237,9 +236,9 @@ def purpose(model: Decisions) -> Iterator[Affine]:
         run = model.run[event.slot]
         if event.kind is SlotKind.USE and not model.relaxed:
             wanted = model.wanted(content, index)
-            yield total((1.0, model.arrive[content.number, index]), (-1.0, wanted))
+            yield model.arrive[content.number, index] - wanted
         if event.kind is SlotKind.MAKE and len(model.instance.tasks[content.producer or 0].outputs) == 1:
-            yield total((1.0, model.gap_before(content.number, index)), (1.0, run), (-1.0, Affine(1.0)))
+            yield model.gap_before(content.number, index) + run - 1.0
     kept_after: dict[int, Affine] = {
         number: Affine() for number, slot in enumerate(timeline.slots) if not slot.mandatory
     }
@@ -247,10 +246,10 @@ def purpose(model: Decisions) -> Iterator[Affine]:
         if event.kind is SlotKind.MAKE:
             kept_after[event.slot].add(model.gap_after(content.number, index))
     for slot, kept in kept_after.items() if not model.relaxed else ():
-        yield total((1.0, model.run[slot]), (-1.0, kept))
+        yield model.run[slot] - kept
 
 
-def cover(model: Decisions) -> Iterator[Affine]:
+def cover(model: EventModel) -> Iterator[Affine]:
     """K[i,q] + O[i] + Σ r over i's productions before its next mandatory use ≥ 1."""
     for content in model.instance.contents:
         life = model.timeline.events[content.number]
@@ -260,17 +259,107 @@ def cover(model: Decisions) -> Iterator[Affine]:
             if event.mandatory:
                 pending = Affine()
             elif event.kind is SlotKind.MAKE and pending is not None:
-                pending = total((1.0, pending), (1.0, model.run[event.slot]))
+                pending += model.run[event.slot]
             eager = model.eager.get((content.number, index))
             if pending is not None and eager is not None:
-                pending = total((1.0, pending), (1.0, eager))
+                pending += eager
             if pending is not None and pending.terms:
                 kept = model.keep[content.number, index - 1]
                 copy = model.readable(content)
-                yield total((1.0, Affine(1.0)), (-1.0, kept), (-1.0, copy), (-1.0, pending))
+                yield 1.0 - kept - copy - pending
 
 
-def eager(model: Decisions) -> Iterator[Affine]:
+def again(model: EventModel) -> Iterator[Affine]:
+    """K[i,q] + O[i] + W ≥ 1; W ≤ Σ r over i's productions from gap q to its next mandatory use;
+    W ≤ K⁻ + Σ (a + r) of each input u of i's producer over u's events in that time.
+
+    No such row where a mandatory event of u lies in that time: then u is there for certain.
+    """
+    if model.relaxed:
+        return
+    slots = [[event.slot for event in life] for life in model.timeline.events]
+    for content in model.instance.contents:
+        life = model.timeline.events[content.number]
+        runs: list[int] = []
+        remade: Affine | None = None
+        end = -1
+        for index in range(len(life) - 1, 0, -1):
+            event = life[index]
+            if event.mandatory:
+                runs, remade, end = [], None, event.slot
+            elif event.kind is SlotKind.MAKE and end >= 0:
+                runs, remade = [*runs, event.slot], None
+            if len(runs) < 2:
+                continue
+            if remade is None:
+                sum_of_runs = sum((model.run[slot] for slot in runs), Affine())
+                remade = model.add_column(integer=False)
+                model.held.append((max(remade.terms), sum_of_runs))
+                yield remade - sum_of_runs
+            kept, copy = model.keep[content.number, index - 1], model.readable(content)
+            yield 1.0 - kept - copy - remade
+            for read in model.instance.tasks[content.producer or 0].rerun_reads:
+                visits = _visits_between(model, read, slots[read], life[index - 1].slot, end)
+                if visits is not None:
+                    yield remade - visits
+
+
+def _visits_between(
+    model: EventModel, content: int, slots: list[int], first: int, last: int
+) -> Affine | None:
+    """K⁻ + Σ (a + r) of the events of ``content`` from slot to slot; ``None``: there for certain."""
+    life: tuple[Event, ...] = model.timeline.events[content]
+    begin, stop = bisect.bisect_left(slots, first), bisect.bisect_right(slots, last)
+    if any(life[index].mandatory for index in range(begin, stop)):
+        return None
+    visits = Affine() + (model.gap_before(content, begin) if begin < len(life) else Affine())
+    for index in range(begin, stop):
+        visits.add(model.arrival(content, index))
+        if life[index].kind is SlotKind.MAKE:
+            visits.add(model.run[life[index].slot])
+    return visits
+
+
+_EXACT = 1e-9  # relative, within which a share counts as whole
+
+
+def packing(rows: Iterable[Affine]) -> Iterator[Affine]:
+    """Σ (⌊b/d⌋ + max(0, (frac(b/d) - f) / (1 - f)))·x ≤ ⌊budget/d⌋, f = frac(budget/d), d a size.
+
+    The mixed-integer rounding of Σ b·x ≤ budget (Nemhauser and Wolsey, 1990): it holds for x of 0s
+    and 1s, as all columns of a memory row are in every plan. A budget of 7.5 contents of one size
+    keeps 7 of them, where in the linear program the row itself allows half of another. The commonest
+    sizes of a row are tried: few make up most of a net's tensors.
+    """
+    for row in rows:
+        terms = {column: size for column, size in row.terms.items() if size}
+        budget = -row.constant
+        if budget <= 0.0 or min(terms.values(), default=0.0) < 0.0 or sum(terms.values()) <= budget:
+            continue
+        for unit, _ in Counter(terms.values()).most_common(3):
+            cut = _rounded(terms, budget, unit)
+            if cut is not None:
+                yield cut
+
+
+def _rounded(sizes: dict[int, float], budget: float, unit: float) -> Affine | None:
+    whole = math.floor(budget / unit + _EXACT)
+    spare = budget / unit - whole
+    if not _EXACT < spare < 1.0 - _EXACT:
+        return None
+    cut = Affine(-float(whole))
+    for column, size in sizes.items():
+        share = math.floor(size / unit + _EXACT)
+        weight = share + max(0.0, (size / unit - share - spare) / (1.0 - spare))
+        if weight > _EXACT:
+            cut.terms[column] = weight
+    return cut if sum(cut.terms.values()) > whole + _EXACT else None
+
+
+# --- the relaxation ---
+
+
+def eager(model: EventModel) -> Iterator[Affine]:
     """Reruns without a slot, in the relaxed model: none of what is there, and none without its inputs.
 
     K⁻ + e + v ≤ 1 at [i,m]: what stayed in RAM is not remade.
@@ -280,26 +369,26 @@ def eager(model: Decisions) -> Iterator[Affine]:
     in any case, nor for one whose events are all earlier.
     """
     for (content, index), ahead in model.eager.items():
-        remade = total((1.0, ahead), (1.0, model.visit.get((content, index)) or Affine()))
-        yield total((1.0, model.gap_before(content, index)), (1.0, remade), (-1.0, Affine(1.0)))
+        remade = ahead + (model.visit.get((content, index)) or Affine())
+        yield model.gap_before(content, index) + remade - 1.0
         first, last = model.eager_stages[content, index]
         producer = model.instance.tasks[model.instance.contents[content].producer or 0]
         for needed in producer.rerun_reads:
             visits = _visits(model, needed, first, last)
             if visits is not None:
                 stay = model.stays.columns.get((needed, first)) or Affine()
-                yield total((1.0, remade), (-1.0, visits), (-1.0, stay))
+                yield remade - visits - stay
         yield from _put_off(model, content, ahead, last)
     for window, (share, inputs) in model.stays.together.items():
         for needed in inputs:
             visits = _visits(model, needed, model.eager_stages[window][1], model.eager_stages[window][1])
             if visits is not None:
-                yield total((1.0, model.eager[window]), (-1.0, visits), (-1.0, share))
+                yield model.eager[window] - visits - share
     for more, less in model.stays.ordered:
-        yield total((1.0, less), (-1.0, more))
+        yield less - more
 
 
-def _put_off(model: Decisions, content: int, ahead: Affine, last: int) -> Iterator[Affine]:
+def _put_off(model: EventModel, content: int, ahead: Affine, last: int) -> Iterator[Affine]:
     """The same for a rerun that is postponed to stage ``last``, as `put_off_chain` allows it.
 
     Let u1 be the only input of i, u2 the only input of u1, and so on. For each k, at stage ``last``:
@@ -313,14 +402,14 @@ def _put_off(model: Decisions, content: int, ahead: Affine, last: int) -> Iterat
         if visits is None:
             return
         stay = model.stays.columns.get((needed, last)) or Affine()
-        yield total((1.0, ahead), (-1.0, there), (-1.0, visits), (-1.0, stay))
+        yield ahead - there - visits - stay
         passing = _passing(model, needed, last)
         if not passing.terms:
             return
         there.add(visits).add(stay).add(passing, -1.0)
 
 
-def _passing(model: Decisions, content: int, stage: int) -> Affine:
+def _passing(model: EventModel, content: int, stage: int) -> Affine:
     """Σ v of a version over its gaps that meet ``stage``: it is remade there for another rerun only."""
     passing = Affine()
     for index, event in enumerate(model.timeline.events[content]):
@@ -332,7 +421,7 @@ def _passing(model: Decisions, content: int, stage: int) -> Affine:
     return passing
 
 
-def _visits(model: Decisions, content: int, first: int, last: int) -> Affine | None:
+def _visits(model: EventModel, content: int, first: int, last: int) -> Affine | None:
     """Σ (K⁻ + a + e + v + r) of the gaps meeting stages first to last; ``None``: there for certain."""
     visits = Affine()
     life = model.timeline.events[content]
@@ -351,32 +440,33 @@ def _visits(model: Decisions, content: int, first: int, last: int) -> Affine | N
     return None
 
 
-Family = Callable[[Decisions], Iterator[Affine]]
+Part = Callable[[Cost], float]
+Family = Callable[[EventModel], Iterator[Affine]]
 FAMILIES: tuple[Family, ...] = (need, hold, store, memory, come_home, deadline, capacity, wear, energy)
 RELAXATION: tuple[Family, ...] = (eager,)  # of the relaxed model
 CUTS: tuple[Family, ...] = (purpose, cover)
 
 
-def spent_on_runs(model: Decisions, meter: Meter) -> Affine:
-    """Σ cost·r + Σ cost·(e + v) / outputs of the run, of every cost what ``meter`` reads."""
+def spent_on_runs(model: EventModel, part: Part) -> Affine:
+    """Σ cost·r + Σ cost·(e + v) / outputs of the run, of every cost ``part``."""
     spent = Affine()
     for number, slot in enumerate(model.timeline.slots):
         if slot.task is not None and not slot.mandatory:
-            spent.add(model.run[number], model.instance.tasks[slot.task].cost.read_by(meter))
+            spent.add(model.run[number], part(model.instance.tasks[slot.task].cost))
     for (content, _), ahead in (*model.eager.items(), *model.visit.items()):
         task = model.instance.tasks[model.instance.contents[content].producer or 0]
-        spent.add(ahead, task.cost.read_by(meter) / len(task.outputs))
+        spent.add(ahead, part(task.cost) / len(task.outputs))
     return spent
 
 
-def spent_on_transfers(model: Decisions, meter: Meter) -> Affine:
-    """Σ page-in·a + Σ page-out·O, of every cost what ``meter`` reads."""
+def spent_on_transfers(model: EventModel, part: Part) -> Affine:
+    """Σ page-in·a + Σ page-out·O, of every cost ``part``."""
     spent = Affine()
     for (content, _), arrival in model.arrive.items():
         page_in = model.instance.contents[content].page_in
         if page_in is not None:
-            spent.add(arrival, page_in.read_by(meter))
+            spent.add(arrival, part(page_in))
     for content_, stored in zip(model.instance.contents, model.stored, strict=True):
         if content_.page_out is not None and not content_.starts_stored:
-            spent.add(stored, content_.page_out.read_by(meter))
+            spent.add(stored, part(content_.page_out))
     return spent

@@ -15,7 +15,7 @@ from poet.schedule import Compute, Free, PageIn, Schedule
 from poet.solvers.heuristics.judged import cheapest_walk
 from poet.solvers.heuristics.list_scheduler import Way
 from poet.solvers.heuristics.lp_guided import Absence, AsRelaxed
-from poet.solvers.instance.indexed import Facts
+from poet.solvers.instance.instance import Facts
 
 
 def followed(

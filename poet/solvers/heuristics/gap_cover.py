@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from poet.problem import Limits
 from poet.solvers.heuristics.list_scheduler import Policy, Walk, Way, Weights
-from poet.solvers.instance.indexed import Facts
+from poet.solvers.instance.instance import Facts
 from poet.tuning.heuristics import GreedyTuning
 
 _Bytes = npt.NDArray[np.float64]

@@ -24,7 +24,7 @@ from poet.solvers.heuristics.judged import walked
 from poet.solvers.heuristics.list_scheduler import Policy, Tensors, Values, Walk, Way, Weights
 from poet.solvers.heuristics.policies import ByStaleness
 from poet.solvers.instance.incumbent import Incumbent, Rejections
-from poet.solvers.instance.indexed import Facts
+from poet.solvers.instance.instance import Facts
 from poet.tuning import DEFAULT, Tuning
 from poet.tuning.heuristics import GreedyTuning
 

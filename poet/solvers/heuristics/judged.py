@@ -9,7 +9,7 @@ from poet.problem import Limits, Problem
 from poet.schedule import Schedule
 from poet.solvers.heuristics.list_scheduler import Policy, Stuck, Walk, Weights
 from poet.solvers.instance.incumbent import Incumbent
-from poet.solvers.instance.indexed import Facts
+from poet.solvers.instance.instance import Facts
 
 
 def walked(

@@ -22,7 +22,7 @@ import numpy.typing as npt
 from poet.pins import pinned
 from poet.problem import Limits, Transfer
 from poet.schedule import Compute, Free, PageIn, PageOut, Schedule, Step
-from poet.solvers.instance.indexed import Facts
+from poet.solvers.instance.instance import Facts
 
 Tensors = npt.NDArray[np.int64]
 Values = npt.NDArray[np.float64]

@@ -25,8 +25,8 @@ from poet.schedule import Compute, Free, PageIn, PageOut, Schedule, Step
 from poet.solvers.bounds.compiled import is_kept, loaded
 from poet.solvers.heuristics import eviction_loops as loops
 from poet.solvers.heuristics.eviction_loops import Floats, Ints, Machine
-from poet.solvers.instance.indexed import Facts as Indexed
 from poet.solvers.instance.instance import Content, Cost, Instance, instance_of
+from poet.solvers.instance.instance import Facts as Indexed
 from poet.tuning import Tuning
 
 _log = logging.getLogger(__name__)

@@ -22,11 +22,10 @@ from poet.homes import decide
 from poet.schedule import Schedule
 from poet.solvers.bounds.relaxation import Segment
 from poet.solvers.bounds.windows_bound import Bound
-from poet.solvers.engines.matrix import Numbers, value
+from poet.solvers.engines.program import Numbers, value
 from poet.solvers.heuristics.judged import walked
 from poet.solvers.heuristics.list_scheduler import Policy, Tensors, Values, Walk, Way, Weights
-from poet.solvers.instance.indexed import Facts
-from poet.solvers.instance.instance import Instance
+from poet.solvers.instance.instance import Facts, Instance
 
 
 def walks_along(instance: Instance, bound: Bound) -> Iterator[Schedule]:

@@ -2,6 +2,12 @@
 
 The *depth* of a rerun is its distance, along producers, from an input of the stage's op. A model
 with few slots is a restriction of the problem as it stands; its relaxed form is a bound for all.
+
+A chain of reruns needs room for what it goes through, and the stage whose op reads its result is often the
+one that has least: between the gradient of a layer's input and that of its weights both are there, and one
+stage earlier only the one that they are made from. Which contents are at hand when a stage begins is told
+without any plan, by the working set (Denning, "The working set model for program behavior", 1968): what was
+read or made shortly before, and will be read shortly after.
 """
 
 from __future__ import annotations
@@ -9,8 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import accumulate
 
-from poet.solvers.instance.calm_stages import calm_stages, read_in
-from poet.solvers.instance.instance import Instance, Task
+from poet.solvers.instance.instance import Instance
 
 
 def worth_rerunning(instance: Instance) -> frozenset[int]:
@@ -57,26 +62,29 @@ def candidates(
         window: chains are also offered in the calmest of so many stages up to the one that reads.
     """
     worth = worth_rerunning(instance)
-    last_use = last_use_stages(instance, worth)
-    presence = _Presence(instance, worth, last_use)
-    wanted = _wanted(instance, window)
+    last_use, wanted = last_use_stages(instance, worth), _wanted(instance, window)
     by_stage = {}
     for stage in range(len(instance.tasks) + 1):
-        if depth is None:
-            reachable: Iterable[int] = range(stage)
-        else:
+        reachable: Iterable[int] = range(stage)
+        if depth is not None:
             reachable = sorted(chains_to(instance, worth, stage, wanted[stage], depth))
-        useful = [
-            number
-            for number in reachable
-            if number in worth
-            and stage <= instance.tasks[number].last_rerun_stage
-            and stage <= max(last_use[c] for c in instance.tasks[number].outputs)
-            and not presence.certain(instance.tasks[number], stage)
-        ]
+        useful = _useful(instance, worth, last_use, stage, reachable)
         if useful:
-            by_stage[stage] = tuple(useful) * passes
+            by_stage[stage] = useful * passes
     return by_stage
+
+
+def _useful(
+    instance: Instance, worth: frozenset[int], last_use: list[int], stage: int, reachable: Iterable[int]
+) -> tuple[int, ...]:
+    """Of the tasks ``reachable``, those whose rerun in ``stage`` may pay."""
+    return tuple(
+        number
+        for number in reachable
+        if number in worth
+        and number < stage <= instance.tasks[number].last_rerun_stage
+        and stage <= max(last_use[c] for c in instance.tasks[number].outputs)
+    )
 
 
 def fullest(instance: Instance) -> dict[int, tuple[int, ...]]:
@@ -84,30 +92,20 @@ def fullest(instance: Instance) -> dict[int, tuple[int, ...]]:
     worth = worth_rerunning(instance)
     last_use = last_use_stages(instance, worth)
     stage = fullest_stage(instance, last_use)
-    useful = tuple(
-        number
-        for number in sorted(worth)
-        if number < stage <= instance.tasks[number].last_rerun_stage
-        and stage <= max(last_use[c] for c in instance.tasks[number].outputs)
-    )
+    useful = _useful(instance, worth, last_use, stage, sorted(worth))
     return {stage: useful} if useful else {}
 
 
 def fullest_stage(instance: Instance, last_use: list[int]) -> int:
     """The op that would run in the most RAM if all were kept; ``last_use``: of `last_use_stages`."""
-    held = _held(instance, last_use)
-    return max(range(len(instance.tasks)), key=lambda stage: held[stage + 1])
-
-
-def _held(instance: Instance, last_use: list[int]) -> list[int]:
-    """Bytes of contents at the first run of op t, at index t + 1, if everything is kept to its last use."""
     end = len(instance.tasks)
-    change = [0] * (end + 3)
+    change = [0] * (end + 2)
     for content in instance.contents:
         if last_use[content.number] >= content.birth:
-            change[content.birth + 1] += content.bytes
-            change[last_use[content.number] + 2] -= content.bytes
-    return list(accumulate(change))
+            change[max(content.birth, 0)] += content.bytes
+            change[last_use[content.number] + 1] -= content.bytes
+    held = list(accumulate(change))
+    return max(range(end), key=held.__getitem__)
 
 
 def _wanted(instance: Instance, window: int) -> list[set[int]]:
@@ -156,37 +154,39 @@ def last_use_stages(instance: Instance, worth: frozenset[int]) -> list[int]:
     return last
 
 
-class _Presence:
-    """Finds the stages before which no memory row can bind, so that everything made is still there."""
-
-    def __init__(self, instance: Instance, worth: frozenset[int], last_use: list[int]) -> None:
-        self.instance = instance
-        budget = instance.limits.ram_budget_bytes
-        end = len(instance.tasks)
-        held = _held(instance, last_use)
-        extra = max((_transient_bytes(instance, instance.tasks[k]) for k in worth), default=0)
-        tight = []
-        for task in instance.tasks:
-            unused = sum(instance.contents[c].bytes for c in task.outputs if last_use[c] < task.number)
-            first_run = held[task.number + 1] + unused + task.workspace_bytes
-            tight.append(budget is not None and max(first_run, held[task.number + 1] + extra) > budget)
-        tight.append(budget is not None and held[end + 1] + extra > budget)
-        self.tight_before = [0, *accumulate(tight)]  # number of tight stages below an index
-        self.present: list[list[int]] = [[content.birth] for content in instance.contents]
-        for task in instance.tasks:
-            for content_number in task.reads:
-                self.present[content_number].append(task.number)
-
-    def certain(self, task: Task, stage: int) -> bool:
-        """Whether all outputs of ``task`` may be taken to be in RAM when ``stage`` begins."""
-        return all(self._held(content, stage) for content in task.outputs)
-
-    def _held(self, content: int, stage: int) -> bool:
-        if self.instance.contents[content].dropped:
-            return False
-        last = max(moment for moment in self.present[content] if moment < stage)
-        return self.tight_before[stage + 1] == self.tight_before[last + 1]
+# --- calm stages ---
 
 
-def _transient_bytes(instance: Instance, task: Task) -> int:
-    return sum(instance.contents[c].bytes for c in task.outputs) + task.workspace_bytes
+def read_in(instance: Instance, stage: int) -> Iterable[int]:
+    """Contents that a stage's op reads; after the last op, those that must be in RAM at the end."""
+    if stage < len(instance.tasks):
+        return instance.tasks[stage].reads
+    return (content.number for content in instance.contents if content.ends_in_ram)
+
+
+def working_set_bytes(instance: Instance, window: int) -> list[int]:
+    """Per stage, bytes of what is read from it on and was read or made before it, in ``window`` stages."""
+    end = len(instance.tasks)
+    change, last = [0] * (end + 2), dict[int, int]()
+    for stage in range(end + 1):
+        for content in read_in(instance, stage):
+            before = last.get(content)
+            if before is not None and stage - before <= window:
+                change[before + 1] += instance.contents[content].bytes
+                change[stage + 1] -= instance.contents[content].bytes
+            last[content] = stage
+        if stage < end:
+            last.update(dict.fromkeys(instance.tasks[stage].outputs, stage))
+    return list(accumulate(change))[: end + 1]
+
+
+def calm_stages(instance: Instance, window: int) -> list[int]:
+    """Per stage, that of the ``window`` stages up to it, itself among them, whose working set is smallest.
+
+    Where several are, the last of them. With a window of 1 each stage is its own.
+    """
+    held_bytes = working_set_bytes(instance, window)
+    return [
+        min(range(max(0, stage - window + 1), stage + 1), key=lambda calm: (held_bytes[calm], -calm))
+        for stage in range(len(held_bytes))
+    ]

@@ -8,21 +8,17 @@ two of them lies a *gap*, through which it is kept in RAM or not. Idle power is 
 
 from __future__ import annotations
 
+import bisect
 import enum
 from dataclasses import dataclass, replace
 
+import numpy as np
+
+from poet.homes import decide
 from poet.pins import pinned
 from poet.problem import Limits, Place, Problem, Tensor, Transfer
 from poet.simulator import content_versions
 from poet.tuning import DEFAULT, Tuning
-
-
-class Meter(enum.Enum):
-    """What may be added up of costs."""
-
-    SECONDS = enum.auto()
-    JOULES = enum.auto()
-    METERED_JOULES = enum.auto()
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,16 +34,6 @@ class Cost:
     seconds: float
     joules: float
     metered_joules: float = 0.0
-
-    def read_by(self, meter: Meter) -> float:
-        """The part of it that ``meter`` counts."""
-        match meter:
-            case Meter.SECONDS:
-                return self.seconds
-            case Meter.JOULES:
-                return self.joules
-            case Meter.METERED_JOULES:
-                return self.metered_joules
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,3 +281,158 @@ def _tasks(
             )
         )
     return tuple(tasks)
+
+
+# --- slots and events ---
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """A moment at which ``task`` may run; ``None``: the start or the end of the step.
+
+    ``stage`` is the op before whose first run, or as whose first run, the slot lies.
+    """
+
+    stage: int
+    task: int | None
+    mandatory: bool
+
+
+class SlotKind(enum.Enum):
+    """What a slot means to a content."""
+
+    BIRTH = enum.auto()  # it appears, without a choice
+    USE = enum.auto()  # it is read, or must be there at the end
+    MAKE = enum.auto()  # an optional rerun makes it again
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """A slot in the life of a content."""
+
+    slot: int
+    kind: SlotKind
+    mandatory: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """Slots in order, and per content its events in order."""
+
+    instance: Instance
+    slots: tuple[Slot, ...]
+    events: tuple[tuple[Event, ...], ...]
+
+
+def timeline_of(instance: Instance, reruns: dict[int, tuple[int, ...]]) -> Timeline:
+    """All slots and events where, before each stage's op, the tasks ``reruns[stage]`` may run again."""
+    slots = [Slot(-1, None, True)]
+    for task in instance.tasks:
+        slots += [Slot(task.number, again, False) for again in reruns.get(task.number, ())]
+        slots.append(Slot(task.number, task.number, True))
+    end = len(instance.tasks)
+    slots += [Slot(end, again, False) for again in reruns.get(end, ())]
+    slots.append(Slot(end, None, True))
+    events: list[list[Event]] = [[] for _ in instance.contents]
+    for number, slot in enumerate(slots):
+        for content, kind in _meanings(instance, slot):
+            events[content].append(Event(number, kind, slot.mandatory))
+    for content_ in instance.contents:  # at home in RAM or not, which is the plan's choice
+        if content_.home == content_.number and events[content_.number]:
+            events[content_.number].insert(0, Event(0, SlotKind.BIRTH, False))
+        if content_.comes_home and events[content_.number]:
+            events[content_.number].append(Event(len(slots) - 1, SlotKind.USE, False))
+    return Timeline(instance, tuple(slots), tuple(_without_tail(life) for life in events))
+
+
+def _meanings(instance: Instance, slot: Slot) -> list[tuple[int, SlotKind]]:
+    if slot.task is None and slot.stage < 0:
+        return [(c.number, SlotKind.BIRTH) for c in instance.contents if c.starts_in_ram]
+    if slot.task is None:
+        return [(c.number, SlotKind.USE) for c in instance.contents if c.ends_in_ram]
+    task = instance.tasks[slot.task]
+    if not slot.mandatory:
+        return [(c, SlotKind.USE) for c in task.rerun_reads] + [(c, SlotKind.MAKE) for c in task.outputs]
+    born = (*task.outputs, *task.updated)
+    return [(c, SlotKind.USE) for c in task.reads] + [(c, SlotKind.BIRTH) for c in born]
+
+
+def _without_tail(life: list[Event]) -> tuple[Event, ...]:
+    while life and life[-1].kind is SlotKind.MAKE:
+        life.pop()
+    return tuple(life)
+
+
+# --- tensors as a whole ---
+
+
+class Facts:
+    """A problem by index: ops 0 to n-1 in order, n state for the end of the step.
+
+    Homes that are a plan's choice are in RAM.
+    """
+
+    def __init__(self, problem: Problem) -> None:
+        problem = decide(problem, in_storage=())
+        tensors, ops = problem.tensors, problem.ops
+        number = {tensor.name: index for index, tensor in enumerate(tensors)}
+        self.problem = problem
+        self.op_count, self.tensor_count = len(ops), len(tensors)
+        self.size = [problem.aligned_bytes(tensor.bytes) for tensor in tensors]
+        self.sizes = np.array(self.size, dtype=np.float64)  # to rank by; a file may say 2**63 and more
+        self.stored_size = [t.storage_bytes for t in tensors]
+        self.workspace = [problem.aligned_bytes(op.workspace_bytes) for op in ops]
+        self.inputs = [tuple(dict.fromkeys(number[name] for name in op.inputs)) for op in ops]
+        self.rerun_inputs = [tuple(dict.fromkeys(number[name] for name in op.rerun_inputs)) for op in ops]
+        self.outputs = [tuple(number[name] for name in op.outputs) for op in ops]
+        self.updates = [tuple(number[name] for name in op.updates) for op in ops]
+        self.producer = [-1] * len(tensors)
+        self.uses: list[list[int]] = [[] for _ in tensors]  # first runs that read it, then the end
+        self.update_ops: list[list[int]] = [[] for _ in tensors]
+        for index in range(len(ops)):
+            for read in self.inputs[index]:
+                self.uses[read].append(index)
+            for updated in self.updates[index]:
+                self.update_ops[updated].append(index)
+            for written in self.outputs[index]:
+                self.producer[written] = index
+        self.must_move = [Place.STORAGE in (tensor.initially, tensor.finally_) for tensor in tensors]
+        self.starts_in_ram: list[int] = []
+        self.starts_stored: list[int] = []
+        self.ends_in_ram: list[int] = []
+        self.ends_stored: list[int] = []
+        for index, tensor in enumerate(tensors):
+            if self.producer[index] < 0 and tensor.initially is not Place.STORAGE:
+                self.starts_in_ram.append(index)
+            if tensor.initially in (Place.STORAGE, Place.BOTH):
+                self.starts_stored.append(index)
+            if tensor.finally_ is Place.RAM:
+                self.ends_in_ram.append(index)
+                self.uses[index].append(len(ops))
+            elif tensor.finally_ is Place.STORAGE:
+                self.ends_stored.append(index)
+        self.rerun_limit = [self._rerun_limit(index) for index in range(len(ops))]
+        self.rerun_need = [
+            sum(self.size[t] for t in {*self.rerun_inputs[index], *self.outputs[index]})
+            + self.workspace[index]
+            for index in range(len(ops))
+        ]
+
+    def _rerun_limit(self, op: int) -> int:
+        """The last op before whose first run ``op`` may run again; -1: it may not at all."""
+        if not self.problem.ops[op].recomputable:
+            return -1
+        limit = self.op_count
+        for tensor in self.rerun_inputs[op]:
+            updates = self.update_ops[tensor]
+            later = bisect.bisect_left(updates, op)
+            limit = min(limit, updates[later] if later < len(updates) else limit)
+        for tensor in self.outputs[op]:
+            limit = min([limit, *self.update_ops[tensor][:1]])
+        return limit
+
+    def next_use(self, tensor: int, position: int) -> int | None:
+        """The first op from ``position`` on that reads ``tensor``, or the end if it must be there."""
+        uses = self.uses[tensor]
+        index = bisect.bisect_left(uses, position)
+        return uses[index] if index < len(uses) else None

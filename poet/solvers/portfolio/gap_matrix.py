@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from poet.solvers.engines.matrix import Choice, Indices, Matrix
+from poet.solvers.engines.program import Choice, Indices, Matrix
 from poet.solvers.event_model.model import EventModel, matrix_of
 
 

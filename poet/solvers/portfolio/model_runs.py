@@ -6,10 +6,8 @@ from collections.abc import Sequence
 from functools import partial
 
 from poet.solvers.engines import Effort, Outcome, available_engines, run_engine
-from poet.solvers.event_model.emit import schedule_of
-from poet.solvers.event_model.model import EventModel, build, matrix_of
-from poet.solvers.event_model.start import values_of
-from poet.solvers.instance.timeline import timeline_of
+from poet.solvers.event_model.model import EventModel, build, matrix_of, schedule_of, values_of
+from poet.solvers.instance.instance import timeline_of
 from poet.solvers.portfolio.finders import model_by, relaxed_by
 from poet.solvers.portfolio.slots_of_plans import reruns_of
 from poet.solvers.portfolio.state import Claim, SearchState
@@ -94,8 +92,6 @@ class ModelRuns:
             threads=options.threads,
             seed=state.seed,
             absolute_joules=ENGINE_GAP_SHARE * allowed_joules,
-            relative=0.0,
             most_seconds=state.seconds_left() if most_seconds is None else most_seconds,
-            tuning=options.tuning,
             clock=state.clock,
         )

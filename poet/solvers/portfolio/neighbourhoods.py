@@ -22,15 +22,11 @@ import numpy as np
 from poet.solvers.bounds.windows_bound import Bound
 from poet.solvers.engines.highs import Found, solve
 from poet.solvers.engines.highs_process import HighsProcess
-from poet.solvers.engines.matrix import Choice, Numbers, Part, part_of, value
-from poet.solvers.event_model.emit import schedule_of
-from poet.solvers.event_model.families import CUTS, FAMILIES
-from poet.solvers.event_model.model import build
-from poet.solvers.event_model.rerun_cuts import again
-from poet.solvers.event_model.start import values_of
+from poet.solvers.engines.program import Choice, Numbers, Part, part_of, value
+from poet.solvers.event_model.families import CUTS, FAMILIES, again
+from poet.solvers.event_model.model import build, schedule_of, values_of
 from poet.solvers.instance.incumbent import Incumbent
-from poet.solvers.instance.instance import Instance
-from poet.solvers.instance.timeline import timeline_of
+from poet.solvers.instance.instance import Instance, timeline_of
 from poet.solvers.portfolio.finders import ROUNDS
 from poet.solvers.portfolio.gap_matrix import GapMatrix, gap_matrix_of
 from poet.solvers.portfolio.slots_of_plans import Reruns, merged, reruns_of
@@ -198,7 +194,7 @@ class Rounds:
         return found if found.values is None else Found(part.all_columns(found.values), found.exhausted)
 
     def _solve_in_child(self, part: Part, seconds: float) -> Found:
-        with HighsProcess(self.tuning, self.clock) as child:
+        with HighsProcess(self.clock) as child:
             child.begin(part.matrix, seconds, relative_gap=self.tuning.rounds.gap_share)
             while not child.news.ended:
                 child.listen(self.tuning.rounds.listen_seconds)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from poet.solvers.event_model.model import build
 from poet.solvers.instance.candidates import candidates, fullest
-from poet.solvers.instance.timeline import timeline_of
+from poet.solvers.instance.instance import timeline_of
 from poet.solvers.portfolio.model_runs import ModelRuns
 from poet.solvers.portfolio.slots_of_plans import merged, suggested
 from poet.solvers.portfolio.state import GOES_ON, SearchState, Steps

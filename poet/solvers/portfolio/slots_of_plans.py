@@ -11,10 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from poet.schedule import Compute, Schedule
-from poet.solvers.event_model.emit import is_chosen
-from poet.solvers.event_model.model import EventModel
-from poet.solvers.instance.calm_stages import calm_stages
-from poet.solvers.instance.candidates import chains_to, worth_rerunning
+from poet.solvers.event_model.model import EventModel, is_chosen
+from poet.solvers.instance.candidates import calm_stages, chains_to, worth_rerunning
 from poet.solvers.instance.instance import Instance
 
 Reruns = Mapping[int, Iterable[int]]

@@ -17,7 +17,7 @@ from poet.problem import Limits, Problem
 from poet.schedule import Schedule
 from poet.solution import SolveOptions
 from poet.solvers.bounds.windows_bound import Bound
-from poet.solvers.engines.matrix import Matrix
+from poet.solvers.engines.program import Matrix
 from poet.solvers.instance.incumbent import Incumbent
 from poet.solvers.instance.instance import Metered, instance_of
 from poet.solvers.portfolio.best_bound import BestBound
@@ -93,9 +93,7 @@ class SearchState:
             problem,
             limits,
             metered,
-            thorough=True,
             rejections=self.recorder.rejections,
-            tuning=options.tuning,
             clock=self.clock,
         )
         self.bound = BestBound[Claim](self.baseline_joules, self.clock)

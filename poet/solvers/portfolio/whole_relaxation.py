@@ -15,7 +15,7 @@ from poet.solvers.bounds.played import Played
 from poet.solvers.bounds.refinement import pretended_moments
 from poet.solvers.bounds.windows_bound import Bound, bound_overhead, taken_up
 from poet.solvers.engines.highs_process import HighsProcess, News
-from poet.solvers.engines.matrix import Matrix
+from poet.solvers.engines.program import Matrix
 from poet.solvers.heuristics.lp_guided import walks_along
 from poet.solvers.instance.incumbent import Incumbent
 from poet.solvers.portfolio.finders import LINEAR, WALKS, WHOLE
@@ -73,7 +73,7 @@ def solved(state: SearchState, matrix: Matrix) -> Iterator[tuple[News, bool]]:
     clock that counts work, a program that a turn's work does not solve begins again in the next one.
     """
     counts = state.clock.counts_work
-    with HighsProcess(state.options.tuning, state.clock, suspends=not counts) as child:
+    with HighsProcess(state.clock, suspends=not counts) as child:
         while True:
             child.begin(matrix, state.turn_left() if counts else 1e9, relative_gap=SOLVED_SHARE)
             while not child.news.ended:

@@ -14,7 +14,7 @@ from poet.alternatives import aligned_sizes, leanest, most_at_once, sizes_with
 from poet.problem import Alternative, Limits, Objective, Pins, Place, Problem, ProblemOp, Tensor, Transfer
 from poet.solution import SolveOptions
 from poet.solvers.heuristics.keep_everything import keep_everything
-from poet.solvers.instance.ram_bound import minimum_ram_bytes
+from poet.solvers.instance.feasibility import minimum_ram_bytes
 from poet.solvers.search.form_guide import FormGuide
 
 Choice = frozenset[str]

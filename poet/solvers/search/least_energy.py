@@ -15,10 +15,10 @@ from poet.problem import Limits, Problem
 from poet.schedule import Schedule
 from poet.solution import Solution, SolveOptions
 from poet.solvers.engines import choose_engine
-from poet.solvers.engines.confirm import Confidence, Confirmation
+from poet.solvers.engines.proof import Confidence, Confirmation
 from poet.solvers.heuristics.greedy import greedy
+from poet.solvers.instance.feasibility import Conflict, conflict_in
 from poet.solvers.instance.instance import Metered
-from poet.solvers.instance.returns import Conflict, conflict_in
 from poet.solvers.portfolio import turns
 from poet.solvers.portfolio.finders import GREEDY
 from poet.solvers.portfolio.gap_search import local_search

@@ -9,10 +9,9 @@ from typing import TypeVar
 from poet.alternatives import leanest
 from poet.problem import Limits, Problem
 from poet.solution import LowerBound
-from poet.solvers.engines.confirm import Confirmation
+from poet.solvers.engines.proof import Confirmation
+from poet.solvers.instance.feasibility import Conflict, has_schedules, least_of, minimum_ram_bytes
 from poet.solvers.instance.instance import Instance
-from poet.solvers.instance.ram_bound import has_schedules, least_of, minimum_ram_bytes
-from poet.solvers.instance.returns import Conflict
 from poet.units import IN_ORDER, format_above, format_bytes, format_joules, format_seconds
 
 STOPPED = "Stopped by the user."

@@ -20,8 +20,8 @@ from poet.schedule import Schedule
 from poet.search_record import NO_SEARCH, Phase, SearchRecord, joined
 from poet.simulator import Trace, simulate
 from poet.solution import PROVEN, Solution, SolveOptions, Status
+from poet.solvers.instance.feasibility import minimum_ram_bytes
 from poet.solvers.instance.instance import Metered
-from poet.solvers.instance.ram_bound import minimum_ram_bytes
 from poet.solvers.portfolio.recorder import Recorder
 from poet.solvers.search.least_energy import solve as least_energy
 from poet.solvers.search.messages import exact_joules, time_up_sentence

@@ -24,7 +24,7 @@ from poet.schedule import Schedule
 from poet.simulator import simulate
 from poet.solution import PROVEN, Progress, Solution, SolveOptions, Status, amount_of
 from poet.solvers.heuristics.keep_everything import keep_everything
-from poet.solvers.instance.ram_bound import minimum_ram_bytes
+from poet.solvers.instance.feasibility import minimum_ram_bytes
 from poet.solvers.portfolio.finders import GREEDY
 from poet.solvers.search import objectives
 from poet.solvers.search.all_choices import AllChoices, Found, Start

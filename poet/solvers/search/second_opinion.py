@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from poet.solvers.engines.confirm import Confidence, Confirmation, confirm
+from poet.solvers.engines.proof import Confidence, Confirmation, confirm
 from poet.solvers.portfolio.best_bound import refutes
 from poet.solvers.portfolio.finders import REFUTED, model_by
 from poet.solvers.portfolio.model_runs import ModelRuns

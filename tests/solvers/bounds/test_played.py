@@ -17,8 +17,8 @@ from poet.simulator import simulate
 from poet.solution import Status
 from poet.solvers.bounds.played import Played
 from poet.solvers.bounds.windows_bound import bound_overhead
+from poet.solvers.instance.feasibility import minimum_ram_bytes
 from poet.solvers.instance.instance import instance_of
-from poet.solvers.instance.ram_bound import minimum_ram_bytes
 from poet.solvers.portfolio.linear_relaxation import linear_relaxation
 from poet.solvers.portfolio.whole_relaxation import whole_relaxation
 from poet.solvers.search.least_energy import solve

@@ -13,8 +13,8 @@ from helpers.relaxed import tightest_bound, whole_bound
 from poet.problem import Limits, Problem, ProblemOp, Tensor
 from poet.solvers.bounds.refinement import pretended_moments, refined_bounds
 from poet.solvers.bounds.windows_bound import bound_overhead
+from poet.solvers.instance.feasibility import minimum_ram_bytes
 from poet.solvers.instance.instance import Instance, instance_of
-from poet.solvers.instance.ram_bound import minimum_ram_bytes
 
 
 def tight(problem: Problem, share: float) -> Instance:

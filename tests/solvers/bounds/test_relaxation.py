@@ -23,11 +23,11 @@ from poet.clock import WALL, Clock, WorkClock
 from poet.problem import Limits, Problem, ProblemOp, Tensor, Transfer
 from poet.simulator import simulate
 from poet.solvers.bounds.windows_bound import bound_overhead, taken_up
-from poet.solvers.engines.linear import minimise
-from poet.solvers.engines.matrix import NOUGHT, ONE, MatrixBuilder
+from poet.solvers.engines.highs import minimise
+from poet.solvers.engines.program import NOUGHT, ONE, MatrixBuilder
 from poet.solvers.heuristics.greedy import greedy
+from poet.solvers.instance.feasibility import minimum_ram_bytes
 from poet.solvers.instance.instance import instance_of
-from poet.solvers.instance.ram_bound import minimum_ram_bytes
 from poet.tuning import DEFAULT
 from poet.tuning.bounds import WindowsTuning
 

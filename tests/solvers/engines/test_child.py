@@ -14,7 +14,7 @@ import pytest
 from poet import children
 from poet.solvers.engines.child import Child
 
-MODULE = "poet.solvers.engines.highs_child"
+MODULE = "poet.solvers.engines.highs_process"
 HELD = f"""\
 from poet.solvers.engines.child import Child
 

@@ -24,21 +24,24 @@ from poet.schedule import Schedule
 from poet.simulator import simulate
 from poet.solution import SolveOptions, Status
 from poet.solvers import solve
-from poet.solvers.engines import Effort, available_engines, choose_engine, cpsat, run_engine
+from poet.solvers.engines import (
+    Effort,
+    available_engines,
+    choose_engine,
+    cpsat,
+    highs_process,
+    run_engine,
+)
+from poet.solvers.engines.cpsat import integer_program
 from poet.solvers.engines.highs import solve as solve_here
 from poet.solvers.engines.highs_process import HighsProcess
-from poet.solvers.engines.integers import integer_program
-from poet.solvers.engines.matrix import Matrix
-from poet.solvers.engines.outcome import Job
-from poet.solvers.event_model.emit import schedule_of
-from poet.solvers.event_model.model import EventModel, build, matrix_of
-from poet.solvers.event_model.start import values_of
+from poet.solvers.engines.program import Job, Matrix
+from poet.solvers.event_model import families
+from poet.solvers.event_model.model import EventModel, build, matrix_of, schedule_of, values_of
 from poet.solvers.instance.candidates import candidates
-from poet.solvers.instance.instance import instance_of
-from poet.solvers.instance.timeline import timeline_of
-from poet.tuning import DEFAULT, Tuning
+from poet.solvers.instance.instance import instance_of, timeline_of
 
-EFFORT = Effort(seconds=20.0, threads=1, seed=0, absolute_joules=1e-7, relative=0.0)
+EFFORT = Effort(seconds=20.0, threads=1, seed=0, absolute_joules=1e-7)
 PATIENT = dataclasses.replace(EFFORT, seconds=300.0)
 """For searches that end by themselves, within seconds where nobody else is at work."""
 INSTANCES = Path(__file__).parents[2] / "instances"
@@ -57,9 +60,8 @@ def model_of(
     *,
     depth: int | None = None,
     relaxed: bool = False,
-    tuning: Tuning = DEFAULT,
 ) -> EventModel:
-    instance = instance_of(problem, limits, tuning=tuning)
+    instance = instance_of(problem, limits)
     return build(timeline_of(instance, candidates(instance, depth)), relaxed=relaxed)
 
 
@@ -243,11 +245,11 @@ def test_the_scale_is_a_power_of_two_in_any_unit(unit: float) -> None:
 
 
 @needs_cpsat
-def test_sums_of_bytes_are_counted_in_whole_units() -> None:
-    tuning = DEFAULT.having("model.dense_terms", 1)  # as in models of thousands of ops
+def test_sums_of_bytes_are_counted_in_whole_units(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(families, "DENSE_TERMS", 1)  # as in models of thousands of ops
     problem = training_like(3)
     limits = Limits(ram_budget_bytes=round(1.2 * floor_bytes(problem)))
-    model = model_of(problem, limits, depth=1, tuning=tuning)
+    model = model_of(problem, limits, depth=1)
     assert any(not column.whole for column in model.columns)
     both = [run_engine(engine, matrix_of(model), EFFORT) for engine in ("highs", "cpsat")]
     assert all(outcome.done for outcome in both)
@@ -324,11 +326,13 @@ def test_a_cbc_that_ends_with_an_error_has_no_answer(monkeypatch: pytest.MonkeyP
     assert (found.values, found.done, found.infeasible) == (None, False, False)
 
 
-def test_a_child_that_is_silent_where_work_is_counted_is_ended_and_charged() -> None:
+def test_a_child_that_is_silent_where_work_is_counted_is_ended_and_charged(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """HiGHS can repeat the relaxation at its root without end, deaf to its limits."""
     clock = WorkClock()
-    tuning = DEFAULT.having("engines.silent_seconds", 0.01).having("engines.counted_seconds", 0.01)
-    with HighsProcess(tuning, clock) as child:
+    monkeypatch.setattr(highs_process, "SILENT_SECONDS", 0.01)
+    with HighsProcess(clock) as child:
         child.begin(matrix_of(model_of(*small(1))), 7.0)
         child.listen(0.0)  # it has not even started
         assert child.news.ended

@@ -15,17 +15,14 @@ from poet.errors import InvalidSchedule
 from poet.problem import Limits, Objective, Problem, ProblemOp, Tensor, Transfer
 from poet.simulator import simulate
 from poet.solvers.engines import Effort, Outcome, run_engine
-from poet.solvers.event_model.emit import schedule_of
 from poet.solvers.event_model.families import CUTS, FAMILIES, RELAXATION, Family
-from poet.solvers.event_model.model import EventModel, build, matrix_of
-from poet.solvers.event_model.start import values_of
+from poet.solvers.event_model.model import EventModel, build, matrix_of, schedule_of, values_of
 from poet.solvers.instance.candidates import candidates, fullest
-from poet.solvers.instance.instance import Metered, instance_of
-from poet.solvers.instance.timeline import timeline_of
+from poet.solvers.instance.instance import Metered, instance_of, timeline_of
 from poet.solvers.portfolio.slots_of_plans import merged
 from poet.solvers.search.objectives import priced
 
-EFFORT = Effort(seconds=20.0, threads=1, seed=0, absolute_joules=1e-7, relative=0.0)
+EFFORT = Effort(seconds=20.0, threads=1, seed=0, absolute_joules=1e-7)
 
 
 def small(seed: int) -> tuple[Problem, Limits]:

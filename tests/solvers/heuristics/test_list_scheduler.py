@@ -13,8 +13,8 @@ from poet.solvers.heuristics.judged import walked
 from poet.solvers.heuristics.list_scheduler import Policy, Tensors, Values, Walk, Way, Weights
 from poet.solvers.heuristics.lp_guided import AsRelaxed
 from poet.solvers.heuristics.policies import ByStaleness
-from poet.solvers.instance.indexed import Facts
-from poet.solvers.instance.ram_bound import minimum_ram_bytes
+from poet.solvers.instance.feasibility import minimum_ram_bytes
+from poet.solvers.instance.instance import Facts
 
 
 class Compared(Policy):

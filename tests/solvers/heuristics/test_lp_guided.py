@@ -16,9 +16,9 @@ from poet.simulator import simulate
 from poet.solvers.bounds.windows_bound import bound_overhead
 from poet.solvers.heuristics.greedy import greedy
 from poet.solvers.heuristics.lp_guided import walks_along
+from poet.solvers.instance.feasibility import minimum_ram_bytes
 from poet.solvers.instance.incumbent import Incumbent
 from poet.solvers.instance.instance import instance_of
-from poet.solvers.instance.ram_bound import minimum_ram_bytes
 
 
 @pytest.mark.parametrize("block", range(4))
@@ -34,7 +34,7 @@ def test_every_walk_is_a_plan_that_the_judge_accepts(block: int, *, whole: bool)
         best = Incumbent(problem, limits)
         for schedule in walks_along(instance_of(problem, limits, serial=True), bound):
             best.consider(schedule)
-        assert not best.rejected, seed
+        assert not best.rejections.faults, seed
         if best.trace is not None:
             plans += 1
             least = problem.compute_joules + bound.overhead_joules

@@ -9,8 +9,7 @@ from helpers.random_problems import dear_storage, mixed_problem
 
 from poet.problem import Limits, Problem
 from poet.solvers import minimum_ram_bytes
-from poet.solvers.instance.calm_stages import calm_stages, working_set_bytes
-from poet.solvers.instance.candidates import candidates, worth_rerunning
+from poet.solvers.instance.candidates import calm_stages, candidates, working_set_bytes, worth_rerunning
 from poet.solvers.instance.instance import Instance, instance_of
 
 WINDOWS = (1, 2, 4, 9)

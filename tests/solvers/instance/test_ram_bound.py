@@ -7,8 +7,8 @@ from helpers.random_problems import FEATURES, mixed_problem, random_problem
 
 from poet.problem import Limits, Problem
 from poet.solvers import has_schedules, minimum_ram_bytes
+from poet.solvers.instance.feasibility import least_moments
 from poet.solvers.instance.instance import instance_of
-from poet.solvers.instance.ram_bound import least_moments
 
 
 def _by_definition(problem: Problem, limits: Limits) -> list[int]:

@@ -10,9 +10,9 @@ from helpers.random_problems import mixed_problem, random_problem
 from poet.problem import Limits, Problem
 from poet.solution import Status
 from poet.solvers import minimum_ram_bytes, solve
-from poet.solvers.engines.confirm import Confidence, Confirmation
+from poet.solvers.engines.proof import Confidence, Confirmation
+from poet.solvers.instance.feasibility import Conflict, conflict_in
 from poet.solvers.instance.instance import instance_of
-from poet.solvers.instance.returns import Conflict, conflict_in
 
 
 def _conflict(problem: Problem, budget_bytes: int) -> Conflict | None:

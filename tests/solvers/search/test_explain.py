@@ -20,19 +20,17 @@ from poet.simulator import simulate
 from poet.solution import Solution, Status
 from poet.solvers import solve
 from poet.solvers.engines import Effort, Outcome, run_engine
-from poet.solvers.engines import confirm as confirm_module
-from poet.solvers.engines.certificate import prove_none
-from poet.solvers.engines.confirm import Confidence, confirm
+from poet.solvers.engines import proof as confirm_module
+from poet.solvers.engines.proof import Confidence, confirm, prove_none
 from poet.solvers.event_model.model import EventModel, build, matrix_of
 from poet.solvers.instance.candidates import candidates
-from poet.solvers.instance.instance import instance_of
-from poet.solvers.instance.timeline import timeline_of
+from poet.solvers.instance.instance import instance_of, timeline_of
 from poet.solvers.portfolio import model_runs
 from poet.solvers.search import least_energy as search
 from poet.solvers.search.explain import explained
 from poet.solvers.search.messages import budget_sentence
 
-EFFORT = Effort(seconds=20.0, threads=1, seed=0, absolute_joules=1e-9, relative=0.0)
+EFFORT = Effort(seconds=20.0, threads=1, seed=0, absolute_joules=1e-9)
 OPTIONS = counted(5.0)
 INSTANCES = Path(__file__).parents[2] / "instances"
 
@@ -83,16 +81,16 @@ def test_an_optimum_is_proven_from_below_and_refused_from_above() -> None:
 def test_prices_that_prove_nothing_prove_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """The sums are ours: whatever prices an engine gives, a model with solutions has no proof."""
     model = relaxed(*small(3))
-    from poet.solvers.engines import certificate
+    from poet.solvers.engines import proof
 
-    class Lying(certificate._Prover):
+    class Lying(proof._Prover):
         def _closes(self, duals: Any, fixed: dict[int, int]) -> bool:
             for factor in (1.0, -1.0, 1e6, 1e-6):
                 assert not super()._closes(factor * (duals - 0.5), fixed)
             return False
 
-    monkeypatch.setattr(certificate, "_Prover", Lying)
-    assert certificate.prove_none(matrix_of(model), seconds=0.2) is None
+    monkeypatch.setattr(proof, "_Prover", Lying)
+    assert proof.prove_none(matrix_of(model), seconds=0.2) is None
 
 
 @few_or_many("models", 25, 60)

@@ -26,22 +26,21 @@ from poet.simulator import simulate
 from poet.solution import SolveOptions, Status
 from poet.solvers import minimum_ram_bytes, solve
 from poet.solvers.engines import Effort, run_engine
+from poet.solvers.engines import child as child_module
 from poet.solvers.engines.highs_process import HighsProcess
-from poet.solvers.engines.matrix import Matrix
-from poet.solvers.event_model.families import CUTS, FAMILIES
+from poet.solvers.engines.program import Matrix
+from poet.solvers.event_model.families import CUTS, FAMILIES, again
 from poet.solvers.event_model.model import build, matrix_of
-from poet.solvers.event_model.rerun_cuts import again
 from poet.solvers.heuristics.greedy import greedy
 from poet.solvers.instance.candidates import candidates
-from poet.solvers.instance.instance import instance_of
-from poet.solvers.instance.timeline import timeline_of
-from poet.tuning import DEFAULT
+from poet.solvers.instance.instance import instance_of, timeline_of
 
 LARGE = training_like(220, seed=5, momentum=True)
 HEARS_SIGINT = (  # even where whoever started the tests ignores it, as shells do for jobs in the background
     "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
     "from poet.cli.main import app; app()"
 )
+LIMITS_BYTES = ("HELD_BYTES", "COLUMN_BYTES", "CHILD_BYTES")
 HANGS_SECONDS = 500.0  # a child that does not end by then never does
 
 
@@ -136,10 +135,11 @@ def test_a_child_solves_one_program_after_the_other() -> None:
 
 
 @pytest.mark.skipif(not held_bytes(), reason="the system does not tell what a process holds")
-def test_a_child_ends_a_program_that_takes_too_much_memory() -> None:
+def test_a_child_ends_a_program_that_takes_too_much_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """And solves the next one; by a clock that stands."""
-    tuning = replace(DEFAULT, engines=replace(DEFAULT.engines, held_bytes=1, column_bytes=1, child_bytes=1))
-    with HighsProcess(tuning, Ticking()) as child:
+    for name in LIMITS_BYTES:
+        monkeypatch.setattr(child_module, name, 1)
+    with HighsProcess(Ticking()) as child:
         first = child.pid
         for _ in range(2):
             assert solved(child, market_split(), 1000.0) is None
@@ -148,11 +148,12 @@ def test_a_child_ends_a_program_that_takes_too_much_memory() -> None:
 
 
 @pytest.mark.skipif(not held_bytes(), reason="the system does not tell what a process holds")
-def test_cpsat_ends_a_program_that_takes_too_much_memory() -> None:
-    tuning = replace(DEFAULT, engines=replace(DEFAULT.engines, held_bytes=1, column_bytes=1, child_bytes=1))
+def test_cpsat_ends_a_program_that_takes_too_much_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in LIMITS_BYTES:
+        monkeypatch.setattr(child_module, name, 1)
     effort = Effort(
-        seconds=1000.0, threads=1, seed=0, absolute_joules=0.0, relative=0.0, most_seconds=1000.0,
-        tuning=tuning, clock=Ticking(),
+        seconds=1000.0, threads=1, seed=0, absolute_joules=0.0, most_seconds=1000.0,
+        clock=Ticking(),
     )  # fmt: skip
     outcome = run_engine("cpsat", market_split(), effort)
     assert (outcome.values, outcome.done, outcome.infeasible) == (None, False, False)

@@ -19,6 +19,7 @@ from typer.testing import CliRunner
 
 from poet import ram_survey as budgets
 from poet import trade_off_curve as fronts
+from poet.clock import WALL
 from poet.memory import layout
 from poet.memory.layout import Layout
 from poet.planning import fit_layout as arena
@@ -28,10 +29,11 @@ from poet.simulator import simulate
 from poet.solution import Solution, SolveOptions, Status
 from poet.solvers import minimum_ram_bytes, solve
 from poet.solvers.bounds.relaxation import relax
-from poet.solvers.engines import Effort, Outcome, interruptible
-from poet.solvers.engines import confirm as confirm_module
-from poet.solvers.engines.highs import loaded
-from poet.solvers.engines.matrix import scaled
+from poet.solvers.engines import Effort, Outcome
+from poet.solvers.engines import highs as highs_module
+from poet.solvers.engines import proof as confirm_module
+from poet.solvers.engines.highs import loaded, run
+from poet.solvers.engines.program import scaled
 from poet.solvers.event_model.model import EventModel
 from poet.solvers.heuristics.keep_everything import keep_everything
 from poet.solvers.instance.instance import instance_of
@@ -376,7 +378,7 @@ def test_highs_in_this_process_hears_ctrl_c(monkeypatch: pytest.MonkeyPatch) -> 
         return highs
 
     alone = prepared()
-    interruptible.run(alone)
+    assert not run(alone, WALL)
     iterations = alone.getInfo().simplex_iteration_count
     assert iterations > 100
 
@@ -384,9 +386,8 @@ def test_highs_in_this_process_hears_ctrl_c(monkeypatch: pytest.MonkeyPatch) -> 
     def pressed_at_once() -> Iterator[list[int]]:
         yield [2]
 
-    monkeypatch.setattr(interruptible, "sigint_flag", pressed_at_once)
+    monkeypatch.setattr(highs_module, "sigint_flag", pressed_at_once)
     stopped = prepared()
-    with pytest.raises(KeyboardInterrupt):
-        interruptible.run(stopped)
+    assert run(stopped, WALL)
     assert stopped.getModelStatus() == highspy.HighsModelStatus.kInterrupt
     assert stopped.getInfo().simplex_iteration_count < iterations / 2

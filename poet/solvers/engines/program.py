@@ -3,17 +3,21 @@
     minimise  costs·x + offset   within   A x ≤ at_most,   0 ≤ x ≤ 1,   x[j] in {0, 1} where ``integer``
 
 The event model and the relaxations produce it; HiGHS, CP-SAT, PuLP's engines, certificates and second
-opinions read it. Costs are joules; `scaled` is what an engine with tolerances is given.
+opinions read it. Costs are joules; `scaled` is what an engine with tolerances is given. `Job` and `Outcome`
+are what an engine is given and what it comes back with.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
+
+from poet.clock import WALL, Clock
 
 Numbers = npt.NDArray[np.float64]
 Indices = npt.NDArray[np.int64]
@@ -273,3 +277,56 @@ def part_of(matrix: Matrix, free: Choice, values: Numbers | None, *, begin: bool
         start=None if start is None else start[left],
     )
     return Part(open_part, left, known)
+
+
+# --- runs of engines ---
+
+Watcher = Callable[[Sequence[float] | None, float], bool]
+"""Called with a better solution's values (or ``None``) and the bound; true stops the engine."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What an engine came back with.
+
+    Attributes:
+        values: of the columns, in order; ``None``: no solution found.
+        bound_joules: no solution has a smaller objective; ``-inf`` where the engine does not say.
+        done: the engine reports that nothing is left to search within the gap set.
+        infeasible: the engine reports that there is no solution.
+        interrupted: the user stopped it.
+    """
+
+    values: tuple[float, ...] | None
+    bound_joules: float
+    done: bool
+    infeasible: bool
+    interrupted: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """What an engine may spend and when it may stop.
+
+    Attributes:
+        seconds: wall clock; ``None``: no limit.
+        most_seconds: wall clock after which an engine in a process of its own is ended, however far it is.
+        absolute_joules: gap of the objective at which it may stop.
+        clock: by which seconds are counted, and which hears of the work done.
+    """
+
+    seconds: float | None
+    threads: int
+    seed: int
+    absolute_joules: float
+    most_seconds: float = math.inf
+    clock: Clock = WALL
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One run of one engine: minimise ``matrix``, from its start if it has one."""
+
+    matrix: Matrix
+    effort: Effort
+    watcher: Watcher | None

@@ -1,17 +1,23 @@
-"""Proofs that need no trust in an engine: a program has no solution, or none that costs less.
+"""Proofs that an engine's result holds: by exact fractions, else by another engine on the same program.
 
-An engine solves linear programs here, but only its prices are used, and what they prove is summed
-up in exact fractions. For prices y ≥ 0 of the rows A x ≤ b and columns between l and u (Farkas):
+"There is no plan" and "no plan costs less" are results of a search that leaves no proof behind. Before either
+is reported to a user, it is to be proven here. An engine solves linear programs for that, but only its prices
+are used, and what they prove is summed up in exact fractions. For prices y ≥ 0 of the rows A x ≤ b and
+columns between l and u (Farkas):
 
     every solution has  y·b ≥ yA·x ≥ Σ min(l·yA, u·yA),   so there is none if  y·b < Σ min(l·yA, u·yA).
 
-Where the linear program has a solution, a column that must be 0 or 1 is not, and both are tried. A
-proof is the tree of those choices with prices at each leaf; the choices and sums are made here.
+Where the linear program has a solution, a column that must be 0 or 1 is not, and both are tried. A proof is
+the tree of those choices with prices at each leaf; the choices and sums are made here. Where that takes too
+long, an engine of another make solves the program. Which of the two succeeded, or that none did, is part of
+the answer.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import enum
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 import highspy
@@ -19,12 +25,20 @@ import numpy as np
 import numpy.typing as npt
 
 from poet.clock import WALL, Clock
-from poet.solvers.engines.highs import charge, limit, loaded
-from poet.solvers.engines.matrix import Matrix
-from poet.tuning import DEFAULT, Tuning
+from poet.interrupts import pass_on
+from poet.solution import PROVEN, WORD_OF
+from poet.solvers.engines import Effort, available_engines, run_engine
+from poet.solvers.engines.highs import limit, loaded, run
+from poet.solvers.engines.program import Matrix
+
+PROOF_FACTORS = 400_000
+"""Of a program at most that is proven empty in exact fractions; with more, summing them up takes longer than
+the second that a proof has."""
 
 _WHOLE = 1e-6  # nearer to 0 or 1 than this, a column counts as decided in the linear program
 _NO_PRICE = 1e-9  # prices below are left out; the proof is summed up without them
+_SECOND = ("cpsat", "highs", "scip", "cbc")  # the surest and quickest at this first
+_TOLERANCE = 1e-6  # relative, of an engine's objective
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,20 +55,14 @@ class Proof:
 
 
 def prove_none(
-    matrix: Matrix,
-    *,
-    seconds: float,
-    below_joules: float | None = None,
-    tuning: Tuning = DEFAULT,
-    clock: Clock = WALL,
+    matrix: Matrix, *, seconds: float, below_joules: float | None = None, clock: Clock = WALL
 ) -> Proof | None:
     """A proof that ``matrix`` has no solution, or none that costs less than ``below_joules``.
 
-    ``None`` if there is a solution, no proof within ``seconds``, or more factors than
-    ``tuning`` has summed up.
+    ``None`` if there is a solution, no proof within ``seconds``, or more factors than `PROOF_FACTORS`.
     """
     program = matrix if below_joules is None else matrix.cut_off(below_joules)
-    if len(program.factors) > tuning.engines.proof_factors:
+    if len(program.factors) > PROOF_FACTORS:
         return None
     return _Prover(program, clock.now() + seconds, clock).prove()
 
@@ -82,10 +90,9 @@ class _Prover:
             left_seconds = self.end - self.clock.now()
             if left_seconds < 0.0:
                 return None
-            spent_seconds = 0.0 if self.clock.counts_work else self.highs.getRunTime()
-            limit(self.highs, spent_seconds + left_seconds, self.clock, integer=False)
-            self.highs.run()
-            charge(self.highs, self.clock)
+            limit(self.highs, left_seconds, self.clock, integer=False)
+            if run(self.highs, self.clock):
+                pass_on()
             if self.highs.getModelStatus() != highspy.HighsModelStatus.kOptimal:
                 return None
             solution = self.highs.getSolution()
@@ -169,3 +176,87 @@ def _elastic(program: Matrix, scales: list[float]) -> highspy.Highs:
     for column in loosening:
         highs.changeColBounds(int(column), 0.0, highspy.kHighsInf)
     return highs
+
+
+# --- second opinions ---
+
+
+class Confidence(enum.Enum):
+    """Who stands behind a proof."""
+
+    EXACT = PROVEN
+    AGREED = "two engines agree"
+    ALONE = "one engine's word"
+    REFUTED = "two engines contradict each other"
+
+
+@dataclass(frozen=True, slots=True)
+class Confirmation:
+    """How sure a proof is.
+
+    Attributes:
+        confidence: who stands behind it.
+        engines: that agree or differ, in the order in which they ran; none where arithmetic proves it.
+        families: constraint families that an exact proof rests on, the heaviest first.
+        values: of the columns, in the solution that refutes it.
+    """
+
+    confidence: Confidence
+    engines: tuple[str, ...] = ()
+    families: tuple[str, ...] = ()
+    values: Sequence[float] | None = None
+
+    @property
+    def words(self) -> str:
+        """For the user."""
+        match self.confidence:
+            case Confidence.EXACT:
+                return PROVEN
+            case Confidence.AGREED:
+                return f"{' and '.join(self.engines)} agree"
+            case Confidence.REFUTED:
+                return f"{self.engines[-1]} found what {self.engines[0]} says cannot be"
+            case Confidence.ALONE:
+                others = f"; {self.engines[-1]} did not confirm it in time" if self.engines[1:] else ""
+                return f"{WORD_OF}{self.engines[0]} alone, not proven independently{others}"
+
+
+def confirm(
+    matrix: Matrix, engine: str, effort: Effort, *, proof_seconds: float, below_joules: float | None = None
+) -> Confirmation:
+    """Whether ``matrix`` really has no solution, or none below ``below_joules``, as ``engine`` says.
+
+    Args:
+        matrix: the program that the engine was given.
+        engine: that says so.
+        effort: for a second engine.
+        proof_seconds: for the proof in fractions, which comes first.
+        below_joules: of the objective; ``None``: no solution at all.
+    """
+    proof = prove_none(matrix, seconds=proof_seconds, below_joules=below_joules, clock=effort.clock)
+    if proof is not None:
+        return Confirmation(Confidence.EXACT, (), proof.families)
+    usable = available_engines()
+    second = next((name for name in _SECOND if name not in engine and name in usable), None)
+    if second is None:
+        return Confirmation(Confidence.ALONE, (engine,))
+    program = matrix if below_joules is None else matrix.cut_off(below_joules)
+    outcome = run_engine(second, program, replace(effort, threads=1))
+    none_below = below_joules is not None and outcome.bound_joules >= below_joules
+    if outcome.infeasible or none_below:  # by rounding, the program of some engines may have solutions
+        return Confirmation(Confidence.AGREED, (engine, second))
+    found = outcome.values
+    if (
+        found is None
+        or not matrix.is_kept_by(found, _TOLERANCE)
+        or not _clearly_below(matrix, found, below_joules)
+    ):
+        return Confirmation(Confidence.ALONE, (engine, second))
+    return Confirmation(Confidence.REFUTED, (engine, second), values=found)
+
+
+def _clearly_below(matrix: Matrix, values: Sequence[float], joules: float | None) -> bool:
+    if joules is None:
+        return True
+    found = matrix.joules(values)
+    return found < joules - _TOLERANCE * max(abs(found), abs(joules))
