@@ -90,7 +90,7 @@ fuzz: $(STAMP) ## 20,000 mutated files of each of seven kinds: refused or used, 
 faults-table: $(STAMP) ## docs/runtime-safety.md: what storage can do to a run, and what is left
 	PYTHONPATH=tests $(BIN)/python tests/tools/faults.py --write
 
-runtime-table: $(STAMP) ## docs/runtime.md: predicted and measured peaks and step times (long; goes on where it was)
+runtime-table: $(STAMP) ## docs/runtime.md: predicted and measured peaks, step times (long; goes on where it was)
 	$(BIN)/python tests/benchmarks/runtime_table.py
 
 peaks-table: $(STAMP) ## docs/rising-peaks.md: measured peaks of three nets at twenty rising budgets (half an hour; goes on where it was)

@@ -101,7 +101,6 @@ class ModelAsk:
     names: Path | None
     home: Home | None
     gradients: Gradient | None
-    no_measure_host: bool | None
     output: Path | None
     gives: str | None = None
     part: str | None = None

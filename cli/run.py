@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from poet.errors import InputError, PageFileError
+from poet.errors import InputError
 from poet.plans.plan_file import PlanFile, read_plan
 from poet.plans.rate_schedule import RateSchedule
 from poet.plans.run_request import Epoch, RunRequest, was_interrupted
@@ -45,10 +45,8 @@ from .run_options import (
 )
 
 if TYPE_CHECKING:
-    from poet.devices.host import HostStorage
     from poet.runtime import Trainer
     from poet.runtime.data.samples import Samples
-    from poet.runtime.storage.page_file import PageFile
 
 EXAMPLES = (
     "poet run plan.poet --data digits.npz --epochs 3 --page-file /media/card/pages",
@@ -231,10 +229,9 @@ def _run_here(request: RunRequest, json_file: Path | None, raw: Path | None) -> 
         done, peak_bytes = _epochs(training, _teller(json_file))
         if raw is not None and not was_interrupted(done, request):
             _add(raw, trainer, samples)
-        plan, memory, pages = trainer.plan, trainer.memory, trainer.page_file
-    storage, problem = (None, "") if pages is None else _storage(pages)
+        plan, memory = trainer.plan, trainer.memory
     caveat = native.WITHOUT if memory.startswith("heap") else ""
-    measured = Measured(memory, caveat, peak_bytes, storage, problem)
+    measured = Measured(memory, caveat, peak_bytes)
     answer(run_report(plan, done, measured), lambda: run_data(plan, done, measured), json_file=json_file)
     return was_interrupted(done, request)
 
@@ -252,7 +249,7 @@ def _add(raw: Path, trainer: Trainer, samples: Samples) -> None:
     import torch
 
     from poet.calibration.added import add_to
-    from poet.calibration.run_times import step_of_run
+    from poet.calibration.step_times import step_of_run
     from poet.devices.machine import Machine
 
     machine = Machine()
@@ -274,16 +271,6 @@ def _epochs(
         done.append(epoch)
         tell(epoch)
     return done, peak_bytes
-
-
-def _storage(pages: PageFile) -> tuple[HostStorage | None, str]:
-    """The speed of the storage behind the page file; where it cannot be measured, why not."""
-    from poet.runtime.storage.storage_speed import measure_storage
-
-    try:
-        return measure_storage(pages.path.parent, buffer_bytes=pages.buffer_bytes), ""
-    except (PageFileError, OSError, MemoryError) as error:  # the training is done and saved
-        return None, str(error) or "out of memory"
 
 
 def _run_enforced(request: RunRequest, json_file: Path | None) -> bool:

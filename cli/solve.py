@@ -119,10 +119,6 @@ def solve(
     ] = None,
     no_recompute: NoRecomputeOption = False,
     no_paging: NoPagingOption = False,
-    no_measure_host: Annotated[
-        bool,
-        typer.Option("--no-measure-host", help="Run no training steps here to time ops for predictions."),
-    ] = False,
     minimise: Annotated[
         Minimise, typer.Option(help="What a step should take the least of; ties are broken by energy.")
     ] = Minimise.ENERGY,
@@ -260,7 +256,6 @@ def solve(
         home=home,
         gradients=gradients,
         names=names,
-        no_measure_host=no_measure_host or None,
         output=_file(output, file),
         gives=LOGITS if output == LOGITS else None,
         part=part,

@@ -161,8 +161,6 @@ def _planned(
     with figures_doubted(prepared, limits, ask) as doubt:
         fitted, robust = doubt.robust(fitted, solution.solve_seconds)
         sensitivity = doubt.sensitivity(fitted)
-    if not about_model.no_measure_host:
-        prepared = api.measured_on_host(prepared)
     planned = api.plan_with(prepared, limits, fitted)
     planned = api.with_accumulation(planned, time_limit_seconds=shares.each(micro is not None) / tried)
     return _Found(planned, problem, comparison, robust, sensitivity)

@@ -51,7 +51,7 @@ def main() -> None:
     net = NETS[NET]
     planned = poet.plan(
         net.build(), torch.randn(net.shape), device="stm32h743", ram=ram, paging=False, loss=net.loss,
-        time_limit_seconds=30.0, measure_host=False,
+        time_limit_seconds=30.0,
     )  # fmt: skip
     print(planned.summary())
     with tempfile.TemporaryDirectory() as work:

@@ -31,7 +31,6 @@ def main(plan: str = "head.poet", *, most_epochs: int = 40, patience: int = 3) -
         ram="2MiB",
         optimizer=poet.OptimizerSpec("momentum", lr=0.1),
         train=["4.*"],  # what is frozen costs no backward pass
-        measure_host=False,
         time_limit_seconds=5.0,
     )
     planned.save(plan)

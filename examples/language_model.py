@@ -66,7 +66,6 @@ def _planned(model: Decoder, device: str, arguments: argparse.Namespace) -> Path
         home="storage",
         loss=LOSS,
         train=ADAPTERS,
-        measure_host=False,
         evaluation=False,
         time_limit_seconds=arguments.time_limit,
     )

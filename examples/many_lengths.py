@@ -45,7 +45,6 @@ def main(plan: str = "lengths.poet", *, epochs: int = 12) -> dict[int, float]:
         ram="2MiB",
         optimizer=poet.OptimizerSpec("adamw", lr=0.01),
         shapes=others,
-        measure_host=False,
         time_limit_seconds=5.0,
     )
     planned.save(plan)

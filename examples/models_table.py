@@ -258,7 +258,7 @@ def searched(
     limits = Limits(ram_budget_bytes=budget_bytes)
     options = SolveOptions(time_limit_seconds=seconds, clock=CoreClock())
     try:
-        made = api.plan_step(prepared, limits, options, measure_host=False)
+        made = api.plan_step(prepared, limits, options)
     except (Infeasible, OutOfTime) as error:
         return Planned(budget_bytes, f"no plan: {error}"), None
     solution = made.solution

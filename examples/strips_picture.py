@@ -50,7 +50,6 @@ def planned(prepared: Prepared, budget_bytes: int, seconds: float) -> tuple[Trac
         prepared,
         Limits(ram_budget_bytes=budget_bytes),
         SolveOptions(time_limit_seconds=seconds),
-        measure_host=False,
     )
     return made.plan.trace, made.solution.baseline_joules
 

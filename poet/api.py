@@ -10,7 +10,6 @@
 `limits_of`           what a plan must stay within, from text as people write it
 `solve_step`          search the schedule
 `fit_step`            lay it out in one arena inside the budget; may search again with less
-`measured_on_host`    optional: run a few training steps here and time the ops in them
 `plan_with`           put the plan together; neither searches nor runs anything
 `with_accumulation`   optional: plan what all micro-batches of a step but the last do
 `with_evaluation`     optional: plan the forward pass in evaluation mode beside it
@@ -18,7 +17,7 @@
 `with_budgets`        optional: plan the same training inside less RAM, to go to between steps
 ====================  ======================================================================
 
-`plan_step` runs the four before the last two.
+`plan_step` searches, lays out and puts the plan together.
 """
 
 from __future__ import annotations
@@ -44,7 +43,6 @@ from poet.planning.planned import (
     fit_step,
     home_hint,
     limits_of,
-    measured_on_host,
     plan_step,
     plan_with,
     solve_step,
@@ -69,7 +67,6 @@ __all__ = [
     "fit_step",
     "home_hint",
     "limits_of",
-    "measured_on_host",
     "plan",
     "plan_step",
     "plan_with",
@@ -119,7 +116,6 @@ def plan(
     progress: Progress | Omitted | None = OMITTED,
     limits: Limits | None = None,
     options: SolveOptions | None = None,
-    measure_host: bool = True,
     evaluation: bool = True,
     micro: int | str | MicroBatches | None = None,
     shapes: Sequence[Tensor | Sequence[Any] | Mapping[str, int]] = (),
@@ -170,8 +166,6 @@ def plan(
         progress: called with best plan, bound, gap and seconds.
         limits: instead of the short forms, for example another plan's ``planned.plan.request.limits``.
         options: instead of the short forms; it also has the engine, threads, seed and gaps.
-        measure_host: whether to run a few training steps on this machine, for predictions of how long steps
-            take here (see `measured_on_host`).
         evaluation: whether to plan the forward pass in evaluation mode as well, for `Trainer.predict` and
             `Trainer.evaluate`. Where that cannot be done, a warning says why.
         micro: how many micro-batches a batch is trained in: ``example_inputs`` are of the whole batch, whose
@@ -241,7 +235,6 @@ def plan(
             without_choice(prepared) if budgets else prepared,
             inside,
             first_options,
-            measure_host=measure_host,
         )
         return with_accumulation(made, time_limit_seconds=shares.each(asked is not None) / tried)
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from typing import ClassVar
 
 from poet import codec
 from poet.brief import brief
@@ -75,16 +76,13 @@ class KernelFacts:
         ops: at most one record per op; of an op without one nothing is known.
         alignment_bytes: each allocation is a multiple of this.
         threads: that kernels ran with when they were measured; ``None``: they were not.
-        timed_in_steps: whether ``seconds`` are those in whole steps; else each kernel ran by itself.
-        busy_ratio: of those steps, wall clock over what they took themselves.
     """
 
     library: str
     ops: tuple[OpFacts, ...] = ()
     alignment_bytes: int = 1
     threads: int | None = None
-    timed_in_steps: bool = False
-    busy_ratio: float = 1.0
+    json_dropped: ClassVar[Mapping[str, str]] = {"timed_in_steps": "", "busy_ratio": ""}
     _by_name: dict[str, OpFacts] = field(init=False, repr=False, compare=False, default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -96,8 +94,6 @@ class KernelFacts:
                 f"kernels {self.library}: an alignment of {self.alignment_bytes} bytes; "
                 f"expected 1 to {_MOST_ALIGNMENT_BYTES}"
             )
-        if not 0.0 <= self.busy_ratio < math.inf:
-            raise KernelFactsError(f"kernels {self.library}: a busy_ratio of {self.busy_ratio}")
         if self.threads is not None and self.threads < 1:
             raise KernelFactsError(f"kernels {self.library}: measured with {self.threads} threads")
 
@@ -112,11 +108,6 @@ class KernelFacts:
         found = {op: self.of(op).seconds for op in ops}
         measured = {op: seconds for op, seconds in found.items() if seconds is not None}
         return measured if len(measured) == len(found) else None
-
-    def timed(self, seconds: Mapping[str, float], busy_ratio: float = 1.0) -> KernelFacts:
-        """These facts with the ``seconds`` of each op in whole steps, made while the machine was so busy."""
-        ops = tuple(replace(op, seconds=seconds[op.name]) for op in self.ops)
-        return replace(self, ops=ops, timed_in_steps=True, busy_ratio=busy_ratio)
 
     def workspaces_as(self, library: str) -> KernelFacts:
         """The same workspaces, assumed of another ``library`` that nothing else is known about."""

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from poet.calibration.bench import op_times
+from poet.calibration.step_times import op_times
 from poet.devices.machine import Machine
 from poet.devices.measurements import (
     TABLE,

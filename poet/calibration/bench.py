@@ -10,15 +10,13 @@ from typing import Protocol
 import torch
 
 from poet.calibration.nets import JUDGING_NETS, StepNet, fit_nets
-from poet.devices.measurements import OpTime, TransferTime, alike_together, op_time
+from poet.calibration.step_times import op_times
+from poet.calibration.transfers import keep_transferring, transfer_seconds
+from poet.devices.measurements import OpTime, TransferTime
 from poet.errors import PageFileError
 from poet.frontend.trace import TrainingStep, trace_training_step
 from poet.optimizer import OptimizerSpec
-from poet.planning.rehearsal import keeping_plan
-from poet.random_batches import random_batch
-from poet.runtime.storage.storage_speed import keep_transferring, transfer_seconds
 from poet.runtime.system.process import torch_threads
-from poet.runtime.training.step_clock import seconds_in_steps
 
 Sample = Callable[[], None]
 """To be called now and then by what takes long, where nothing else samples the sensors."""
@@ -119,39 +117,6 @@ def traced(net: StepNet) -> TrainingStep:
         return trace_training_step(
             net.build(), net.inputs(), optimizer=OptimizerSpec(net.optimizer), name=net.name, gradients="keep"
         )
-
-
-def op_times(step: TrainingStep, *, whole: bool = True) -> tuple[tuple[OpTime, ...], float]:
-    """The ops of whole steps made here and now, and wall clock over the steps' own time.
-
-    The last op has with it what a step does before its first op and after its last, which may be fifty times
-    what it takes itself: it is left out if not the ``whole`` step is asked for, but the ops.
-
-    Raises:
-        PoetError: the step cannot be made.
-    """
-    plan = keeping_plan(step)
-    seconds, busy_ratio = seconds_in_steps(plan, step.tensors, random_batch(plan, seed=_SEED))
-    if not whole:
-        seconds.popitem()
-    return times_of(step, seconds), busy_ratio
-
-
-def times_of(step: TrainingStep, seconds: dict[str, float]) -> tuple[OpTime, ...]:
-    """Records of those of a step's ops that took so many ``seconds``."""
-    types = {value.name: value.type for value in step.graph.values}
-    sizes_bytes = {buffer.name: buffer.size_bytes for buffer in step.graph.buffers}
-    return alike_together(
-        op_time(
-            op.call,
-            types,
-            (types[name] if name is not None else None for name in op.outputs),
-            updated_bytes=sum(sizes_bytes[name] for name in op.updates),
-            seconds=max(seconds[op.name], 1e-9),
-        )
-        for op in step.graph.ops
-        if op.name in seconds
-    )
 
 
 def storage_works(folder: Path) -> str:

@@ -1,4 +1,4 @@
-"""From a prepared step to a plan: search, lay out, measure this machine, put together."""
+"""From a prepared step to a plan: search, lay out, put together."""
 
 from __future__ import annotations
 
@@ -151,10 +151,8 @@ def limits_of(
     )
 
 
-def plan_step(
-    prepared: Prepared, limits: Limits, options: SolveOptions | None = None, *, measure_host: bool = True
-) -> Planned:
-    """Solve, fit into the arena, measure this machine unless ``measure_host`` is false, make the plan.
+def plan_step(prepared: Prepared, limits: Limits, options: SolveOptions | None = None) -> Planned:
+    """Solve, fit into the arena, make the plan.
 
     What of ``prepared`` may be saved for backward in two forms (`poet.planning.saves_choice`) is saved in
     short form where the plan is better for it.
@@ -166,7 +164,7 @@ def plan_step(
     options = options or SolveOptions()
     prepared, solution = solve_choosing(prepared, limits, searching(options, limits, prepared.problem))
     fitted = fit_step(prepared, limits, solution, options)
-    return plan_with(measured_on_host(prepared) if measure_host else prepared, limits, fitted)
+    return plan_with(prepared, limits, fitted)
 
 
 def solve_step(prepared: Prepared, limits: Limits, options: SolveOptions | None = None) -> Solution:
@@ -204,20 +202,6 @@ def fit_step(
     if fitted is None:
         raise OutOfTime(solution.why_no_plan)
     return fitted
-
-
-def measured_on_host(prepared: Prepared) -> Prepared:
-    """``prepared`` with per-op seconds from real training steps here (see `poet.planning.rehearsal`).
-
-    Runs a few steps that keep everything, on random data. The times serve predictions for this machine; the
-    schedule does not depend on them. Without this stage a plan has the times of each kernel by itself, from
-    the import. These also stay where a step takes too long here, or more RAM than is free.
-    """
-    from poet.planning.rehearsal import rehearsed
-
-    timed = rehearsed(prepared.step)
-    on_device = timed if prepared.kernels == prepared.step.kernels else prepared.kernels
-    return replace(prepared, step=replace(prepared.step, kernels=timed), kernels=on_device)
 
 
 def plan_with(prepared: Prepared, limits: Limits, fitted: Fitted) -> Planned:
@@ -262,7 +246,7 @@ def plan_with(prepared: Prepared, limits: Limits, fitted: Fitted) -> Planned:
 def price_range(prepared: Prepared, schedule: Schedule, arena: Arena | None) -> PriceRange | None:
     """What ``schedule`` takes at the ends of all of the device's figures, and between which it is likely.
 
-    ``None`` where ``prepared.problem`` has other costs than the device's, as that of `poet.devices.host` has.
+    ``None`` where ``prepared.problem`` has other costs than the device's.
     """
     graph, profile = prepared.step.graph, prepared.profile
     problem = decided(prepared.problem, schedule)

@@ -1,4 +1,4 @@
-"""What training gave, as text and as data; predicted and measured side by side."""
+"""What training gave, as text and as data: what was measured, beside what the plan promises."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from poet import codec
-from poet.devices.host import HostStorage, host_step_seconds
 from poet.plans.run_request import BUSY_RATIO, Epoch, Validation
 from poet.plans.training_plan import Plan
 from poet.report.columns import columns
@@ -48,30 +47,25 @@ class Measured:
         memory: where the memory of steps came from, as `poet.runtime.Trainer.memory` says.
         caveat: what that cannot promise; empty where there is nothing to say.
         peak_ram_bytes: of tensor memory; ``None`` where it was not measured.
-        storage: behind the page file; ``None`` where nothing is paged, or it could not be measured.
-        storage_problem: why it could not.
     """
 
     memory: str
     caveat: str = ""
     peak_ram_bytes: int | None = None
-    storage: HostStorage | None = None
-    storage_problem: str = ""
 
 
 def run_report(plan: Plan, epochs: Sequence[Epoch], measured: Measured) -> RenderableType:
-    """Peak memory and step time: predicted, and measured over the epochs; where the memory came from."""
+    """Peak memory and step time: predicted for the device, measured here; where the memory came from."""
     table = columns("per step", "predicted", "measured here", left=1)
     table.add_row(
         "peak of tensor memory",
         format_bytes(predicted_peak_bytes(plan)),
         _bytes(measured.peak_ram_bytes) + _above_budget(plan, measured.peak_ram_bytes),
     )
-    table.add_row("time on this machine", _predicted_time(plan, measured), _measured_time(epochs))
+    table.add_row("time on this machine", "", _measured_time(epochs))
     table.add_row(f"time on {plan.device.name}", format_seconds(plan.step_seconds), "")
     memory = f"memory: {'; '.join(filter(None, (measured.memory, measured.caveat)))}"
-    lines = [f"storage was not measured: {measured.storage_problem}"] if measured.storage_problem else []
-    return Group(table, *map(Text, (memory, *lines)))
+    return Group(table, Text(memory))
 
 
 def _above_budget(plan: Plan, peak_bytes: int | None) -> str:
@@ -79,19 +73,6 @@ def _above_budget(plan: Plan, peak_bytes: int | None) -> str:
     if peak_bytes is None or budget_bytes is None or peak_bytes <= budget_bytes:
         return ""
     return f", {format_bytes(peak_bytes - budget_bytes)} above the budget"
-
-
-def _predicted_time(plan: Plan, measured: Measured) -> str:
-    """As the ops took at planning; with what they waited for others then, where that was much."""
-    seconds = predicted_step_seconds(plan, measured)
-    if seconds is None:
-        return ""
-    if not plan.replayed_kernels.timed_in_steps:
-        return f"{format_seconds(seconds)}, each kernel by itself"
-    ratio = plan.replayed_kernels.busy_ratio
-    if ratio <= BUSY_RATIO:
-        return format_seconds(seconds)
-    return f"{format_seconds(seconds)}; machine busy when planned, {format_seconds(seconds * ratio)}"
 
 
 def _measured_time(epochs: Sequence[Epoch]) -> str:
@@ -128,36 +109,15 @@ def run_data(plan: Plan, epochs: Sequence[Epoch], measured: Measured) -> dict[st
         "predicted_peak_ram_bytes": predicted_peak_bytes(plan),
         "measured_peak_ram_bytes": measured.peak_ram_bytes,
         "predicted_device_step_seconds": plan.step_seconds,
-        "predicted_host_step_seconds": predicted_step_seconds(plan, measured),
-        "predicted_from_whole_steps": plan.replayed_kernels.timed_in_steps,
-        "predicted_busy_ratio": plan.replayed_kernels.busy_ratio,
         "measured_host_step_seconds": measured_step_seconds(epochs),
         "measured_host_own_seconds": None if fastest is None else fastest.step_own_seconds,
         "machine_was_busy": fastest is not None and _is_busy(fastest),
-        "storage_problem": measured.storage_problem or None,
     }
 
 
 def predicted_peak_bytes(plan: Plan) -> int:
     """Of tensor memory while the plan is replayed: all that its layout takes, and the page buffer."""
     return plan.held_bytes + plan.page_buffer_bytes
-
-
-def predicted_step_seconds(plan: Plan, measured: Measured) -> float | None:
-    """Of the ops as measured by the machine that planned, and of the transfers to the storage here.
-
-    ``None`` where ops, or the storage that the plan pages to, could not be measured.
-    """
-    if measured.storage_problem:
-        return None
-    parts = [
-        host_step_seconds(part.problem, part.replayed_kernels, part.schedule, measured.storage)
-        for part, _ in plan.runs
-    ]
-    if any(seconds is None for seconds in parts):
-        return None
-    times = (runs for _, runs in plan.runs)
-    return sum(seconds * runs for seconds, runs in zip(parts, times, strict=True) if seconds is not None)
 
 
 def measured_step_seconds(epochs: Sequence[Epoch]) -> float | None:

@@ -94,7 +94,7 @@ def row(name: str, net: Net, work: Path) -> str:
     plan = work / "net.poet"
     poet.plan(
         build(), torch.randn(shape), device="nrf52840", ram="64MiB", recompute=False, paging=False,
-        home="ram", loss=loss, time_limit_seconds=1.0, measure_host=False, evaluation=False,
+        home="ram", loss=loss, time_limit_seconds=1.0, evaluation=False,
     ).save(plan)  # fmt: skip
     exports = []
     for index in range(3):

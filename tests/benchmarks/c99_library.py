@@ -118,7 +118,7 @@ def planned(name: str, work: Path) -> tuple[Path, Path]:
     shape = net.shape if net else (1, 3, 64, 64)
     made = poet.plan(
         module, torch.randn(shape), device="nrf52840", ram="64MiB", recompute=False, paging=False, home="ram",
-        loss=net.loss if net else "cross-entropy", time_limit_seconds=5.0, measure_host=False,
+        loss=net.loss if net else "cross-entropy", time_limit_seconds=5.0,
     )  # fmt: skip
     plan, folder = work / f"{name}.poet", work / name
     made.save(plan)

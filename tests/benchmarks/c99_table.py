@@ -95,7 +95,7 @@ def planned(
         home="ram" if ram_bytes is None else "either",
         ram=None if ram_bytes is None else ram_bytes - BESIDE_ARENA_BYTES,
         recompute=ram_bytes is not None, paging=ram_bytes is not None,
-        options=SolveOptions(time_limit_seconds=time_limit_seconds, clock=clock), measure_host=False,
+        options=SolveOptions(time_limit_seconds=time_limit_seconds, clock=clock),
         evaluation=False,
     ).save(path)  # fmt: skip
 

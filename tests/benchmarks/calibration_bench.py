@@ -20,8 +20,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from zoo import NETS
 
-from poet.calibration.bench import op_times, traced
+from poet.calibration.bench import traced
 from poet.calibration.nets import JUDGING_NETS, StepNet, fit_nets
+from poet.calibration.step_times import op_times
+from poet.calibration.transfers import transfer_seconds
 from poet.devices.machine import Machine
 from poet.devices.measurements import (
     FIT,
@@ -32,7 +34,6 @@ from poet.devices.measurements import (
     TransferTime,
     write_measurements,
 )
-from poet.runtime.storage.storage_speed import transfer_seconds
 from poet.runtime.system.process import torch_threads
 
 FIT_SIZES_BYTES = (4096, 16384, 65536, 262144, 1048576, 4194304)

@@ -64,7 +64,6 @@ def vit_rows(asked: Sequence[str], seconds: float) -> list[str]:
                 ram=VIT_RAM,
                 micro=MicroBatches.parse(text),
                 paging=False,
-                measure_host=False,
                 evaluation=False,
                 time_limit_seconds=seconds,
             ).plan
@@ -99,7 +98,6 @@ def bert_rows(asked: Sequence[str], seconds: float) -> list[str]:
                 home="storage",
                 optimizer="momentum",
                 time_limit_seconds=seconds,
-                measure_host=False,
                 evaluation=False,
             ).plan
         except (poet.Infeasible, poet.OutOfTime) as error:

@@ -1,11 +1,9 @@
-"""The runtime table: predicted and measured peak and step time per net, batch and budget, in docs/runtime.md.
+"""The runtime table: peak and step time per net, batch and budget, in docs/runtime.md.
 
     python tests/benchmarks/runtime_table.py [--only NET ...] [--folder .runtime-table] [--fresh] [--as-is]
 
-A net is planned for this machine: each op costs the seconds that it takes here in steps that keep everything,
-a transfer what the storage under ``--folder`` takes after the processor has worked on other memory. Which
-forms its ops have inside a budget is chosen before, by the figures of ``x86-host``. Budgets lie 100, 70, 40
-and 20 % of the way from the lower bound to keeping everything. Each row is measured in two lean processes
+A net is planned by the figures of ``x86-host``. Budgets lie 100, 70, 40 and 20 % of the way from the lower
+bound to keeping everything. Each row is measured in two lean processes
 that make steps in turn, one with the plan and one in plain PyTorch that keeps everything; their losses and
 parameters are compared bit for bit. Rows that are done are kept in ``--folder``, so an interrupted run goes
 on where it was.
@@ -22,7 +20,7 @@ import statistics
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
 
@@ -33,10 +31,9 @@ from poet.units import format_bytes, format_seconds, format_share
 NETS = ("resnet18-cifar", "resnet18-imagenet", "mobilenet-v2", "bert", "unet")
 BATCHES, SHARES = (1, 8), (1.0, 0.7, 0.4, 0.2)
 SOLVE_SECONDS, PAIR_SECONDS = 4.0, 4.0
-PAGE_BUFFER_BYTES = 256 * 1024
 HEADINGS = (
     "net", "batch", "threads", "budget", "predicted peak", "counted", "kernel's view", "arena efficiency",
-    "predicted step", "measured", "off by", "ratio to eager", "recomputed", "paged out", "bitwise equal",
+    "measured step", "ratio to eager", "recomputed", "paged out", "bitwise equal",
 )  # fmt: skip
 
 
@@ -48,7 +45,6 @@ class Planned:
     budget_bytes: int
     promised_bytes: int
     efficiency: float
-    step_seconds: float
     recomputed_runs: int
     written_bytes: int
 
@@ -77,12 +73,9 @@ def plan_all(net: str, batch: int, threads: int, shares: Sequence[float], folder
     from step_worker import net as build
 
     from poet import api
-    from poet.devices.host import on_host
-    from poet.planning.fit_layout import searching
-    from poet.planning.saves_choice import offered, solve_choosing, without_choice
+    from poet.planning.saves_choice import offered
     from poet.problem import Limits
     from poet.ram_survey import budget_between, keep_everything_bytes
-    from poet.runtime.storage.storage_speed import measure_storage
     from poet.solution import SolveOptions
     from poet.solvers import minimum_ram_bytes
 
@@ -91,7 +84,6 @@ def plan_all(net: str, batch: int, threads: int, shares: Sequence[float], folder
     size, loss = SIZES[net]
     module = build(net)
     prepared = api.prepare(module, size.inputs(batch), device="x86-host", loss=loss, optimizer="momentum")
-    storage = measure_storage(folder, buffer_bytes=PAGE_BUFFER_BYTES)
     forms = offered(prepared, Limits())
     most, least = keep_everything_bytes(forms), minimum_ram_bytes(forms, Limits()).bytes
     rows = []
@@ -101,11 +93,7 @@ def plan_all(net: str, batch: int, threads: int, shares: Sequence[float], folder
             Limits(ram_budget_bytes=budget_bytes),
             SolveOptions(time_limit_seconds=SOLVE_SECONDS),
         )
-        chosen, _ = solve_choosing(prepared, limits, searching(options, limits, prepared.problem))
-        chosen = api.measured_on_host(chosen)
-        hosted = on_host(chosen.problem, chosen.step.kernels, storage)
-        assert hosted is not None
-        planned = api.plan_step(replace(without_choice(chosen), problem=hosted), limits, options)
+        planned = api.plan_step(prepared, limits, options)
         planned.save(folder / plan_name(share))
         plan = planned.plan
         rows.append(
@@ -114,7 +102,6 @@ def plan_all(net: str, batch: int, threads: int, shares: Sequence[float], folder
                 budget_bytes=budget_bytes,
                 promised_bytes=plan.held_bytes + plan.page_buffer_bytes,
                 efficiency=plan.layout.efficiency if plan.layout is not None else 0.0,
-                step_seconds=plan.trace.seconds,
                 recomputed_runs=plan.trace.recomputed_runs,
                 written_bytes=plan.trace.written_bytes,
             )
@@ -169,13 +156,12 @@ def rows_of(
 def cells(row: Row) -> tuple[str, ...]:
     """As the table shows them."""
     plan = row.plan
-    off = row.step_seconds / plan.step_seconds - 1
     return (
         row.net, str(row.batch), str(row.threads), format_share(plan.share),
         format_bytes(plan.promised_bytes), format_bytes(row.counted_bytes),
         "" if row.kernel_bytes is None else format_bytes(row.kernel_bytes),
-        f"{plan.efficiency:.3f}", format_seconds(plan.step_seconds), format_seconds(row.step_seconds),
-        f"{off:+.0%}", f"{row.ratio:.2f}", str(plan.recomputed_runs), format_bytes(plan.written_bytes),
+        f"{plan.efficiency:.3f}", format_seconds(row.step_seconds), f"{row.ratio:.2f}",
+        str(plan.recomputed_runs), format_bytes(plan.written_bytes),
         "yes" if row.is_equal else "**no**",
     )  # fmt: skip
 
@@ -183,8 +169,6 @@ def cells(row: Row) -> tuple[str, ...]:
 def page(rows: Sequence[Row]) -> str:
     """docs/runtime.md."""
     assert __doc__ is not None
-    off = [abs(row.step_seconds / row.plan.step_seconds - 1) for row in rows]
-    near = sum(share <= 0.1 for share in off)
     counted = sum(_holds(row.plan, row.counted_bytes) for row in rows)
     seen = sum(_holds(row.plan, row.kernel_bytes) for row in rows)
     lines = [
@@ -197,8 +181,6 @@ def page(rows: Sequence[Row]) -> str:
         f"- Keeping everything, the replayed step takes, against eager: {'; '.join(_against_eager(rows))}.",
         f"- The peak stays within the predicted one plus 1 % or 4 MiB in {counted} of {len(rows)} rows",
         f"  as torch's allocator counts it, and in {seen} as the kernel sees it.",
-        f"- The step takes what was predicted within 10 % in {near} of {len(rows)} rows; the median row",
-        f"  is off by {statistics.median(off):.0%}.",
         f"- Bitwise equal to plain PyTorch: {sum(row.is_equal for row in rows)} of {len(rows)} rows.",
         "",
         "The predicted peak is the whole arena and the page buffer. *Counted* is what torch's allocator",

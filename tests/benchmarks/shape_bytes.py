@@ -119,7 +119,7 @@ def plan_of(case: Case) -> Plan:
         largest, *others = (case.given(*sizes) for sizes in case.planned)
         return poet.plan(
             case.make().train(), largest, device=DEVICE, ram=ram, optimizer=stream.OPTIMIZER, shapes=others,
-            measure_host=False, evaluation=False, time_limit_seconds=4.0,
+            evaluation=False, time_limit_seconds=4.0,
         ).plan  # fmt: skip
 
     return made(round(case.share * made(None).held_bytes))

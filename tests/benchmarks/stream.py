@@ -100,7 +100,7 @@ def stream(name: str, make: Callable[[], nn.Module], share: float, steps: int, p
         longest, *others = (torch.zeros(BATCH, length, dtype=torch.int64) for length in PLANNED)
         return poet.plan(
             make().train(), longest, device="x86-host", ram=ram, optimizer=OPTIMIZER, shapes=others,
-            measure_host=False, evaluation=False, time_limit_seconds=4.0,
+            evaluation=False, time_limit_seconds=4.0,
         )  # fmt: skip
 
     plain_bytes = planned(None).plan.held_bytes

@@ -184,7 +184,7 @@ def _plan(prepared: Prepared, budget_bytes: int | None, limit_seconds: float) ->
     from poet.solution import SolveOptions
 
     options = SolveOptions(objective=Objective.TIME, time_limit_seconds=limit_seconds, clock=OwnTime())
-    return plan_step(prepared, Limits(ram_budget_bytes=budget_bytes), options, measure_host=False)
+    return plan_step(prepared, Limits(ram_budget_bytes=budget_bytes), options)
 
 
 def plan_path(plans: Path, name: str, share: float | None) -> Path:

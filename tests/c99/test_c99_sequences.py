@@ -49,9 +49,7 @@ def test_pytorch_replays_such_a_plan_bit_for_bit(name: str, tmp_path: Path) -> N
     """Training and evaluation, against PyTorch with the small operators too; 1 and 2 threads."""
     torch.manual_seed(0)
     module, inputs = NETS[name].build(), torch.randn(NETS[name].shape)
-    planned = poet.plan(
-        module, inputs, device="nrf52840", ram="96KiB", home="ram", time_limit_seconds=1.0, measure_host=False
-    )
+    planned = poet.plan(module, inputs, device="nrf52840", ram="96KiB", home="ram", time_limit_seconds=1.0)
     planned.save(tmp_path / "net.poet")
     report = poet.verify(tmp_path / "net.poet", module=module, steps=2)
     assert len(report.comparisons) == 2

@@ -38,7 +38,7 @@ def _planned(name: str, optimizer: str, ram: int | None, path: Path) -> int:
     planned = poet.plan(
         net.build(), net.inputs(), loss=net.loss, ram=ram,
         home="ram" if ram is None else "either", recompute=ram is not None, paging=ram is not None,
-        time_limit_seconds=2.0, evaluation=False, optimizer=optimizer, device="nrf52840", measure_host=False,
+        time_limit_seconds=2.0, evaluation=False, optimizer=optimizer, device="nrf52840",
     )  # fmt: skip
     planned.save(path)
     least = planned.plan.prediction.lower_bound_ram_bytes
@@ -96,7 +96,7 @@ def test_what_has_no_kernel_is_named_with_the_way_out(tmp_path: Path) -> None:
             return found
 
     planned = poet.plan(
-        Bag(), torch.randint(9, (2, 4)), device="nrf52840", ram="256KiB", measure_host=False,
+        Bag(), torch.randint(9, (2, 4)), device="nrf52840", ram="256KiB",
         evaluation=False, time_limit_seconds=1.0,
     )  # fmt: skip
     planned.save(tmp_path / "bag.poet")

@@ -16,7 +16,7 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 from poet.calibration.added import add_to, begun, steps_of_model
-from poet.calibration.bench import op_times
+from poet.calibration.step_times import op_times, times_of
 from poet.devices import op_rows
 from poet.devices.costs import estimate
 from poet.devices.fitted_profile import fit_profile
@@ -41,9 +41,7 @@ from poet.errors import InputError
 from poet.frontend.trace import TrainingStep, trace_training_step
 from poet.planning.planned import limits_of, plan_step
 from poet.planning.prepared import prepare
-from poet.planning.rehearsal import keeping_plan
 from poet.report.fitted import fitted_report
-from poet.schedule import Compute
 from poet.solution import SolveOptions
 
 command = get_command(app)
@@ -79,13 +77,10 @@ def profile(found: Measurements, tmp_path_factory: pytest.TempPathFactory) -> Pr
 def test_ops_to_fit_to_are_without_the_last_which_has_what_a_step_does_beside() -> None:
     step = _step()
     every, rest = op_times(step)[0], op_times(step, whole=False)[0]
-    last = keeping_plan(step).schedule
-    name = next(each.op for each in reversed(last) if isinstance(each, Compute))
-    call = next(op.call for op in step.graph.ops if op.name == name)
     assert sum(op.runs for op in every) == len(step.graph.ops)
     assert sum(op.runs for op in rest) == len(step.graph.ops) - 1
-    assert call.target == "poet.sgd"
-    assert [op.runs for op in every if op.key not in {other.key for other in rest}] == [1]
+    last = [op for op in every if op.key not in {other.key for other in rest}]
+    assert [(op.call.target, op.runs) for op in last] == [("poet.sgd", 1)]
 
 
 def test_a_file_of_steps_becomes_rows(found: Measurements, profile: Profile) -> None:
@@ -113,10 +108,9 @@ def test_rows_stand_in_place_of_speeds_for_any_model_that_has_the_op(profile: Pr
 
 
 def _keys(profile: Profile, step: TrainingStep) -> list[str]:
-    from poet.calibration.bench import times_of
     from poet.devices.op_rows import row_key
 
-    ops = times_of(step, {op.name: 1.0 for op in step.graph.ops})
+    ops = times_of(step.graph, {op.name: 1.0 for op in step.graph.ops})
     return [row_key(op) for op in ops for _ in range(op.runs)]
 
 
@@ -131,7 +125,6 @@ def test_plans_say_what_is_extrapolated(profile: Profile) -> None:
         prepared,
         limits_of(prepared.problem, ram=None),
         SolveOptions(time_limit_seconds=1.0),
-        measure_host=False,
     )
     measured, price_range = planned.plan.prediction.measured, planned.plan.prediction.range
     assert measured is not None

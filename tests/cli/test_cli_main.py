@@ -85,8 +85,6 @@ def test_ctrl_c_while_it_loads_is_one_line(
          "poet: several budgets in --ram are for a model; p.json is a planning problem"),
         (("solve", "m.onnx", "--device", "rpi4b", "--ram", "2MiB,1MiB", "--trade-off", "energy,ram"),
          "poet: --trade-off shows a curve and makes no plan; give one budget in --ram"),
-        (("solve", "p.json", "--no-measure-host"),
-         "poet: --no-measure-host is for a model; p.json is a planning problem"),
         (("solve", "m.onnx", "--device", "rpi4b", "-o", "p.poet"),
          "poet: a plan (-o) needs --ram; without it poet only surveys budgets"),
         (("solve", "m.onnx", "--device", "rpi4b", "--bind", "N"),

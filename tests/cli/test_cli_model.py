@@ -186,12 +186,12 @@ def test_more_ram_than_the_device_has_is_planned_with_a_warning(folder: Path) ->
     net, board = folder / "net.onnx", folder / "board.toml"
     table = '[memory.ram_bytes]\nvalue = 65536\nkind = "assumed"\nsource = "a test"\n'
     board.write_text(f'version = 1\nextends = "rpi4b"\nname = "board"\n{table}')
-    asked = ("--device", str(board), "--bind", "N=2", "--time-limit", "1s", "--no-measure-host")
+    asked = ("--device", str(board), "--bind", "N=2", "--time-limit", "1s")
     above = CliRunner().invoke(app, ["solve", str(net), *asked, "--ram", "4MiB", "--no-kept-plans"])
     assert above.exit_code == 0
     assert "poet: the budget of 4 MiB is more than board has: 64 KiB of RAM\n" in above.stderr
     with pytest.warns(UserWarning, match="the budget of 4 MiB is more than board has: 64 KiB of RAM"):
-        poet.plan(net, device=board, ram="4MiB", bind={"N": 2}, time_limit_seconds=1.0, measure_host=False)
+        poet.plan(net, device=board, ram="4MiB", bind={"N": 2}, time_limit_seconds=1.0)
 
 
 def test_what_cannot_be_is_one_line_with_its_exit_code(folder: Path, plan: Path) -> None:

@@ -6,10 +6,12 @@ import dataclasses
 import json
 
 import pytest
+import torch
 from helpers import hand_net
 from helpers.schedules import keep_everything
 from helpers.tensor_types import contiguous
 
+from poet import api
 from poet.devices.device_problem import build_problem, deadline_seconds, kernels_on
 from poet.devices.load import load_profile, profile_names
 from poet.devices.profile import Profile
@@ -17,7 +19,7 @@ from poet.errors import InputError, ProfileError
 from poet.graph import Buffer, Call, Graph, Op, Ref, Role, Value
 from poet.kernel_allocations import KernelAllocation
 from poet.kernel_facts import KernelFacts, OpFacts
-from poet.problem import Place, Problem
+from poet.problem import Limits, Place, Problem
 from poet.simulator import simulate
 
 WITH_STORAGE = tuple(name for name in profile_names() if load_profile(name).storage is not None)
@@ -183,3 +185,13 @@ def test_deadlines() -> None:
 def test_parameters_have_one_home() -> None:
     with pytest.raises(InputError, match="not in both"):
         _problem(hand_net.graph(), load_profile("rpi4b"), home=Place.BOTH)
+
+
+def test_a_plan_at_other_costs_than_the_devices_has_no_range() -> None:
+    prepared = api.prepare(torch.nn.Linear(4, 3), torch.zeros(2, 4), device="x86-host")
+    ops = tuple(dataclasses.replace(op, seconds=0.5, joules=0.5) for op in prepared.problem.ops)
+    other = dataclasses.replace(prepared, problem=dataclasses.replace(prepared.problem, ops=ops))
+    found = [api.plan_step(each, Limits()).plan.prediction for each in (prepared, other)]
+    assert found[0].range is not None
+    assert found[1].range is None
+    assert found[1].seconds == pytest.approx(0.5 * len(ops))

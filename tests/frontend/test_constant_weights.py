@@ -92,7 +92,6 @@ def _plan(model: Path, path: Path, train: Sequence[str] | None) -> poet.Planned:
         device="rpi4b",
         ram=None,
         train=train,
-        measure_host=False,
         evaluation=False,
         time_limit_seconds=1.0,
     )
@@ -129,7 +128,7 @@ def test_they_are_counted_and_trained_by_name(name: str, tmp_path: Path) -> None
 
 def test_by_commands(tmp_path: Path) -> None:
     model = str(_model("convolution", tmp_path / "m.onnx"))
-    solve = ["solve", model, "--device", "rpi4b", "--ram", "1MiB", "--no-measure-host", "--time-limit", "1s"]
+    solve = ["solve", model, "--device", "rpi4b", "--ram", "1MiB", "--time-limit", "1s"]
     reason = "4 of 5 parameters are not trained"
     found = [CliRunner().invoke(app, words) for words in (["check", model], solve, [*solve, "--train", "k*"])]
     assert all(item.exit_code == 0 for item in found)
@@ -172,6 +171,6 @@ def test_a_module_that_has_them_trains_them(tmp_path: Path) -> None:
         node("Gemm", ["h", "w"], ["y"], transB=1),
     ]
     model = save(make_model(nodes, {"x": [3, 6]}, ["y"], {"w": head}, opset=17), tmp_path / "m.onnx")
-    planned = poet.plan(model, device="rpi4b", ram=None, names=module, measure_host=False, evaluation=False)
+    planned = poet.plan(model, device="rpi4b", ram=None, names=module, evaluation=False)
     trained = {item.name: item.gradient is not None for item in planned.plan.graph.parameters}
     assert trained == {"body.weight": True, "head.weight": True}

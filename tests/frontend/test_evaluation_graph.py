@@ -68,5 +68,5 @@ def test_what_cannot_be_evaluated_is_said() -> None:
             return y
 
     with pytest.warns(UserWarning, match="no evaluation is planned: .* writes seen"):
-        made = api.plan(Counting(), torch.zeros(2, 4), device="rpi4b", ram=None, measure_host=False)
+        made = api.plan(Counting(), torch.zeros(2, 4), device="rpi4b", ram=None)
     assert made.plan.evaluation is None

@@ -44,7 +44,7 @@ def trained(
 ) -> dict[str, Tensor]:
     """Plan, make two steps, save; the trained state by name."""
     options |= {"device": "rpi4b", "ram": None, "optimizer": "adamw"}
-    made = api.plan(model, *inputs, measure_host=False, time_limit_seconds=1.0, **options)
+    made = api.plan(model, *inputs, time_limit_seconds=1.0, **options)
     made.save(folder / "p.poet")
     with Trainer.open(folder / "p.poet", seed=0) as trainer:
         for number in range(2):

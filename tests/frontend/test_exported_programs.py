@@ -37,7 +37,7 @@ def test_a_program_trains_with_the_bits_of_its_module(tmp_path: Path) -> None:
     program = torch.export.export(copy.deepcopy(net).train(), (torch.zeros(4, 1, 4, 4),))
     spec = OptimizerSpec("momentum", lr=0.05)
     with pytest.warns(UserWarning, match="no other mode than that in which it was exported"):
-        planned = plan_module(program, device="x86-host", ram=None, optimizer=spec, measure_host=False)
+        planned = plan_module(program, device="x86-host", ram=None, optimizer=spec)
     planned.save(tmp_path / "p.poet")
     assert_trains_alike(tmp_path / "p.poet", net.train(), spec, (4, 1, 4, 4))
 

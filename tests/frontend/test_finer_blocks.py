@@ -186,7 +186,7 @@ def test_without_a_plan_it_says_how_little_is_needed(prepared: Prepared) -> None
 @pytest.mark.slow
 def test_a_plan_at_the_lower_bound_trains_as_pytorch_does(prepared: Prepared, tmp_path: Path) -> None:
     least = minimum_ram_bytes(offered(prepared, Limits())).bytes
-    planned = api.plan_step(prepared, Limits(ram_budget_bytes=least + 64 * 1024), QUICK, measure_host=False)
+    planned = api.plan_step(prepared, Limits(ram_budget_bytes=least + 64 * 1024), QUICK)
     planned.save(tmp_path / "p")
     plan = read_plan(tmp_path / "p")
     assert plan.graph == planned.prepared.step.graph

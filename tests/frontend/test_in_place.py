@@ -76,9 +76,7 @@ def test_the_bits_are_those_of_separate_memory() -> None:
 
 def test_a_plan_replays_exactly(tmp_path: Path) -> None:
     inputs = torch.randn(2, 2, 3, 3)
-    planned = poet.plan(
-        _Net(), inputs, device="nrf52840", ram="3KiB", time_limit_seconds=2.0, measure_host=False
-    )
+    planned = poet.plan(_Net(), inputs, device="nrf52840", ram="3KiB", time_limit_seconds=2.0)
     planned.save(tmp_path / "net.poet")
     assert any(op.strip is not None and op.updates and op.outputs for op in planned.plan.graph.ops)
     assert verify(tmp_path / "net.poet", module=_Net(), threads=(1, 2)).exact
@@ -119,7 +117,6 @@ def test_a_single_number_is_written_over_another_and_replayed(tmp_path: Path) ->
 
     planned = poet.plan(
         Negative(), torch.randn(2, 4), device="stm32h743", ram=None, loss="output", time_limit_seconds=1.0,
-        measure_host=False,
     )  # fmt: skip
     assert any(op.strip is not None and op.strip.inner[0].type.shape == () for op in planned.plan.graph.ops)
     planned.save(tmp_path / "plan.poet")

@@ -128,7 +128,7 @@ def test_the_bits_are_those_of_plain_training(
     least, most = minimum_ram_bytes(prepared.problem).bytes, keep_everything_bytes(prepared.problem)
     budget = least + round(share * (most - least))
     limits = replace(options, ram_budget_bytes=budget)
-    planned = api.plan_step(prepared, limits, QUICK, measure_host=False)
+    planned = api.plan_step(prepared, limits, QUICK)
     path = tmp_path / "net.poet"
     planned.save(path)
     plan = read_plan(path)
@@ -179,7 +179,7 @@ def test_the_bits_of_what_is_made_apart(prepared: Prepared, tmp_path: Path) -> N
     most = keep_everything_bytes(with_room(prepared, Limits()).problem)
     for share in (1.0, 0.9, 0.75):
         limits = Limits(ram_budget_bytes=round(share * most))
-        planned = api.plan_step(prepared, limits, QUICK, measure_host=False)
+        planned = api.plan_step(prepared, limits, QUICK)
         planned.save(path)
         found.add(len(copied(read_plan(path).graph)))
         verify(path, module=_Net(), steps=2, threads=(1, 2)).require()
@@ -203,8 +203,7 @@ def test_in_micro_batches_and_at_home_in_storage(tmp_path: Path) -> None:
     for number, options in enumerate(every):
         path = tmp_path / f"{number}.poet"
         planned = poet.plan(
-            _Net(), torch.zeros(4, 2, 24, 24), device="rpi4b", ram=None, time_limit_seconds=2.0,
-            measure_host=False, **options,
+            _Net(), torch.zeros(4, 2, 24, 24), device="rpi4b", ram=None, time_limit_seconds=2.0, **options,
         )  # fmt: skip
         planned.save(path)
         assert written_over(read_plan(path).graph)
@@ -233,7 +232,7 @@ def test_what_gives_other_bits_is_made_apart(monkeypatch: pytest.MonkeyPatch) ->
 def test_a_plan_is_refused_where_it_gives_other_bits(
     prepared: Prepared, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    planned = api.plan_step(prepared, Limits(), QUICK, measure_host=False)
+    planned = api.plan_step(prepared, Limits(), QUICK)
     planned.save(tmp_path / "net.poet")
     monkeypatch.setattr(strip_trial, "_exact", {})
     monkeypatch.setattr(overwriting, "kernel", lambda target: _other_bits)

@@ -90,9 +90,7 @@ class _Bounded(nn.Module):
 
 
 def _planned(module: nn.Module, inputs: tuple[Tensor, ...], loss: str, path: Path) -> None:
-    poet.plan(
-        module, inputs, device="rpi4b", ram=None, loss=loss, time_limit_seconds=1.0, measure_host=False
-    ).save(path)
+    poet.plan(module, inputs, device="rpi4b", ram=None, loss=loss, time_limit_seconds=1.0).save(path)
 
 
 def test_a_module_keeps_nothing_of_a_trace(tmp_path: Path) -> None:
@@ -228,8 +226,8 @@ UNUSUAL: dict[str, Callable[[], nn.Module]] = {
 }  # fmt: skip
 _SHORT = {"device": "rpi4b", "time_limit_seconds": 1.0}
 WAYS: dict[str, Callable[[nn.Module, Tensor], object]] = {
-    "plan": lambda module, x: poet.plan(module, x, ram=None, measure_host=False, **_SHORT),  # type: ignore[arg-type]
-    "no room": lambda module, x: poet.plan(module, x, ram=16, measure_host=False, **_SHORT),  # type: ignore[arg-type]
+    "plan": lambda module, x: poet.plan(module, x, ram=None, **_SHORT),  # type: ignore[arg-type]
+    "no room": lambda module, x: poet.plan(module, x, ram=16, **_SHORT),  # type: ignore[arg-type]
     "no loss": lambda module, x: poet.plan(module, x, ram=None, loss="ctc", **_SHORT),  # type: ignore[arg-type]
     "wrap": lambda module, x: poet.wrap(module, x, ram=None, **_SHORT),  # type: ignore[arg-type]
 }

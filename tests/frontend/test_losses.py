@@ -140,7 +140,7 @@ def test_a_module_as_a_loss_is_planned_verified_and_evaluated(tmp_path: Path) ->
     loss = nn.CrossEntropyLoss(weight=torch.tensor([1.0, 2.0, 0.5, 1.0]), label_smoothing=0.1)
     x, classes = torch.randn(5, 6), torch.randint(4, (5,))
     made = api.plan(
-        net(), x, device="rpi4b", ram=None, loss=loss, targets=classes, measure_host=False,
+        net(), x, device="rpi4b", ram=None, loss=loss, targets=classes,
         time_limit_seconds=1.0,
     )  # fmt: skip
     made.save(tmp_path / "p")

@@ -105,7 +105,7 @@ def test_the_bits_are_those_of_both_apart(step: TrainingStep) -> None:
 def test_a_plan_that_recomputes_and_pages_replays_exactly(tmp_path: Path) -> None:
     planned = poet.plan(
         _Net(), torch.randn(2, 2, 4, 4), device="nrf52840", ram="3KiB", home="either",
-        time_limit_seconds=2.0, measure_host=False,
+        time_limit_seconds=2.0,
     )  # fmt: skip
     planned.save(tmp_path / "net.poet")
     ran = Counter(item.op for item in planned.plan.schedule if isinstance(item, Compute))

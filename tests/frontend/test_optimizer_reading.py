@@ -32,7 +32,7 @@ def test_an_optimizer_of_torch_is_taken_with_its_groups(tmp_path: Path) -> None:
     ]
     optimizer = torch.optim.AdamW(groups, lr=0.05, betas=(0.8, 0.9))
     made = api.plan(
-        module, torch.zeros(3, 2, 4, 4), device="rpi4b", ram=None, optimizer=optimizer, measure_host=False,
+        module, torch.zeros(3, 2, 4, 4), device="rpi4b", ram=None, optimizer=optimizer,
         time_limit_seconds=1.0,
     )  # fmt: skip
     plan = made.plan

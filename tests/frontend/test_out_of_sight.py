@@ -430,7 +430,7 @@ def _trained(net: Any, module: nn.Module) -> list[Tensor]:
 
 def _planned(make: Callable[[], nn.Module], path: Path) -> list[Tensor]:
     net, found = _made(make), list[Tensor]()
-    asked = {**ASKED, "loss": "mse", "optimizer": "sgd:lr=0.05", "measure_host": False, "evaluation": False}
+    asked = {**ASKED, "loss": "mse", "optimizer": "sgd:lr=0.05", "evaluation": False}
     poet.plan(net, X, **asked).save(path)
     with Trainer.open(path, seed=3) as trainer:
         for _ in range(STEPS):
@@ -478,7 +478,7 @@ def _of_optimizer(change: Callable[[torch.optim.Optimizer], object]) -> None:
     net = Net(_same)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.05)
     change(optimizer)
-    poet.plan(net, X, loss="mse", optimizer=optimizer, measure_host=False, evaluation=False, **ASKED)
+    poet.plan(net, X, loss="mse", optimizer=optimizer, evaluation=False, **ASKED)
 
 
 @pytest.mark.parametrize(
@@ -533,7 +533,7 @@ def test_a_hook_that_comes_after_wrapping_is_refused() -> None:
 
 
 def test_a_plan_that_trains_nothing_is_refused() -> None:
-    asked = {**ASKED, "measure_host": False, "evaluation": False, "loss": "mse"}
+    asked = {**ASKED, "evaluation": False, "loss": "mse"}
     net = nn.Sequential(nn.Linear(8, 4))
     with pytest.raises(
         ModelError, match=r"does not depend on any parameter.*trains nothing in its block.*0.bias"
@@ -565,7 +565,7 @@ class _Beside(nn.Module):
 
 def test_verify_lends_the_module_and_gives_it_back(tmp_path: Path) -> None:
     net: Any = Net(_same, _on_weight(lambda g: g * 2))
-    poet.plan(net, X, loss="mse", measure_host=False, evaluation=False, **ASKED).save(tmp_path / "plan.poet")
+    poet.plan(net, X, loss="mse", evaluation=False, **ASKED).save(tmp_path / "plan.poet")
     torch.autograd.backward(net(X).sum())
     own = {name: (item, item.data_ptr(), item.clone(), item.grad) for name, item in net.named_parameters()}
     report = verify(tmp_path / "plan.poet", module=net, steps=1)
@@ -591,7 +591,7 @@ def test_what_python_keeps_is_put_back(tmp_path: Path) -> None:
     net: Any = Net(run, _with(held=list, named=dict))
     states = random.getstate(), str(np.random.get_state()), torch.get_rng_state()
     with pytest.warns(UserWarning, match=LATER):
-        poet.plan(net, X, loss="mse", measure_host=False, evaluation=False, **ASKED)
+        poet.plan(net, X, loss="mse", evaluation=False, **ASKED)
     assert (net.n, net.held, net.named) == (0, [], {})
     assert (random.getstate(), str(np.random.get_state())) == states[:2]
     assert torch.equal(torch.get_rng_state(), states[2])

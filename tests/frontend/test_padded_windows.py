@@ -135,7 +135,6 @@ def test_a_plan_that_recomputes_and_pages_replays_exactly(tmp_path: Path) -> Non
             ram=ram,
             home="either",
             time_limit_seconds=2.0,
-            measure_host=False,
             evaluation=False,
         )
         for ram in (None, "8KiB")

@@ -145,12 +145,10 @@ def test_a_plan_of_a_file_trains_with_the_bits_of_plain_torch(tmp_path: Path, th
     net = saved(tmp_path / "n.pt2", "pictures")
     with torch_threads(threads):
         with pytest.warns(UserWarning, match="no other mode than that in which it was exported"):
-            generous = plan_module(
-                tmp_path / "n.pt2", device="rpi4b", ram=None, optimizer=MOMENTUM, measure_host=False
-            )
+            generous = plan_module(tmp_path / "n.pt2", device="rpi4b", ram=None, optimizer=MOMENTUM)
         ram = round(0.9 * generous.plan.held_bytes)
         planned = plan_module(
-            tmp_path / "n.pt2", device="rpi4b", ram=ram, optimizer=MOMENTUM, measure_host=False,
+            tmp_path / "n.pt2", device="rpi4b", ram=ram, optimizer=MOMENTUM,
             evaluation=False, time_limit_seconds=3.0,
         )  # fmt: skip
         assert planned.plan.trace.recomputed_runs or planned.plan.trace.written_bytes

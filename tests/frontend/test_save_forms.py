@@ -118,7 +118,7 @@ def test_a_plan_that_packs_some_saves_trains_as_pytorch_does(
     of = offered(prepared, Limits())
     most, least = keep_everything_bytes(of), minimum_ram_bytes(of).bytes
     limits = Limits(ram_budget_bytes=least + round(share * (most - least)))
-    planned = api.plan_step(prepared, limits, QUICK, measure_host=False)
+    planned = api.plan_step(prepared, limits, QUICK)
     path = tmp_path / "plan.poet"
     planned.save(path)
     assert read_plan(path).graph == planned.prepared.step.graph
@@ -128,7 +128,7 @@ def test_a_plan_that_packs_some_saves_trains_as_pytorch_does(
 def test_what_plain_training_needs_and_the_lower_bound_are_those_of_no_choice(prepared: Prepared) -> None:
     keep_bytes = keep_everything_bytes(offered(prepared, Limits()))
     made = [
-        api.plan_step(prepared, Limits(ram_budget_bytes=ram_bytes), QUICK, measure_host=False).plan
+        api.plan_step(prepared, Limits(ram_budget_bytes=ram_bytes), QUICK).plan
         for ram_bytes in (2 * keep_bytes, round(0.9 * keep_bytes))
     ]
     assert made[0].graph != made[1].graph

@@ -63,7 +63,6 @@ def _plan(model: nn.Module | Path, loss: str, **options: Any) -> poet.Planned:
         device="rpi4b",
         ram=None,
         loss=loss,
-        measure_host=False,
         time_limit_seconds=1.0,
         **options,
     )
@@ -167,7 +166,7 @@ def test_files_by_commands(name: str, tmp_path: Path) -> None:
 
     said = f"the first output is what a {ending.lower()} gives, and {loss} takes scores"
     assert said in invoke("check", model, "--loss", loss)
-    solve = ("solve", model, "--device", "rpi4b", "--ram", "1MiB", "--loss", loss, "--no-measure-host")
+    solve = ("solve", model, "--device", "rpi4b", "--ram", "1MiB", "--loss", loss)
     assert said in invoke(*solve)
     assert said in invoke(*solve[:4], "--loss", loss)  # a survey
     assert said not in invoke(*solve, "--output", "logits", "-o", tmp_path / "p")

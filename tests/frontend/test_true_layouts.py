@@ -47,7 +47,7 @@ class _Turned(nn.Module):
 
 def _verified(module: nn.Module, loss: str, path: Path) -> None:
     prepared = api.prepare(module, torch.randn(2, 3, 8), device="rpi4b", loss=loss)
-    api.plan_step(prepared, Limits(), measure_host=False).save(path)
+    api.plan_step(prepared, Limits()).save(path)
     verify(path, module=module, steps=2, threads=(1, 2)).require()
 
 

@@ -139,7 +139,7 @@ def test_limits_and_options_are_taken_as_records(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr("poet.planning.beside_buffer.answered", answered)
     limits = poet.Limits(ram_budget_bytes=1 << 20, paging=False)
     options = poet.SolveOptions(None, threads=1, engine="highs", relative_gap=1e-4, seed=7)
-    words = {"device": "rpi4b", "loss": "mse", "measure_host": False}
+    words = {"device": "rpi4b", "loss": "mse"}
     planned = poet.plan(nn.Linear(4, 2), torch.zeros(1, 4), **words, limits=limits, options=options)  # type: ignore[arg-type]
     assert asked == [(limits, options)]
     assert planned.plan.request.limits == limits

@@ -88,22 +88,18 @@ def test_the_picture_of_the_rooms_is_the_table() -> None:
     assert PAGE.read_text(encoding="utf-8") == page()
 
 
-def test_two_modules_measure_kernels() -> None:
-    """Import and rehearsal read no clock and record no memory: they ask `measure` and `step_clock`."""
-    askers = [*(ROOT / "poet" / "frontend").rglob("*.py"), ROOT / "poet" / "planning" / "rehearsal.py"]
-    imports = {path: set(imports_of(path)) for path in askers}
+def test_one_module_measures_kernels_for_an_import() -> None:
+    """The frontend reads no clock and records no memory: it asks `measure`."""
+    imports = {path: set(imports_of(path)) for path in (ROOT / "poet" / "frontend").rglob("*.py")}
     for path, names in imports.items():
         assert not {"time", "timeit"} & {name.split(".")[0] for name in names}, path
         assert not any(name.startswith("poet.runtime.native") for name in names), path
     asking = {
         path.stem
         for path, names in imports.items()
-        if any(
-            name.startswith(("poet.runtime.trials.measure", "poet.runtime.training.step_clock"))
-            for name in names
-        )
+        if any(name.startswith("poet.runtime.trials.measure") for name in names)
     }
-    assert asking == {"trace", "evaluation", "rehearsal", "wrapped"}
+    assert asking == {"trace", "evaluation", "wrapped"}
 
 
 @every_source

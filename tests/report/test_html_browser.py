@@ -261,7 +261,6 @@ def test_pictures_of_the_pages_for_the_docs(browser: webdriver.Chrome, tmp_path:
         device="rpi4b",
         limits=poet.Limits(ram_budget_bytes=600 << 10),
         options=options,
-        measure_host=False,
     )
     plan = tmp_path / "resnet18.poet"
     planned.save(plan)

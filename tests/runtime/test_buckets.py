@@ -76,7 +76,7 @@ def planned(share: float | None = None) -> Planned:
     with torch_threads(1):
         return plan_module(
             Tagger().train(), longest, device="x86-host", ram=ram, optimizer=ADAMW, shapes=others,
-            measure_host=False, evaluation=False, time_limit_seconds=0.5,
+            evaluation=False, time_limit_seconds=0.5,
         )  # fmt: skip
 
 
@@ -184,7 +184,7 @@ def test_targets_that_a_loss_counts_are_not_padded(loss: str, tmp_path: Path) ->
     net, inputs = nn.Linear(3, 2), torch.randn(4, 3)
     plan_module(
         net, inputs, device="x86-host", ram=None, loss="mse" if loss == "mse" else own,
-        targets=torch.zeros(4, 2), measure_host=False, evaluation=False,
+        targets=torch.zeros(4, 2), evaluation=False,
     ).save(tmp_path / "p")  # fmt: skip
     with Trainer.open(tmp_path / "p") as trainer:
         values = dict.fromkeys(trainer.plan.graph.inputs, 7.0)
@@ -212,7 +212,7 @@ def test_losses_that_would_count_padding_are_refused(
 ) -> None:
     planned = plan_module(
         nn.Linear(6, 5), torch.randn(*output[:-1], 6), device="x86-host", ram=None, loss=loss,
-        targets=targets, measure_host=False, evaluation=False,
+        targets=targets, evaluation=False,
     )  # fmt: skip
     buckets = Buckets({planned.plan.graph.inputs[-1]: -100})
     with contextlib.nullcontext() if message is None else pytest.raises(InputError, match=message):

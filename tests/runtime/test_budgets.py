@@ -46,7 +46,6 @@ def planned() -> Planned:
             ram="1MiB",
             optimizer=OptimizerSpec("adamw", lr=0.01),
             shapes=[torch.zeros(32, 16)],
-            measure_host=False,
         )
 
 
@@ -165,8 +164,7 @@ def run_batches(path: Path, numbers: tuple[int, ...]) -> list[float]:
 def test_sums_of_micro_batches_are_finished_first(tmp_path: Path) -> None:
     with torch_threads(1):
         made = plan_module(
-            nn.Linear(4, 3), torch.zeros(4, 4), device="x86-host", ram="64KiB", micro=2,
-            measure_host=False, evaluation=False,
+            nn.Linear(4, 3), torch.zeros(4, 4), device="x86-host", ram="64KiB", micro=2, evaluation=False,
         )  # fmt: skip
     made.save(tmp_path / "p.poet")
     piece = torch.zeros(2, 4), torch.zeros(2, dtype=torch.int64)
@@ -253,8 +251,7 @@ def small_plan() -> Planned:
     torch.manual_seed(0)
     with torch_threads(1):
         return plan_module(
-            nn.Linear(4, 3), torch.zeros(4, 4), device="x86-host", ram="64KiB",
-            measure_host=False, evaluation=False,
+            nn.Linear(4, 3), torch.zeros(4, 4), device="x86-host", ram="64KiB", evaluation=False,
         )  # fmt: skip
 
 

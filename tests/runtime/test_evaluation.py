@@ -152,7 +152,7 @@ def planned(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("planned") / "p.poet"
     torch.set_num_threads(1)
     made = api.plan(
-        small_net(), torch.zeros(6, 2, 8, 8), device="rpi4b", ram="1MiB", measure_host=False,
+        small_net(), torch.zeros(6, 2, 8, 8), device="rpi4b", ram="1MiB",
         time_limit_seconds=2.0,
     )  # fmt: skip
     assert made.evaluation_remark == ""
@@ -301,7 +301,6 @@ def _evaluated(loss: str | LossFunction, path: Path, **options: Any) -> tuple[nn
         device="rpi4b",
         ram=None,
         loss=loss,
-        measure_host=False,
         time_limit_seconds=1.0,
         **given,
         **options,
@@ -359,7 +358,7 @@ def test_a_run_validates_on_fewer_samples_than_a_batch(options: dict[str, Any], 
 def test_samples_that_depend_on_others_are_not_evaluated_among_fewer(count: int, tmp_path: Path) -> None:
     net = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8, track_running_stats=False), nn.Linear(8, 3))
     x, y = torch.randn(BATCH, 6), torch.randn(BATCH, 3)
-    api.plan(net, x, device="rpi4b", ram=None, loss="mse", measure_host=False).save(tmp_path / "p")
+    api.plan(net, x, device="rpi4b", ram=None, loss="mse").save(tmp_path / "p")
     with Trainer.open(tmp_path / "p") as trainer, torch.no_grad():
         assert trainer.evaluate([(x, y)]).loss == float(F.mse_loss(net.eval()(x), y))
         with pytest.raises(

@@ -161,8 +161,8 @@ def test_a_plan_is_made_of_it(tmp_path: Path) -> None:
     module = nn.Sequential(nn.Linear(256, 512), nn.BatchNorm1d(512), nn.ReLU(), nn.Linear(512, 5))
     inputs = torch.randn(8, 256)
     found = plan_module(
-        module, inputs, device="rpi4b", ram="1800KiB", optimizer="momentum", micro="2:layers", home="storage",
-        measure_host=False, time_limit_seconds=2.0,
+        module, inputs, device="rpi4b", ram="1800KiB", optimizer="momentum", micro="2:layers",
+        home="storage", time_limit_seconds=2.0,
     )  # fmt: skip
     plan = found.plan
     assert plan.accumulation is None

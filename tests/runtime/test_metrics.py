@@ -90,7 +90,7 @@ def test_metrics_are_what_their_formulas_say() -> None:
 def test_mean_absolute_error_and_a_smaller_last_batch(tmp_path: Path) -> None:
     module = nn.Linear(4, 3)
     x, y = torch.randn(10, 4), torch.randn(10, 3)
-    made = api.plan(module, x[:4], device="rpi4b", ram=None, loss="mse", measure_host=False)
+    made = api.plan(module, x[:4], device="rpi4b", ram=None, loss="mse")
     made.save(tmp_path / "p")
     with Trainer.open(tmp_path / "p") as trainer:
         result = trainer.evaluate((x[s : s + 4], y[s : s + 4]) for s in (0, 4, 8))

@@ -329,7 +329,7 @@ def test_a_planned_step_stays_in_its_arena_and_budget(tmp_path: Path) -> None:
     """Both schedules at their planned places: no request goes astray, and the peak is within the budget."""
     x = torch.randn(8, 2, 8, 8)
     planned = plan_module(
-        small_net(), x, device="rpi4b", ram="40KiB", optimizer="momentum", micro=4, measure_host=False,
+        small_net(), x, device="rpi4b", ram="40KiB", optimizer="momentum", micro=4,
         time_limit_seconds=5.0,
     )  # fmt: skip
     path = tmp_path / "p.poet"

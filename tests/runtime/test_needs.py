@@ -57,7 +57,7 @@ def batch(number: int = 0, size: int = BATCH) -> tuple[Tensor, Tensor]:
 def planned(module: nn.Module | None = None, inputs: Any = None, **options: Any) -> Planned:
     given = batch()[0] if inputs is None else inputs
     settings: dict[str, Any] = {"device": "rpi4b", "ram": None, "time_limit_seconds": 1.0}
-    return poet.plan(module or net(), given, measure_host=False, **{**settings, **options})
+    return poet.plan(module or net(), given, **{**settings, **options})
 
 
 @dataclass(frozen=True)

@@ -96,7 +96,7 @@ def planned(kind: Kind, share: float | None = None) -> Planned:
     with torch_threads(1):
         return plan_module(
             kind().train(), tokens(4, 16), device="x86-host", ram=ram, optimizer=ADAMW,
-            shapes=[tokens(4, 8), tokens(4, 4)], measure_host=False, evaluation=False, time_limit_seconds=1.0,
+            shapes=[tokens(4, 8), tokens(4, 4)], evaluation=False, time_limit_seconds=1.0,
             gradients="keep" if share is None else "stream",
         )  # fmt: skip
 
@@ -184,8 +184,7 @@ def test_what_a_new_shape_cannot_be_is_said(tmp_path: Path) -> None:
 
 def test_a_planner_leaves_micro_batches_alone(tmp_path: Path) -> None:
     made = plan_module(
-        nn.Linear(4, 3), torch.zeros(4, 4), device="x86-host", ram="64KiB", micro=2,
-        measure_host=False, evaluation=False,
+        nn.Linear(4, 3), torch.zeros(4, 4), device="x86-host", ram="64KiB", micro=2, evaluation=False,
     )  # fmt: skip
     made.save(tmp_path / "p.poet")
     with Trainer.open(tmp_path / "p.poet") as trainer:
@@ -273,7 +272,7 @@ def test_a_shape_with_an_evaluation_outlives_a_change_of_budget(tmp_path: Path) 
     with torch_threads(1):
         made = plan_module(
             Attention().train(), tokens(4, 16), device="x86-host", ram="64MiB",
-            shapes=[tokens(4, 8), tokens(4, 4)], measure_host=False, time_limit_seconds=1.0,
+            shapes=[tokens(4, 8), tokens(4, 4)], time_limit_seconds=1.0,
         )  # fmt: skip
     assert all(shape.evaluation is not None for shape in made.plan.shapes)
     made.save(tmp_path / "p.poet")

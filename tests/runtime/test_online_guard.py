@@ -55,7 +55,7 @@ def planned(recompute: bool = True, paging: bool = True) -> Planned:
     """In 1 MiB, so that everything is kept, with a step for half a batch and one for a quarter."""
     return plan_module(
         net(), torch.zeros(ROWS, 16), device="rpi4b", ram="1MiB", optimizer=ADAMW, recompute=recompute,
-        paging=paging, shapes=[torch.zeros(ROWS // 2, 16), torch.zeros(ROWS // 4, 16)], measure_host=False,
+        paging=paging, shapes=[torch.zeros(ROWS // 2, 16), torch.zeros(ROWS // 4, 16)],
     )  # fmt: skip
 
 
@@ -307,9 +307,7 @@ def test_searches_beside_a_plan_take_no_longer_than_that_for_it(monkeypatch: pyt
     monkeypatch.setattr(beside, "guard", lambda *_: None)
     module = nn.Sequential(nn.Linear(6, 9), nn.Tanh(), nn.Linear(9, 4))
     with pytest.warns(UserWarning, match="no evaluation is planned: no room"):
-        plan_module(
-            module, torch.randn(5, 6), device="rpi4b", ram="1MiB", time_limit_seconds=2.0, measure_host=False
-        )
+        plan_module(module, torch.randn(5, 6), device="rpi4b", ram="1MiB", time_limit_seconds=2.0)
     assert len(limits_seconds) > 1
     seconds = [each for each in limits_seconds if each is not None]
     assert seconds[0] <= 0.5 * 2.0  # as the search for the plan counts as two

@@ -126,9 +126,7 @@ def test_on_the_heap_each_step_holds_what_was_predicted(seed: int, tmp_path: Pat
 
 def test_an_evaluation_beside_an_arena_that_was_found_here_is_counted(tmp_path: Path) -> None:
     x, targets = torch.randn(8, 2, 8, 8), torch.randint(5, (8,))
-    made = plan_module(
-        small_net(), x, device="x86-host", ram="256KiB", measure_host=False, time_limit_seconds=0.5
-    )
+    made = plan_module(small_net(), x, device="x86-host", ram="256KiB", time_limit_seconds=0.5)
     made.save(tmp_path / "p")
     with torch_threads(2), Trainer.open(tmp_path / "p", seed=0) as trainer:
         trainer.allow_over_budget = True
@@ -154,7 +152,7 @@ def test_the_kernels_mark_has_a_margin_and_a_count_has_none() -> None:
 def test_what_several_shapes_lose_their_arena_to_is_said(tmp_path: Path) -> None:
     made = plan_module(
         nn.Linear(6, 3), torch.zeros(4, 6), shapes=[torch.zeros(3, 6)], device="x86-host", ram="64KiB",
-        measure_host=False, time_limit_seconds=0.5,
+        time_limit_seconds=0.5,
     )  # fmt: skip
     made.save(tmp_path / "p")
     with torch_threads(2), Trainer.open(tmp_path / "p") as trainer:

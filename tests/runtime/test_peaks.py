@@ -62,7 +62,7 @@ def planned(share: float | None = None) -> Planned:
     longest, *others = (batch(length)[0] for length in (64, 40, 20))
     with torch_threads(1):
         return plan_module(
-            Tagger().train(), longest, device="x86-host", ram=ram, shapes=others, measure_host=False,
+            Tagger().train(), longest, device="x86-host", ram=ram, shapes=others,
             evaluation=False, time_limit_seconds=1.0,
         )  # fmt: skip
 

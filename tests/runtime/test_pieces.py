@@ -159,7 +159,6 @@ def test_a_run_that_the_kernel_confines_to_its_arena_saves(
         home="storage",
         loss="cross-entropy:dim=-1",
         train=ADAPTERS,
-        measure_host=False,
         evaluation=False,
         time_limit_seconds=5,
     )

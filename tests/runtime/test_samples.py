@@ -31,9 +31,7 @@ CLASSES = np.arange(COUNT) % 3
 def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     torch.manual_seed(0)
     net = nn.Sequential(nn.Flatten(), nn.Linear(12, 3))
-    planned = poet.plan(
-        net, torch.zeros(BATCH, 1, 3, 4), device="rpi4b", ram=None, measure_host=False, evaluation=False
-    )
+    planned = poet.plan(net, torch.zeros(BATCH, 1, 3, 4), device="rpi4b", ram=None, evaluation=False)
     path = tmp_path_factory.mktemp("plan") / "net.poet"
     planned.save(path)
     return path

@@ -84,7 +84,7 @@ def planned() -> Planned:
     with torch_threads(1):
         return plan_module(
             Mixer().train(), tokens(4, 16), device="x86-host", ram=BUDGET_BYTES, optimizer=SGD,
-            shapes=[tokens(2, 16), tokens(4, 8), tokens(2, 4)], measure_host=False, evaluation=False,
+            shapes=[tokens(2, 16), tokens(4, 8), tokens(2, 4)], evaluation=False,
             time_limit_seconds=1.0,
         )  # fmt: skip
 
@@ -183,7 +183,7 @@ class Halving(nn.Module):
 def test_sizes_that_a_model_takes_are_multiples() -> None:
     plan = plan_module(
         Halving().train(), torch.zeros(2, 1, 16, 16), device="x86-host", ram="64KiB", optimizer=SGD,
-        shapes=[torch.zeros(2, 1, 8, 8), torch.zeros(2, 1, 4, 4)], measure_host=False, evaluation=False,
+        shapes=[torch.zeros(2, 1, 8, 8), torch.zeros(2, 1, 4, 4)], evaluation=False,
     ).plan  # fmt: skip
     found = ShapePlanner().largest(plan, dim=3, multiple_of=2)
     assert found.size >= 16

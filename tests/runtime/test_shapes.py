@@ -85,7 +85,6 @@ def planned(
         ram=ram,
         optimizer=ADAMW,
         shapes=others,
-        measure_host=False,
         evaluation=evaluation,
     )
 
@@ -199,7 +198,7 @@ def test_a_step_of_another_shape_is_held_to_the_plan() -> None:
 
 def test_nan_is_allowed_to_every_shape(tmp_path: Path) -> None:
     regression = plan_module(
-        Mlp(), torch.zeros(4, 6), device="x86-host", ram=None, loss="mse", measure_host=False,
+        Mlp(), torch.zeros(4, 6), device="x86-host", ram=None, loss="mse",
         shapes=[torch.zeros(3, 6)],
     )  # fmt: skip
     regression.save(tmp_path / "p.poet")
@@ -300,7 +299,7 @@ def test_shapes_and_micro_batches_are_not_planned_together() -> None:
     with pytest.raises(InputError, match="leave one out"):
         plan_module(
             Mlp(), torch.zeros(4, 6), device="x86-host", ram=None, micro=2, shapes=[torch.zeros(3, 6)],
-            measure_host=False, evaluation=False,
+            evaluation=False,
         )  # fmt: skip
 
 
@@ -320,5 +319,5 @@ def test_a_constant_that_depends_on_the_shape_is_refused_by_name() -> None:
     with pytest.raises(InputError, match=r"the model has another .* than for the largest shape"):
         plan_module(
             Counting(), torch.zeros(4, 6), device="x86-host", ram=None, shapes=[torch.zeros(4, 5)],
-            measure_host=False, evaluation=False, time_limit_seconds=1.0,
+            evaluation=False, time_limit_seconds=1.0,
         )  # fmt: skip

@@ -107,9 +107,7 @@ def _writing_loss(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
 
 def _saved(module: nn.Module, path: Path, **options: Any) -> None:
     x = torch.randn(6, 8)
-    poet.plan(
-        module, x, device="rpi4b", ram=None, measure_host=False, time_limit_seconds=1.0, **options
-    ).save(path)
+    poet.plan(module, x, device="rpi4b", ram=None, time_limit_seconds=1.0, **options).save(path)
 
 
 @pytest.mark.parametrize("how", with_slow(WRITES, {"relu", "a slice"}))

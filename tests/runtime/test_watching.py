@@ -60,7 +60,6 @@ def planned() -> Planned:
             ram=LARGE,
             budgets=[SMALL],
             optimizer=OptimizerSpec("adamw", lr=0.01),
-            measure_host=False,
             evaluation=False,
             time_limit_seconds=0.3,
         )
@@ -159,7 +158,7 @@ def test_budgets_are_of_one_training() -> None:
     with pytest.raises(InputError, match="neither smaller nor new"):
         plan_module(
             nn.Linear(4, 3), torch.zeros(4, 4), device="x86-host", ram="64KiB", budgets=["64KiB"],
-            measure_host=False, evaluation=False,
+            evaluation=False,
         )  # fmt: skip
 
 
@@ -188,7 +187,7 @@ def test_plans_for_other_budgets_carry_a_range() -> None:
 def test_other_budgets_are_planned_for_what_was_asked() -> None:
     made = plan_module(
         nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 3)), torch.zeros(16, 8), device="x86-host",
-        ram="64KiB", budgets=["63KiB"], minimise="time", measure_host=False, evaluation=False,
+        ram="64KiB", budgets=["63KiB"], minimise="time", evaluation=False,
         time_limit_seconds=0.5,
     )  # fmt: skip
     assert made.plan.outcome.objective is Objective.TIME
@@ -214,7 +213,7 @@ def test_a_budget_that_cannot_be_is_refused_before_the_search(monkeypatch: pytes
     with pytest.raises(Infeasible, match=r"inside the budget of 64 B: a step needs at least"):
         plan_module(
             nn.Linear(4, 3), torch.zeros(4, 4), device="x86-host", ram="64KiB", budgets=["64B"],
-            measure_host=False, evaluation=False,
+            evaluation=False,
         )  # fmt: skip
 
 
@@ -479,9 +478,7 @@ def test_a_system_that_says_nothing(tmp_path: Path) -> None:
 
 
 def test_a_plan_without_a_budget_is_not_watched(tmp_path: Path) -> None:
-    made = plan_module(
-        nn.Linear(4, 3), torch.zeros(4, 4), device="x86-host", ram=None, measure_host=False, evaluation=False
-    )
+    made = plan_module(nn.Linear(4, 3), torch.zeros(4, 4), device="x86-host", ram=None, evaluation=False)
     made.save(tmp_path / "p.poet")
     with Trainer.open(tmp_path / "p.poet") as trainer, pytest.raises(InputError, match="no RAM budget"):
         MemoryWatcher(trainer)
@@ -541,7 +538,6 @@ def test_a_real_limit_that_falls_and_rises_is_followed(group: Path, tmp_path: Pa
         device="x86-host",
         ram=WIDE_LARGE,
         budgets=[WIDE_SMALL],
-        measure_host=False,
         evaluation=False,
         time_limit_seconds=2.0,
     ).save(path)

@@ -312,7 +312,7 @@ def test_the_command_tells_both(model: Path, tmp_path: Path, monkeypatch: pytest
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     plan, answer = tmp_path / "plan.poet", tmp_path / "answer.json"
     where = ["--device", "mkr1000", "--bind", "N=2", "--ram", "14KiB", "--deadline", "20x"]
-    asked = ["solve", str(model), *where, "--robust", "--sensitivity", "--no-measure-host"]
+    asked = ["solve", str(model), *where, "--robust", "--sensitivity"]
     asked += ["--time-limit", "1s", "-o", str(plan)]
     result = CliRunner().invoke(app, [*asked, "--json", str(answer)])
     assert result.exit_code == 0, result.stderr

@@ -200,7 +200,7 @@ def test_the_largest_budget_takes_what_a_plan_of_it_takes(micro: str) -> None:
     assert largest.verdict is Verdict.OPTIMAL
     alone = poet.plan(
         _net(), _inputs(), device="rpi4b", ram=largest.limits.ram_budget_bytes, micro=micro,
-        time_limit_seconds=1.0, evaluation=False, measure_host=False,
+        time_limit_seconds=1.0, evaluation=False,
     ).plan  # fmt: skip
     assert plan.joules == pytest.approx(alone.step_joules, rel=1e-9)
     assert plan.seconds == pytest.approx(alone.step_seconds, rel=1e-9)
@@ -283,7 +283,6 @@ def test_what_is_no_number_of_pieces_is_refused_in_a_line(given: dict[str, objec
 def test_a_saved_plan_in_pieces_is_asked_about_as_its_whole_step(tmp_path: Path) -> None:
     planned = poet.plan(
         _net(), _inputs(), device="rpi4b", ram="64KiB", micro=2, time_limit_seconds=1.0, evaluation=False,
-        measure_host=False,
     )  # fmt: skip
     planned.save(tmp_path / "plan.poet")
     result = what_if(tmp_path / "plan.poet", ram="64KiB", options=QUICK, jobs=1, cache=None, marginal=False)

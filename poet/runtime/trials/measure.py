@@ -1,7 +1,4 @@
-"""What torch's kernels need and take on this machine: one by one.
-
-`measured` runs each by itself, for an import; `poet.runtime.training.step_clock` times all of them in whole
-steps.
+"""What torch's kernels need and take on this machine, each run by itself, for an import.
 
 Every distinct call (operator, arguments, types of its tensors) runs on tensors of exactly the
 recorded layout, made for it and dropped again. Three things come out: the hidden temporaries, from

@@ -1,4 +1,4 @@
-"""How fast the storage behind a page file is, by trying it with the page file's own transfers.
+"""How long transfers between RAM and the storage under a folder take, by a page file's own.
 
 As a training step uses it: between transfers the processor works on other memory, so that the device has
 gone idle and what is moved has left the caches, and each transfer has another place in RAM and file. What a
@@ -7,61 +7,60 @@ transfer waited for a processor that other programs had is not the storage's tim
 
 from __future__ import annotations
 
-import statistics
+import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
+from types import TracebackType
+from typing import Self
 
-from poet.devices.host import HostStorage, Line
 from poet.plans.plan_parts import PageSlot
 from poet.runtime.storage.page_file import PageFile
-from poet.runtime.system.processor_wait import UndisturbedClock
 
-_SMALL_BYTES, _LARGE_BYTES = 64 * 1024, 1024 * 1024
+_LARGE_BYTES = 1024 * 1024
 _PLACES = 8
-_TRIALS = 9
 _PAUSE_SECONDS = 0.005
 
-
-def measure_storage(folder: Path, *, buffer_bytes: int) -> HostStorage:
-    """Times of small and large transfers to an unnamed page file in ``folder``, the median of a few.
-
-    Takes a third of a second on an SSD, and 16 MiB of RAM and 8 MiB of storage meanwhile.
-
-    Args:
-        folder: on the storage in question.
-        buffer_bytes: of the page file; see `PageFile`.
-
-    Raises:
-        PageFileError: the storage cannot be used.
-    """
-    slots = [PageSlot(str(place), place * _LARGE_BYTES, _LARGE_BYTES) for place in range(_PLACES)]
-    pages = PageFile(slots, path=None, folder=folder, buffer_bytes=buffer_bytes)
-    try:
-        times = {
-            size_bytes: _median_seconds(pages, size_bytes) for size_bytes in (_SMALL_BYTES, _LARGE_BYTES)
-        }
-    finally:
-        pages.close()
-    small, large = times[_SMALL_BYTES], times[_LARGE_BYTES]
-    return HostStorage(read=_line(small[1], large[1]), write=_line(small[0], large[0]))
+_SCHEDULED = Path("/proc/thread-self/schedstat")
+"""Nanoseconds on a processor, nanoseconds waiting for one while ready to run, and turns; Linux's
+Documentation/scheduler/sched-stats.rst."""
 
 
-def _median_seconds(pages: PageFile, size_bytes: int) -> tuple[float, float]:
-    """Of a write and a read."""
-    memory = memoryview(bytearray(_PLACES * _LARGE_BYTES))
-    other = memoryview(bytearray(len(memory)))
-    writes, reads = [], []
-    with UndisturbedClock() as clock:
-        for trial in range(_TRIALS):
-            place = trial % _PLACES
-            part = memory[place * _LARGE_BYTES :][:size_bytes]
-            _work_on(other)
-            writes.append(clock.seconds(partial(pages.write, str(place), part)))
-            _work_on(other)
-            reads.append(clock.seconds(partial(pages.read_into, str(place), part)))
-    return statistics.median(writes), statistics.median(reads)
+class UndisturbedClock:
+    """Seconds of calls of the thread that made it; where its waits are not told, by the wall clock."""
+
+    def __init__(self, path: Path = _SCHEDULED) -> None:
+        try:
+            self._file: int | None = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            self._file = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+
+    def seconds(self, call: Callable[[], object]) -> float:
+        """Of ``call``: what it waited for storage counts, what it waited for a processor does not."""
+        begin = time.perf_counter()
+        waited = self._waited_seconds()
+        call()
+        waited = self._waited_seconds() - waited
+        return max(time.perf_counter() - begin - waited, 0.0)
+
+    def _waited_seconds(self) -> float:
+        if self._file is None:
+            return 0.0
+        try:
+            return int(os.pread(self._file, 96, 0).split()[1]) * 1e-9
+        except (OSError, ValueError, IndexError):
+            return 0.0
 
 
 def transfer_seconds(
@@ -128,9 +127,3 @@ def _work_on(memory: memoryview) -> None:
     end = time.perf_counter() + _PAUSE_SECONDS
     while time.perf_counter() < end:
         memory[:half] = memory[half:]
-
-
-def _line(small_seconds: float, large_seconds: float) -> Line:
-    """Through both points, neither part below zero."""
-    per_byte = max(0.0, (large_seconds - small_seconds) / (_LARGE_BYTES - _SMALL_BYTES))
-    return Line(max(0.0, small_seconds - _SMALL_BYTES * per_byte), per_byte)
