@@ -109,7 +109,7 @@ def solve(
         typer.Option(
             metavar="K",
             help="Train each batch in K micro-batches, or auto: as many as take the least energy. K:sum: the "
-            "loss is not divided by K. K:layers: layer by layer over all of them.",
+            "loss is not divided by K.",
             callback=micro_callback,
         ),
     ] = None,

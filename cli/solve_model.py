@@ -116,9 +116,9 @@ def _least_energy(path: Path, ask: Ask, about_model: ModelAsk, loss: str, shares
         kept[micro] = found
         return found.planned
 
-    samples, home = api.samples_of(None, _bindings(about_model)), (about_model.home or Home.RAM).place
-    tried_ones = sum(1 for _ in candidates(samples, loss, home))
-    planned, tried = least_energy(samples, loss, make, home=home)
+    samples = api.samples_of(None, _bindings(about_model))
+    tried_ones = sum(1 for _ in candidates(samples, loss))
+    planned, tried = least_energy(samples, loss, make)
     for line in candidate_lines(tried):
         say(f"poet: {line}", err=True)
     return kept[planned.prepared.micro]

@@ -61,7 +61,7 @@ def what_if(
         str,
         typer.Option(
             metavar="NUMBERS",
-            help="Train each batch in so many micro-batches: 1,4 or 4:layers, or auto: all that divide it.",
+            help="Train each batch in so many micro-batches: 1,4 or 4:sum, or auto: all that divide it.",
         ),
     ] = "1",
     loss: LossOption = None,

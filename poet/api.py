@@ -170,8 +170,7 @@ def plan(
             `Trainer.evaluate`. Where that cannot be done, a warning says why.
         micro: how many micro-batches a batch is trained in: ``example_inputs`` are of the whole batch, whose
             samples stand in the first dimension. ``"auto"``: as many as take the least energy; ``"4:sum"``:
-            the loss is not divided by their number; ``"4:layers"``: layer by layer over all of them, so that
-            a parameter at home in storage is read less often. ``None``: the batch is trained as a whole.
+            the loss is not divided by their number. ``None``: the batch is trained as a whole.
         shapes: other shapes that the plan is to have steps for, each not larger than ``example_inputs``:
             example inputs (or pairs of inputs and ``targets``), for an ONNX file sizes of dimensions,
             ``{"N": 8}``.
@@ -220,7 +219,7 @@ def plan(
     tried = 1
     if isinstance(asked, str):
         samples = samples_of(example_inputs, bind or {})
-        tried = sum(1 for _ in candidates(samples, asked, one_of(Place, home, "home")))
+        tried = sum(1 for _ in candidates(samples, asked))
     shares = TimeShares(asked_options.time_limit_seconds, beside, asked_options.clock)
 
     def planned_with(pieces: MicroBatches | None) -> Planned:
@@ -242,7 +241,7 @@ def plan(
         raise InputError("several shapes and micro-batches are not planned together; leave one out")
     others = [preparing(**_other_shape(item, bind or {}, targets)) for item in shapes]  # before a long search
     if isinstance(asked, str):
-        planned, _ = least_energy(samples, asked, planned_with, home=one_of(Place, home, "home"))
+        planned, _ = least_energy(samples, asked, planned_with)
     else:
         planned = planned_with(asked)
     misfit = loss_misfit(planned.plan.graph, planned.plan.request.loss)

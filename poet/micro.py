@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 from poet.errors import InputError
 
@@ -14,7 +16,6 @@ BATCH_NAMES = ("N", "batch")
 
 MOST_MICRO_BATCHES = 1 << 20
 MEAN, SUM = "mean", "sum"
-PIECES, LAYERS = "pieces", "layers"
 AUTO = "auto"
 
 
@@ -26,62 +27,41 @@ class MicroBatches:
         count: of the pieces of a batch, at least 2; all are of one size.
         loss: ``"mean"``: the loss of each piece is divided by ``count`` before its backward pass, as in
             ``(loss / count).backward()``; ``"sum"``: it is not, as in ``loss.backward()``.
-        order: ``"pieces"``: one after the other, by two schedules, of which the last piece has its own;
-            ``"layers"``: layer by layer over all of them, by one schedule (`poet.frontend.layer_order`).
     """
 
     count: int
     loss: str = MEAN
-    order: str = PIECES
+    json_dropped: ClassVar[Mapping[str, str]] = {"order": "micro-batches go one after the other; plan again"}
 
     def __post_init__(self) -> None:
         if not 2 <= self.count <= MOST_MICRO_BATCHES:
             raise InputError(f"{self.count} micro-batches; give from 2 to {MOST_MICRO_BATCHES}, or auto")
         if self.loss not in (MEAN, SUM):
             raise InputError(f"the loss of micro-batches is {MEAN} or {SUM}, not {self.loss!r}")
-        if self.order not in (PIECES, LAYERS):
-            raise InputError(f"micro-batches go in the order of {PIECES} or {LAYERS}, not {self.order!r}")
 
     @staticmethod
     def parse(text: str) -> MicroBatches | None:
-        """The micro-batches in ``4``, ``4:sum`` or ``4:layers``; ``None`` of ``1``, which is a whole batch.
+        """The micro-batches in ``4`` or ``4:sum``; ``None`` of ``1``, which is a whole batch.
 
         Raises:
             InputError: it is not of that form.
         """
         count, *options = text.split(":")
         if not count.isascii() or not count.isdigit() or len(count) > 9:
-            raise InputError(
-                f"{text!r} is no number of micro-batches; write for example 4, 4:sum, 4:layers or auto"
-            )
-        loss, order = _options(text, options)
-        return None if int(count) == 1 else MicroBatches(int(count), loss, order)
+            raise InputError(f"{text!r} is no number of micro-batches; write for example 4, 4:sum or auto")
+        if "layers" in options:
+            raise InputError(f"{text!r}: micro-batches go one after the other; write {count}")
+        if len(options) > 1 or not {*options} <= {MEAN, SUM}:
+            raise InputError(f"{text!r}: behind micro-batches stands {MEAN} or {SUM}, of the losses")
+        return None if int(count) == 1 else MicroBatches(int(count), *options)
 
     def __str__(self) -> str:
-        loss = "" if self.loss == MEAN else f":{self.loss}"
-        return f"{self.count}{loss}" + ("" if self.order == PIECES else f":{self.order}")
-
-    @property
-    def runs(self) -> int:
-        """Schedules that run one after the other in a step, each of so many pieces."""
-        return self.count if self.order == PIECES else 1
+        return f"{self.count}" if self.loss == MEAN else f"{self.count}:{self.loss}"
 
     @property
     def divisor(self) -> int:
         """Of the loss of a micro-batch."""
         return self.count if self.loss == MEAN else 1
-
-
-def _options(text: str, options: list[str]) -> tuple[str, str]:
-    """What is done with the loss, and the order, of what stands behind the number of micro-batches."""
-    losses = [option for option in options if option in (MEAN, SUM)]
-    orders = [option for option in options if option in (PIECES, LAYERS)]
-    if len(losses) + len(orders) < len(options) or len(losses) > 1 or len(orders) > 1:
-        raise InputError(
-            f"{text!r}: behind micro-batches stand {MEAN} or {SUM} (of the losses), and {PIECES} or {LAYERS} "
-            "(the order), each once"
-        )
-    return (losses or [MEAN])[0], (orders or [PIECES])[0]
 
 
 def micro_batches(given: int | str | MicroBatches | None) -> MicroBatches | str | None:
@@ -100,5 +80,5 @@ def micro_batches(given: int | str | MicroBatches | None) -> MicroBatches | str 
 
 def _loss_of_auto(loss: str) -> str:
     if loss not in ("", MEAN, SUM):
-        raise InputError(f"auto:{loss}: behind auto stands {MEAN} or {SUM}; the order is chosen as well")
+        raise InputError(f"auto:{loss}: behind auto stands {MEAN} or {SUM}, of the losses")
     return loss or MEAN

@@ -66,7 +66,7 @@ def random_batch(plan: Plan, seed: int) -> Batch:
 
 def random_step(plan: Plan, seed: int) -> Batch:
     """What a whole step takes: `random_batch`, or one for each micro-batch in one."""
-    count = 1 if plan.request.micro is None else plan.request.micro.runs
+    count = 1 if plan.request.micro is None else plan.request.micro.count
     if count == 1:
         return random_batch(plan, seed)
     drawn = [random_batch(plan, seed * count + number) for number in range(count)]

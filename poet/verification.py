@@ -245,8 +245,6 @@ def _step_pairs(
     handed = None if trainer.plan.graph.predictions else 0  # logits in strips are handed to nobody
     with _accepting():
         results = plain.step_in_pieces(pieces, divisor=divisor)
-    if micro is not None and micro.runs == 1:
-        pieces, results = [(inputs, targets)], [_together(results)]
     *earlier, (loss, outputs) = results
     for number, (piece, (theirs, their_outputs)) in enumerate(zip(pieces[:-1], earlier, strict=True), 1):
         summed = trainer.accumulate(*piece)
@@ -269,13 +267,6 @@ def _step_pairs(
     states = trainer.optimizer_state()
     for (parameter, name), theirs in plain.optimizer_state().items():
         yield f"{name} of {parameter}", states[parameter][name], theirs
-
-
-def _together(results: Sequence[tuple[Tensor, list[Tensor]]]) -> tuple[Tensor, list[Tensor]]:
-    """Loss and outputs of a step that trains all micro-batches at once: see `poet.frontend.layer_order`."""
-    outputs = zip(*(each for _, each in results), strict=True)
-    rows = ([item if item.dim() else item.reshape(1) for item in items] for items in outputs)
-    return torch.stack([loss for loss, _ in results]).mean(), [torch.cat(items) for items in rows]
 
 
 def _pieces(

@@ -88,7 +88,7 @@ def _train(module: nn.Module, plan: Plan, samples: Samples) -> int:
     optimizer = torch_optimizer(plan.optimizer, parameters)
     loss_of, micro = loss_named(plan.request.loss), plan.request.micro
     pieces = 1 if micro is None else micro.count
-    staged = len(samples.staged[0]) * (1 if micro is None else micro.runs)
+    staged = len(samples.staged[0]) * (1 if micro is None else micro.count)
     inputs, targets = samples.batch(torch.arange(staged // pieces))
     for _ in range(_STEPS_OF_ONE_OPTIMIZER):
         optimizer.zero_grad(set_to_none=True)

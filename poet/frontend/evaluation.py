@@ -69,9 +69,7 @@ def trace_evaluation(
     mode = TrueLayouts()
     with mode:
         targets = [
-            torch.empty_strided(kind.shape, kind.strides, dtype=arguments.dtype(kind.dtype))[
-                : kind.shape[0] // training.together if kind.shape else None
-            ]
+            torch.empty_strided(kind.shape, kind.strides, dtype=arguments.dtype(kind.dtype))
             for kind in (types[name] for name in beside.inputs[len(inputs) :])
         ]
     with evaluating(module), small_operators(are_wanted=training.has_small_operators):

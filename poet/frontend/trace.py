@@ -27,7 +27,6 @@ from poet.frontend.functional import Functional, Step, fakes, trace_step
 from poet.frontend.fused import HasKernel, with_updates_fused
 from poet.frontend.in_place import Overwrites, with_results_in_place, with_takeovers
 from poet.frontend.in_place_choice import chosen_takeovers, copied_takeovers
-from poet.frontend.layer_order import in_layer_order
 from poet.frontend.layouts import compact
 from poet.frontend.logits import with_logits_in_strips
 from poet.frontend.losses import Loss, LossFunction, as_loss
@@ -57,7 +56,7 @@ from poet.frontend.true_layouts import TrueLayouts
 from poet.graph import Graph
 from poet.kernel_facts import KernelFacts
 from poet.loss import LossSpec
-from poet.micro import LAYERS, MicroBatches
+from poet.micro import MicroBatches
 from poet.named import trained_in_words
 from poet.optimizer import OptimizerSpec, with_driven_numbers
 from poet.runtime.system.process import check_computes
@@ -90,7 +89,6 @@ class TrainingStep:
         has_small_operators: see `trace_training_step`.
         forms: of its ops; ``graph`` has all that backward reads in short form, and none in more blocks than
             its time allows. ``None``: there is one form.
-        together: micro-batches that ``graph`` trains, layer by layer.
     """
 
     graph: Graph
@@ -103,7 +101,6 @@ class TrainingStep:
     accumulation: AccumulatingStep | None = None
     has_small_operators: bool = False
     forms: SaveForms | None = None
-    together: int = 1
 
     def __repr__(self) -> str:
         parts = f"{len(self.graph.ops)} ops, {trained_in_words(self.graph)} trained"
@@ -173,10 +170,6 @@ def trace_training_step(
     wanted = one_of(Gradients, gradients, "gradients")
     if wanted is Gradients.LOGITS and (uses_elements is not None or not in_short_forms):
         raise ModelError("logits are made in strips by PyTorch's kernels, for batches of one shape")
-    if micro is not None and micro.order == LAYERS and (wanted is Gradients.LOGITS or has_small_operators):
-        raise ModelError(
-            "micro-batches go layer by layer by PyTorch's kernels, with logits as a whole; leave :layers out"
-        )
     module, optimizer = original(module), optimizer or OptimizerSpec()
     inputs = [example_inputs] if isinstance(example_inputs, Tensor) else list(example_inputs)
     for index, item in enumerate(inputs):
@@ -197,11 +190,6 @@ def trace_training_step(
             name=name or type(module).__name__,
             input_names=input_names,
         )
-    together = 1
-    if micro is not None and micro.order == LAYERS:
-        together, micro, in_parts = micro.count, None, False
-        lowered, names = in_layer_order(found.lowered, found.names, together)
-        found = replace(found, lowered=lowered, names=names)
     graph = assemble(found.lowered, found.names, optimizer, accumulates=micro is not None)
     if all(item.gradient is None for item in graph.parameters):
         raise ModelError(f"the loss of {graph.name} gives no parameter a gradient: nothing to train")
@@ -221,7 +209,7 @@ def trace_training_step(
         graph = replace(graph, ops=tuple(replace(op, call=with_driven_numbers(op.call)) for op in graph.ops))
     library = _Library(
         wanted, uses_elements, overwrites, wants_dense, measure, in_parts, in_short_forms,
-        has_choice=micro is None and together == 1,
+        has_choice=micro is None,
     )  # fmt: skip
     graph, tensors = library.divided(graph, tensors)
     graph, kernel_facts, forms = library.fitted(graph)
@@ -233,7 +221,7 @@ def trace_training_step(
     spec = str(LossSpec.parse(objective.name))
     return TrainingStep(
         graph, kernel_facts, tensors, optimizer, spec, digest, objective, accumulation=accumulation,
-        has_small_operators=has_small_operators, forms=forms, together=together,
+        has_small_operators=has_small_operators, forms=forms,
     )  # fmt: skip
 
 

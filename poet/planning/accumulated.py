@@ -9,13 +9,12 @@ from poet.devices.device_problem import build_problem, kernels_on
 from poet.errors import Infeasible, InputError, InvalidSchedule, OutOfTime, PlanError
 from poet.graph import Graph
 from poet.kernel_facts import KernelFacts
-from poet.micro import LAYERS, MicroBatches
+from poet.micro import MicroBatches
 from poet.planning.beside import SEARCH_SECONDS, at_home, limits_beside, plan_beside, planned_beside
 from poet.planning.planned import Planned
 from poet.planning.without_updates import arena_of, without_updates
 from poet.plans.plan_parts import SearchOutcome
 from poet.plans.training_plan import Plan
-from poet.problem import Place
 from poet.simulator import judge
 from poet.solution import SolveOptions
 from poet.units import format_bytes
@@ -92,17 +91,14 @@ class Candidate:
 
 
 def least_energy(
-    samples: int, loss: str, make: Callable[[MicroBatches | None], Planned], *, home: Place = Place.RAM
+    samples: int, loss: str, make: Callable[[MicroBatches | None], Planned]
 ) -> tuple[Planned, tuple[Candidate, ...]]:
     """The plan of least energy per step among every number of pieces of one size, and what each took.
-
-    Where parameters are at home in storage, each number is tried in both orders, see `MicroBatches`.
 
     Args:
         samples: of a batch.
         loss: of the micro-batches, see `MicroBatches`.
         make: a plan with so many; raises `Infeasible` or `OutOfTime` where there is none.
-        home: of parameters between steps.
 
     Raises:
         Infeasible: no number of pieces has a plan; the last reason.
@@ -110,14 +106,9 @@ def least_energy(
     best: Planned | None = None
     tried: list[Candidate] = []
     why: Infeasible | OutOfTime | None = None
-    for micro in candidates(samples, loss, home):
+    for micro in candidates(samples, loss):
         try:
             planned = make(micro)
-        except InputError as error:  # the order is not for this model
-            if micro is None or micro.order != LAYERS:
-                raise
-            tried.append(Candidate(micro, None, None, str(error)))
-            continue
         except (Infeasible, OutOfTime) as error:
             why = error
             tried.append(Candidate(micro, None, None, str(error)))
@@ -131,8 +122,8 @@ def least_energy(
     return best, tuple(tried)
 
 
-def candidates(samples: int, loss: str, home: Place) -> Iterator[MicroBatches | None]:
-    """Every number of pieces of one size, in both orders where parameters are at home in storage.
+def candidates(samples: int, loss: str) -> Iterator[MicroBatches | None]:
+    """Every number of pieces of one size, the whole batch first.
 
     Raises:
         InputError: there are no ``samples``.
@@ -143,5 +134,3 @@ def candidates(samples: int, loss: str, home: Place) -> Iterator[MicroBatches | 
     for count in range(2, samples + 1):
         if samples % count == 0:
             yield MicroBatches(count, loss)
-            if home is Place.STORAGE:
-                yield MicroBatches(count, loss, LAYERS)

@@ -224,7 +224,6 @@ def plan_with(prepared: Prepared, limits: Limits, fitted: Fitted) -> Planned:
             loss=prepared.step.loss,
             train=prepared.train,
             gradients=prepared.gradients,
-            micro=prepared.micro if prepared.step.together > 1 else None,
         ),
         device=_device_summary(prepared.profile),
         outcome=outcome_of(solution),

@@ -109,9 +109,7 @@ def _answered(plan: Plan) -> Iterator[Row]:
             yield "likely (90 %)", range_words(made.range.likely)
     if made.measured is not None:
         yield "op times", measured_words(made.measured)
-    if plan.request.micro is not None and plan.request.micro.runs == 1:
-        yield "micro-batches", f"{plan.request.micro.count}, layer by layer"
-    elif plan.request.micro is not None:
+    if plan.request.micro is not None:
         count = plan.request.micro.count
         taken = f"{format_joules(plan.step_joules)}, {format_seconds(plan.step_seconds)}"
         yield (

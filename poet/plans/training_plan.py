@@ -71,11 +71,11 @@ class Plan(PlannedStep):
     def __post_init__(self) -> None:
         PlannedStep.__post_init__(self)  # super() would name the class before it had slots
         micro = self.request.micro
-        if (micro is None or micro.runs == 1) != (self.accumulation is None):
+        if (micro is None) != (self.accumulation is None):
             raise PlanError("a plan has micro-batches and a step that accumulates, or neither")
         if self.evaluation is not None:
             _check_alone(self.evaluation, "evaluation")
-            check_evaluation(self, self.evaluation, has_other_inputs=micro is not None and micro.runs == 1)
+            check_evaluation(self, self.evaluation)
         if self.accumulation is not None:
             _check_alone(self.accumulation, "accumulating step")
             check_accumulation(self, self.accumulation)

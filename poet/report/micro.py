@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from poet.micro import PIECES, MicroBatches
 from poet.plans.training_plan import Plan
 from poet.units import format_bytes, format_joules, format_seconds
 
@@ -16,18 +15,15 @@ if TYPE_CHECKING:  # a run shows plans without what planning needs
 def micro_rows(plan: Plan) -> Iterator[tuple[str, str]]:
     """Title and text of each row; none where a step is made of its whole batch."""
     micro, accumulation = plan.request.micro, plan.accumulation
-    if micro is None:
+    if micro is None or accumulation is None:
         return
     types = {value.name: value.type for value in plan.graph.values}
     shape = types[plan.graph.inputs[0]].shape
-    samples = f" of {shape[0] * micro.runs // micro.count} samples" if shape else ""
+    samples = f" of {shape[0]} samples" if shape else ""
     loss = f"loss divided by {micro.divisor}" if micro.divisor > 1 else "loss as it is"
     norm = any("batch_norm" in op.call.target for op in plan.graph.ops)
     statistics = "; batch norm uses the statistics of each" if norm else ""
-    order = ", layer by layer" if accumulation is None else ""
-    yield "micro-batches", f"{micro.count}{samples} each{order}, {loss}{statistics}"
-    if accumulation is None:
-        return
+    yield "micro-batches", f"{micro.count}{samples} each, {loss}{statistics}"
     trace = accumulation.trace
     yield (
         "accumulating",
@@ -45,19 +41,14 @@ def micro_rows(plan: Plan) -> Iterator[tuple[str, str]]:
 def micro_data(plan: Plan) -> dict[str, Any] | None:
     """The same as JSON-ready objects."""
     micro, accumulation = plan.request.micro, plan.accumulation
-    if micro is None:
+    if micro is None or accumulation is None:
         return None
-    whole = {
+    return {
         "count": micro.count,
         "loss": micro.loss,
-        "order": micro.order,
         "step_joules": plan.step_joules,
         "step_seconds": plan.step_seconds,
         "step_written_bytes": plan.step_written_bytes,
-    }
-    if accumulation is None:
-        return whole
-    return whole | {
         "accumulating_joules": accumulation.trace.joules,
         "accumulating_seconds": accumulation.trace.seconds,
         "accumulating_peak_ram_bytes": accumulation.trace.peak_ram_bytes,
@@ -70,12 +61,8 @@ def micro_data(plan: Plan) -> dict[str, Any] | None:
 def candidate_lines(tried: Sequence[Candidate]) -> Iterator[str]:
     """What each number of micro-batches takes."""
     for item in tried:
-        called = "the whole batch" if item.micro is None else _called(item.micro)
+        called = "the whole batch" if item.micro is None else f"{item.micro.count} micro-batches"
         if item.joules is None or item.seconds is None:
             yield f"{called}: {item.why}"
         else:
             yield f"{called}: {format_joules(item.joules)} and {format_seconds(item.seconds)} per step"
-
-
-def _called(micro: MicroBatches) -> str:
-    return f"{micro.count} micro-batches" + ("" if micro.order == PIECES else ", layer by layer")

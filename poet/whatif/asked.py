@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,10 +10,10 @@ from typing import TYPE_CHECKING
 from poet.api import samples_of
 from poet.devices.load import load_profile
 from poet.devices.profile import Profile
-from poet.errors import InputError, ModelError
+from poet.errors import InputError
 from poet.files.reading import printable_name
 from poet.loss import DEFAULT_LOSS
-from poet.micro import BATCH_NAMES, PIECES, MicroBatches
+from poet.micro import BATCH_NAMES, MicroBatches
 from poet.optimizer import OptimizerSpec
 from poet.planning.accumulated import candidates
 from poet.planning.prepared import form_on
@@ -43,7 +42,6 @@ if TYPE_CHECKING:
 
     from poet.whatif.models import Inputs
 
-_log = logging.getLogger(__name__)
 
 DEFAULT_OPTIMIZER = "sgd"
 WHOLE = (None,)
@@ -118,9 +116,8 @@ class Asked:
         Raises:
             InputError: their schedules would not agree where parameters live, or the question has none.
         """
-        in_pieces = any(isinstance(one, str) or (one and one.order == PIECES) for one in self.micro)
-        if in_pieces and self.home is Place.EITHER:
-            raise InputError(f"{HOMES_MUST_AGREE}, or ask for 4:layers")
+        if self.micro != WHOLE and self.home is Place.EITHER:
+            raise InputError(HOMES_MUST_AGREE)
         for axis in self.axes:
             if self.micro != WHOLE:
                 raise InputError(f"--largest {axis.name} asks about whole batches; leave --micro out")
@@ -156,14 +153,7 @@ class Asked:
                 onnx.dimensions(axis.name, run)
             found = grid.bindings(self.batch, self.bind, lambda: onnx.dimensions(BATCH, run)[0])
             wanted = [item for binding in found for item in self._wanted(binding, self._bound(binding))]
-            sure = [item for item, needed in wanted if needed]
-            made = dict(zip(sure, onnx.variants(sure, form, run), strict=True))
-            for item in (item for item, needed in wanted if not needed):
-                try:
-                    made[item] = onnx.variants([item], form, run)[0]
-                except ModelError as error:
-                    _log.info("%s micro-batches are left out: %s", item[2], error)
-            return [made[item] for item, _ in wanted if item in made]
+            return onnx.variants(wanted, form, run)
 
     def _of_module(self, form: Form) -> list[ModelVariant]:
         """The same of a module."""
@@ -176,13 +166,10 @@ class Asked:
             if inputs is None and self.micro != WHOLE:
                 raise InputError("micro-batches of a module need example_inputs, whose batch they divide")
             samples = 0 if inputs is None else samples_of(inputs, {})
-            for item, needed in self._wanted(() if batch is None else ((BATCH, batch),), samples):
-                try:
-                    made.append(module_variant(self._module(), inputs, item, self.how, form))
-                except InputError as error:
-                    if needed:
-                        raise
-                    _log.info("%s micro-batches are left out: %s", item[2], error)
+            made += [
+                module_variant(self._module(), inputs, item, self.how, form)
+                for item in self._wanted(() if batch is None else ((BATCH, batch),), samples)
+            ]
         return made
 
     def _bound(self, binding: Binding) -> int:
@@ -201,30 +188,26 @@ class Asked:
             )
         return samples_of(None, dict(binding))
 
-    def _wanted(self, binding: Binding, samples: int) -> Iterator[tuple[Wanted, bool]]:
-        """What to import with a ``binding`` whose batch has so many ``samples``, and whether it is needed.
-
-        A model need not have every order of micro-batches that ``auto`` looks at.
+    def _wanted(self, binding: Binding, samples: int) -> Iterator[Wanted]:
+        """What to import with a ``binding`` whose batch has so many ``samples``.
 
         Raises:
             InputError: the batch cannot be divided as it is asked.
         """
-        pieces: dict[MicroBatches | None, bool] = {}
+        pieces: dict[MicroBatches | None, None] = {}
         for one in self.micro:
             if isinstance(one, str):
-                for found in candidates(samples, one, self.home):
-                    needed = found is None or found.order == PIECES
-                    pieces[found] = pieces.get(found, False) or needed
+                pieces |= dict.fromkeys(candidates(samples, one))
                 continue
             if one is not None and (not samples or samples % one.count):
                 raise InputError(
                     f"a batch of {samples} samples cannot be divided into {one.count} micro-batches; leave "
                     "that size or that number out, or ask for --micro auto"
                 )
-            pieces[one] = True
+            pieces[one] = None
         for spec in self.specs:
-            for one, needed in pieces.items():
-                yield (binding, spec, one), needed
+            for one in pieces:
+                yield binding, spec, one
 
     def variant_by_size(self, axis: Axis, profile: Profile, fixed: Binding, run: Run) -> VariantOf:
         """A function from a size of ``axis`` to the model's variant of that size for ``profile``'s device."""

@@ -114,7 +114,7 @@ def counts(text: str, option: str) -> tuple[int, ...]:
 
 
 def micro(text: str) -> tuple[MicroBatches | str | None, ...]:
-    """In how many pieces a batch is trained, of ``1,4,4:layers`` or ``auto``; see `poet.micro.micro_batches`.
+    """In how many pieces a batch is trained, of ``1,4,4:sum`` or ``auto``; see `poet.micro.micro_batches`.
 
     Raises:
         InputError: ``text`` holds something else.

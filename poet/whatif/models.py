@@ -66,8 +66,7 @@ class ModelVariant:
         optimizer: its name.
         batch: samples per step; ``None`` where the first input has no dimensions.
         micro: how the batch is trained in pieces; ``None``: as a whole.
-        accumulation: what all pieces but the last do where they come one after the other; ``None``: there
-            is one schedule for all.
+        accumulation: what all pieces but the last do; ``None``: the batch is trained as a whole.
     """
 
     graph: Graph
@@ -90,7 +89,7 @@ def variant_of(
     """The record of a training ``graph``; its samples are the first dimension of its first input."""
     types = {value.name: value.type for value in graph.values}
     shape = types[graph.inputs[0]].shape if graph.inputs else ()
-    batch = shape[0] * (1 if micro is None else micro.runs) if shape else None
+    batch = shape[0] * (1 if micro is None else micro.count) if shape else None
     beside = None if accumulation is None else variant_of(*accumulation, binding, optimizer)
     return ModelVariant(graph, kernels, binding, optimizer, batch, micro, beside)
 

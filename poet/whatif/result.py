@@ -15,7 +15,7 @@ from poet.brief import brief, shortened, told
 from poet.devices.profile import Profile
 from poet.errors import InputError
 from poet.extras import how_to_install
-from poet.micro import PIECES, SUM, MicroBatches
+from poet.micro import SUM, MicroBatches
 from poet.problem import Limits, Problem
 from poet.schedule import Schedule
 from poet.solution import LowerBound, Status
@@ -130,7 +130,7 @@ class Setting:
     @property
     def accumulating_runs(self) -> int:
         """How often a step runs the schedule of ``accumulating``."""
-        return 0 if self.accumulating is None or self.micro is None else self.micro.runs - 1
+        return 0 if self.accumulating is None or self.micro is None else self.micro.count - 1
 
     @property
     def compute_joules(self) -> float:
@@ -153,9 +153,8 @@ class Setting:
 
 
 def micro_words(micro: MicroBatches) -> str:
-    """For people, e.g. ``4 micro-batches layer by layer, losses summed``."""
-    order = "" if micro.order == PIECES else " layer by layer"
-    return f"{micro.count} micro-batches{order}" + (", losses summed" if micro.loss == SUM else "")
+    """For people, e.g. ``4 micro-batches, losses summed``."""
+    return f"{micro.count} micro-batches" + (", losses summed" if micro.loss == SUM else "")
 
 
 @dataclass(frozen=True, slots=True)

@@ -88,7 +88,7 @@ def what_if(
         batch: batch sizes, e.g. ``"1,4,16"``.
         bind: sizes of an ONNX file's dynamic dimensions, e.g. ``["L=64,128"]``.
         optimizer: one or several.
-        micro: in how many micro-batches each batch is trained, e.g. ``"1,4,4:layers"`` or ``"auto"``, every
+        micro: in how many micro-batches each batch is trained, e.g. ``"1,4,4:sum"`` or ``"auto"``, every
             number that divides it; of a module, batches are those of its inputs. ``None``: whole batches.
         loss: as for `poet.plan`.
         train: patterns of parameter names; not given: all that require a gradient.

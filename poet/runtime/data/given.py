@@ -34,7 +34,7 @@ class GivenTensors:
         self._targets = plan.graph.targets
         self._rules = ranges.rules(plan.graph)
         self.allow_nan = False
-        self._pieces = 1 if plan.request.micro is None else plan.request.micro.runs
+        self._pieces = 1 if plan.request.micro is None else plan.request.micro.count
 
     @property
     def types(self) -> tuple[TensorType, ...]:

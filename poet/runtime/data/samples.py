@@ -162,7 +162,7 @@ def trained_of(count: int, plan: Plan) -> int:
 def batch_of(plan: Plan) -> int:
     """Samples of a whole step of ``plan``, in all its micro-batches."""
     types = {value.name: value.type for value in plan.graph.values}
-    pieces = 1 if plan.request.micro is None else plan.request.micro.runs
+    pieces = 1 if plan.request.micro is None else plan.request.micro.count
     return types[plan.graph.inputs[0]].shape[0] * pieces
 
 

@@ -52,11 +52,6 @@ class Accumulation:
         if self._step is not None:
             return
         name = self._plan.model.name
-        if self._plan.request.micro is not None:
-            raise PlanError(
-                f"{name}: the plan goes layer by layer through all micro-batches in one step; give step the "
-                "whole batch, or plan without :layers"
-            )
         raise PlanError(f"{name}: the plan has no micro-batches; plan with micro=4 (--micro 4)")
 
     def run(

@@ -46,8 +46,6 @@ class Evaluations:
         self._plan, self._tensors = plan, tensors
         self._draws = draws
         evaluation = plan.evaluation
-        if evaluation is not None and evaluation.given_types != plan.given_types:  # it is of one micro-batch
-            given = GivenTensors(evaluation)
         self._shapes = [_OpenEvaluation(plan, evaluation, EVALUATION, given, tensors, pager)]
         for number, (shape, opened) in enumerate(zip(plan.shapes, shapes, strict=True)):
             called = shape_called(number) + EVALUATION

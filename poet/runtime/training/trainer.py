@@ -268,7 +268,7 @@ class Trainer(TrainingState):
             targets: of the loss; copied.
 
         Raises:
-            PlanError: the plan has no micro-batches, or trains them all in one step.
+            PlanError: the plan has no micro-batches.
             InputError, ReplayError: as of `step`.
         """
         clock = self._stopwatch()
