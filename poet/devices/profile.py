@@ -201,12 +201,14 @@ class Chip(Record):
         clock_hertz: of the fastest core.
         fp32_lanes: fp32 numbers on which a core can begin an operation per cycle.
         fused_multiply_add: whether a multiplication and an addition are one operation.
+        microcontroller: whether its addresses have 32 bits and its power is at most some watts.
     """
 
     cores: Count
     clock_hertz: Figure
     fp32_lanes: Count
     fused_multiply_add: bool
+    microcontroller: bool = False
 
     @property
     def peak_flops_per_second(self) -> float:

@@ -6,7 +6,6 @@ years lies outside; figures that pass may still be wrong.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
 from poet.devices.profile import PARENT, Chip, OpClass, Profile
@@ -33,9 +32,6 @@ MOST_BLOCK_CHANNELS = 64
 """fp32 numbers of one core per cycle; matrix units have 256."""
 
 MOST_THREADS_PER_CORE = 8
-
-CONTROLLER = re.compile(r"\bCortex-M\d+\w*|\bXtensa LX\d|\bESP32\b|\bRP2\d{3}\b|\bSTM32\w*|\bnRF5\w*")
-"""Words of a title that name a processor whose addresses have 32 bits."""
 
 CONTROLLER_RAM_BYTES, MOST_CONTROLLER_WATTS = 1 << 32, 20.0
 
@@ -65,7 +61,7 @@ def check_sense(profile: Profile, where: str) -> None:
 
 def contradictions(profile: Profile) -> Iterator[str]:
     """One sentence per pair of figures that cannot both be true."""
-    yield from _title(profile)
+    yield from _cores(profile)
     yield from _speeds(profile)
     yield from _memory(profile)
     yield from _power(profile)
@@ -76,7 +72,7 @@ def contradictions(profile: Profile) -> Iterator[str]:
 # --- the processor ----------------------------------------------------------------------------
 
 
-def _title(profile: Profile) -> Iterator[str]:
+def _cores(profile: Profile) -> Iterator[str]:
     chip = profile.chip
     threads = profile.kernels.threads
     if chip is None:
@@ -88,16 +84,6 @@ def _title(profile: Profile) -> Iterator[str]:
             f"chip.fp32_lanes is {chip.fp32_lanes.value} for each of chip.cores {chip.cores.value}, but no "
             f"core has more than {MOST_LANES}"
         )
-    counts = [int(count) for count in re.findall(r"\b(\d{1,3})x ", profile.title)]
-    if counts and sum(counts) != chip.cores.value:
-        yield f"chip.cores is {chip.cores.value}, but the title names {sum(counts)}"
-    clocks = [
-        float(number) * (1e9 if prefix == "G" else 1e6)
-        for number, prefix in re.findall(r"\b(\d{1,5}(?:\.\d{1,3})?) ([GM])Hz\b", profile.title)
-    ]
-    clock_hertz = chip.clock_hertz.value
-    if clocks and not 0.9 < clock_hertz / max(clocks) < 1.1:
-        yield f"chip.clock_hertz is {shown(clock_hertz, 'Hz')}, but the title says {shown(max(clocks), 'Hz')}"
 
 
 def _peak_told(chip: Chip) -> str:
@@ -111,6 +97,10 @@ def _peak_told(chip: Chip) -> str:
 _EVALUATING = frozenset(
     op_class.value for op_class in OpClass if OpClass.TRANSCENDENTAL in (op_class, PARENT.get(op_class))
 )
+
+
+def _is_controller(profile: Profile) -> bool:
+    return profile.chip is not None and profile.chip.microcontroller
 
 
 def _speeds(profile: Profile) -> Iterator[str]:
@@ -164,11 +154,10 @@ def _memory(profile: Profile) -> Iterator[str]:
         if part is not None and part.value > ram_bytes:
             told = f"memory.ram_bytes is {format_bytes(ram_bytes)}"
             yield f"{name} is {format_bytes(part.value)}, but {told}"
-    controller = CONTROLLER.search(profile.title)
-    if controller is not None and ram_bytes > CONTROLLER_RAM_BYTES:
+    if _is_controller(profile) and ram_bytes > CONTROLLER_RAM_BYTES:
         yield (
-            f"memory.ram_bytes is {format_bytes(ram_bytes)}, but the title names {controller[0]}, whose "
-            "addresses of 32 bits reach 4 GiB"
+            f"memory.ram_bytes is {format_bytes(ram_bytes)}, but by chip.microcontroller addresses of 32 "
+            "bits reach 4 GiB"
         )
     if memory.bandwidth_bytes_per_second is None:
         return
@@ -189,8 +178,8 @@ def _memory(profile: Profile) -> Iterator[str]:
 
 def _idle(profile: Profile) -> Iterator[str]:
     """A fast controller that would draw next to nothing while its clocks run."""
-    chip, controller = profile.chip, CONTROLLER.search(profile.title)
-    if chip is None or controller is None or profile.energy.accounting != "total":
+    chip = profile.chip
+    if chip is None or not chip.microcontroller or profile.energy.accounting != "total":
         return
     idle, active = profile.energy.idle_watts, profile.compute.active_watts
     least = idle.interval[0]
@@ -199,9 +188,10 @@ def _idle(profile: Profile) -> Iterator[str]:
     if clock_hertz >= RUNNING_CLOCK_HERTZ and least < LEAST_IDLE_SHARE * most:
         yield (
             f"energy.idle_watts may be as low as {shown(least, 'W')} where compute.active_watts is as high "
-            f"as {shown(most, 'W')}, but {controller[0]} at chip.clock_hertz {shown(clock_hertz, 'Hz')} "
-            f"keeps its clocks while it waits: expected {shown(LEAST_IDLE_SHARE * most, 'W')} or more, by "
-            "its data sheet with the core asleep and the clocks on"
+            f"as {shown(most, 'W')}, but a chip.microcontroller at chip.clock_hertz "
+            f"{shown(clock_hertz, 'Hz')} keeps its clocks while it waits: expected "
+            f"{shown(LEAST_IDLE_SHARE * most, 'W')} or more, by its data sheet with the core "
+            "asleep and the clocks on"
         )
 
 
@@ -217,12 +207,12 @@ def _power(profile: Profile) -> Iterator[str]:
                 )
     yield from _idle(profile)
     chip, watts = profile.chip, profile.compute.active_watts.value
-    controller = CONTROLLER.search(profile.title)
     for path, figure in profile.figures():
-        if controller is not None and path[-1].endswith("_watts") and figure.value > MOST_CONTROLLER_WATTS:
+        is_watts = path[-1].endswith("_watts")
+        if _is_controller(profile) and is_watts and figure.value > MOST_CONTROLLER_WATTS:
             yield (
-                f"{'.'.join(path)} is {shown(figure.value, 'W')}, but the title names {controller[0]}, a "
-                f"controller: no more than {MOST_CONTROLLER_WATTS:g} W"
+                f"{'.'.join(path)} is {shown(figure.value, 'W')}, but chip.microcontroller allows no more "
+                f"than {MOST_CONTROLLER_WATTS:g} W"
             )
     if chip is not None and watts > MOST_WATTS_PER_CORE * chip.cores.value:
         yield (
