@@ -5,8 +5,7 @@ validation package. ``decode`` refuses unknown keys by name, missing keys, and v
 type (no coercion: ``true`` is not 1, ``"1"`` is not 1; a whole number is accepted for a float).
 A field with ``metadata={"json": "finally"}`` has that name in JSON. Records of a union that their fields do
 not tell apart have a class attribute ``json_tag``, a key and the word of each: ``("do", "free")``. A record
-with a form of its own defines ``to_data()`` and ``from_data(data, where)``. Fields of earlier
-files are its class attribute ``json_dropped``: left out when read, or refused where a way out is given.
+with a form of its own defines ``to_data()`` and ``from_data(data, where)``.
 """
 
 from __future__ import annotations
@@ -125,11 +124,8 @@ def _decode_record(record: type, data: Any, where: str) -> Any:
         raise _expect("an object", data, where)
     fields = _fields(record)
     known = [key for _, key, _, _ in fields]
-    dropped = getattr(record, "json_dropped", {})
     for key in data:
-        if dropped.get(key):
-            raise _Mismatch(f"{where}: {key!r} is of an earlier poet; {dropped[key]}")
-        if key not in known and key not in dropped:
+        if key not in known:
             raise _Mismatch(f"{where}: {key!r} is not a field here{nearest(str(key), known)}")
     arguments = {}
     for name, key, decoder, required in fields:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar
 
 from poet import codec
 from poet.brief import brief
@@ -82,7 +81,6 @@ class KernelFacts:
     ops: tuple[OpFacts, ...] = ()
     alignment_bytes: int = 1
     threads: int | None = None
-    json_dropped: ClassVar[Mapping[str, str]] = {"timed_in_steps": "", "busy_ratio": ""}
     _by_name: dict[str, OpFacts] = field(init=False, repr=False, compare=False, default_factory=dict)
 
     def __post_init__(self) -> None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
 
 from poet.errors import InputError
 
@@ -31,7 +29,6 @@ class MicroBatches:
 
     count: int
     loss: str = MEAN
-    json_dropped: ClassVar[Mapping[str, str]] = {"order": "micro-batches go one after the other; plan again"}
 
     def __post_init__(self) -> None:
         if not 2 <= self.count <= MOST_MICRO_BATCHES:

@@ -15,7 +15,6 @@ from helpers.pace import with_slow
 from helpers.schedules import random_schedule
 from torch import Tensor, nn
 
-from poet import codec
 from poet.api import plan as plan_module
 from poet.errors import Infeasible, InputError, PlanError, ReplayError
 from poet.frontend.plain import PlainTrainer
@@ -287,8 +286,6 @@ def test_micro_batches_are_read() -> None:
     assert [str(MicroBatches(4)), str(MicroBatches(4, "sum"))] == ["4", "4:sum"]
     with pytest.raises(InputError, match="'4:layers': micro-batches go one after the other; write 4"):
         micro_batches("4:layers")
-    with pytest.raises(InputError, match=r"'order' is of an earlier poet; .* plan again"):
-        codec.decode(MicroBatches, {"count": 4, "order": "layers"}, where="micro")
     for text in ("x", "-1", "0", "4:max", "4.5", "9" * 12, "auto:max"):
         with pytest.raises(InputError):
             micro_batches(text)
