@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from poet.solvers.engines.program import Choice, Indices, Matrix
-from poet.solvers.event_model.model import EventModel, matrix_of
+from poet.solvers.event_model.decisions import EventModel
+from poet.solvers.event_model.model import matrix_of
 
 
 @dataclass(frozen=True, slots=True)

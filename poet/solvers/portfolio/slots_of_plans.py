@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from poet.schedule import Compute, Schedule
-from poet.solvers.event_model.model import EventModel, is_chosen
+from poet.solvers.event_model.decisions import EventModel
+from poet.solvers.event_model.model import is_chosen
 from poet.solvers.instance.candidates import calm_stages, chains_to, worth_rerunning
 from poet.solvers.instance.instance import Instance
 

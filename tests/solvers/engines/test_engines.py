@@ -37,7 +37,8 @@ from poet.solvers.engines.highs import solve as solve_here
 from poet.solvers.engines.highs_process import HighsProcess
 from poet.solvers.engines.program import Job, Matrix
 from poet.solvers.event_model import families
-from poet.solvers.event_model.model import EventModel, build, matrix_of, schedule_of, values_of
+from poet.solvers.event_model.decisions import EventModel
+from poet.solvers.event_model.model import build, matrix_of, schedule_of, values_of
 from poet.solvers.instance.candidates import candidates
 from poet.solvers.instance.instance import instance_of, timeline_of
 

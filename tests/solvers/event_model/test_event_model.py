@@ -15,8 +15,9 @@ from poet.errors import InvalidSchedule
 from poet.problem import Limits, Objective, Problem, ProblemOp, Tensor, Transfer
 from poet.simulator import simulate
 from poet.solvers.engines import Effort, Outcome, run_engine
+from poet.solvers.event_model.decisions import EventModel
 from poet.solvers.event_model.families import CUTS, FAMILIES, RELAXATION, Family
-from poet.solvers.event_model.model import EventModel, build, matrix_of, schedule_of, values_of
+from poet.solvers.event_model.model import build, matrix_of, schedule_of, values_of
 from poet.solvers.instance.candidates import candidates, fullest
 from poet.solvers.instance.instance import Metered, instance_of, timeline_of
 from poet.solvers.portfolio.slots_of_plans import merged

@@ -22,7 +22,8 @@ from poet.solvers import solve
 from poet.solvers.engines import Effort, Outcome, run_engine
 from poet.solvers.engines import proof as confirm_module
 from poet.solvers.engines.proof import Confidence, confirm, prove_none
-from poet.solvers.event_model.model import EventModel, build, matrix_of
+from poet.solvers.event_model.decisions import EventModel
+from poet.solvers.event_model.model import build, matrix_of
 from poet.solvers.instance.candidates import candidates
 from poet.solvers.instance.instance import instance_of, timeline_of
 from poet.solvers.portfolio import model_runs

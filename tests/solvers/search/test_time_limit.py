@@ -34,7 +34,7 @@ from poet.solvers.engines import highs as highs_module
 from poet.solvers.engines import proof as confirm_module
 from poet.solvers.engines.highs import loaded, run
 from poet.solvers.engines.program import scaled
-from poet.solvers.event_model.model import EventModel
+from poet.solvers.event_model.decisions import EventModel
 from poet.solvers.heuristics.keep_everything import keep_everything
 from poet.solvers.instance.instance import instance_of
 from poet.solvers.portfolio import model_runs
