@@ -277,6 +277,23 @@ def sentence_of(status: Status, proof: str, *, says: str = "") -> str:
     return f"{says.capitalize()}{sentence}"
 
 
+TITLES = {
+    Objective.ENERGY: "energy",
+    Objective.TIME: "time",
+    Objective.RAM: "RAM",
+    Objective.WRITES: "written to storage",
+}
+
+
+def format_amount(objective: Objective, amount: float) -> str:
+    """``amount`` of an objective in its unit."""
+    if not math.isfinite(amount):
+        return "unknown"
+    if objective is Objective.ENERGY:
+        return format_joules(amount)
+    return format_seconds(amount) if objective is Objective.TIME else format_bytes(amount)
+
+
 def amount_of(objective: Objective, trace: Trace) -> float:
     """What one step takes of ``objective``: joules, seconds or bytes."""
     return {

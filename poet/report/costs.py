@@ -10,10 +10,9 @@ from poet.homes import DecidedProblem
 from poet.pins import pinned
 from poet.plans.plan_parts import PriceEnds, PriceRange
 from poet.problem import Limits, Objective, Place
-from poet.report.amounts import TITLES, format_amount
 from poet.report.columns import columns
 from poet.simulator import Trace
-from poet.solution import WHOLE_PROBLEM, Solution, Status
+from poet.solution import TITLES, WHOLE_PROBLEM, Solution, Status, format_amount
 from poet.units import (
     IN_ORDER,
     NO_GAP,
