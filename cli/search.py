@@ -18,7 +18,7 @@ from poet.ram_survey import SURVEY_SHARES, survey
 from poet.report.plan import solution_report
 from poet.report.survey import survey_data, survey_report
 from poet.report.trade_off import trade_off_data, trade_off_report
-from poet.solution import Solution, SolveOptions, Status, solution_to_json
+from poet.solution import LISTED, Solution, SolveOptions, Status, solution_to_json
 from poet.solvers.search.explain import answered
 from poet.streams import say
 from poet.trade_off_curve import trade_off
@@ -102,7 +102,7 @@ def search(
             kept = None
     solution = (answered_beside if has_arena else answered)(problem, limits, options)
     limits = bounded_limits(solution, limits)
-    if kept is not None:
+    if kept is not None and solution.order == LISTED:
         try:
             kept.keep(problem, limits, solution)
         except InputError as error:
