@@ -37,9 +37,14 @@ class _Line:
             from rich.live import Live
             from rich.text import Text
 
-            console = Console(stderr=True)
-            options = {"console": console, "transient": True, "redirect_stdout": False}
-            self._terminal.enter_context(Live(get_renderable=lambda: Text(str(self)), **options))
+            self._terminal.enter_context(
+                Live(
+                    console=Console(stderr=True),
+                    transient=True,
+                    redirect_stdout=False,
+                    get_renderable=lambda: Text(str(self)),
+                )
+            )
 
     def __call__(self, best: float | None, bound: float, gap: float | None, seconds: float) -> None:
         if best is None:

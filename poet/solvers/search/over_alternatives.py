@@ -46,7 +46,8 @@ def solve(problem: Problem, limits: Limits | None = None, options: SolveOptions 
     """
     limits, options = limits or Limits(), options or SolveOptions()
     if not problem.alternatives:
-        return (orders if options.any_order else objectives).solve(problem, limits, options)
+        in_order = orders.solve if options.any_order else objectives.solve
+        return in_order(problem, limits, options)
     search = _Search(problem, limits, options)
     try:
         found = search.run()
