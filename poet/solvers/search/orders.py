@@ -42,8 +42,7 @@ def solve(problem: Problem, limits: Limits, options: SolveOptions) -> Solution:
     """
     if len(problem.ops) > MOST_OPS or options.enough_joules is not None:
         return objectives.solve(problem, limits, options)
-    search = _Search(problem, limits, options)
-    return search.run()
+    return _Search(problem, limits, options).run()
 
 
 class _Search:
@@ -174,11 +173,8 @@ class Listing:
         op = self.problem.ops[number]
         earlier = {self.makes[name] for name in _reads(op) if name in self.makes}
         for other, one in enumerate(self.problem.ops[:number]):
-            if (
-                not _writes(one).isdisjoint(_reads(op))
-                or not _writes(op).isdisjoint(_reads(one))
-                or (_has_effect(one) and _has_effect(op))
-            ):
+            shared = (_writes(one) & _reads(op)) | (_writes(op) & _reads(one))
+            if shared or (_has_effect(one) and _has_effect(op)):
                 earlier.add(other)
         return sum(1 << other for other in earlier)
 
@@ -201,6 +197,4 @@ def _amount(solution: Solution) -> float:
 
 def _bound(solution: Solution) -> float:
     """No plan in the solution's order takes less of the objective."""
-    if solution.status is Status.INFEASIBLE:
-        return math.inf
-    return solution.bound or 0.0
+    return math.inf if solution.status is Status.INFEASIBLE else solution.bound or 0.0
