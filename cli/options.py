@@ -20,6 +20,7 @@ from poet.micro import micro_batches
 from poet.optimizer import OptimizerSpec, ParameterGroup
 from poet.optimizer_kinds import OPTIONS
 from poet.problem import Objective, Pins, Place
+from poet.solution import Progress
 from poet.units import parse_seconds
 
 
@@ -78,6 +79,7 @@ class Ask:
     robust: bool = False
     kept_plans: bool = True
     budgets: tuple[str, ...] = ()
+    progress: Progress | None = None
 
 
 @dataclass(frozen=True, slots=True)

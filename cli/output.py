@@ -9,9 +9,7 @@ import os
 import secrets
 import stat
 import sys
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,16 +19,10 @@ from rich.text import Text
 
 from poet.errors import InputError, spelled_out
 from poet.files.apart import Paths, check_apart, check_is_file
-from poet.problem import Objective
-from poet.report.amounts import format_amount
-from poet.solution import Progress
-from poet.units import format_share
+from poet.progress import ended
 
 REPORT_COLUMNS = 110
 """Width of a report that goes to a file or a pipe."""
-
-PLAIN_PROGRESS_SECONDS = 2.0
-"""Without a terminal, a line at most this often."""
 
 
 class PlainConsole(Console):
@@ -52,6 +44,7 @@ class PlainConsole(Console):
 
 def show(report: RenderableType) -> None:
     """Print a report to stdout; to a file or a pipe as plain lines without trailing blanks."""
+    ended()
     if sys.stdout.isatty():
         PlainConsole().print(report)
         return
@@ -156,6 +149,7 @@ def write_atomically(path: Path, write: Callable[[Path], None]) -> None:
 
 def write_json(path: Path, data: Any) -> None:
     """Write ``data`` as JSON, with escapes for what does not print; ``-`` is stdout."""
+    ended()
     text = json.dumps(data, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
     if not text.replace("\n", "").isprintable():
         text = "".join(c if c.isprintable() or c == "\n" else json.dumps(c)[1:-1] for c in text)
@@ -172,39 +166,3 @@ def write_text(path: Path, text: str) -> None:
         temporary.write_text(text, encoding="utf-8", errors="backslashreplace")  # of file names
 
     write_atomically(path, write)
-
-
-@contextmanager
-def progress(objective: Objective = Objective.ENERGY, *, quiet: bool = False) -> Iterator[Progress]:
-    """A callback that shows a search's best plan, bound and gap on stderr, or nothing where ``quiet``.
-
-    On a terminal it is one line that changes; elsewhere a line where one of them has changed.
-    """
-    if quiet:
-        yield lambda best, bound, gap, seconds: None
-        return
-    console = PlainConsole(stderr=True, soft_wrap=True)
-    if console.is_terminal:
-        with console.status("searching") as status:
-            yield lambda best, bound, gap, seconds: status.update(
-                f"{seconds:.0f} s: {_progress_line(objective, best, bound, gap)}"
-            )
-        return
-    last_seconds, last_line = time.monotonic(), ""
-
-    def print_sometimes(
-        best_joules: float | None, bound_joules: float, gap: float | None, seconds: float
-    ) -> None:
-        nonlocal last_seconds, last_line
-        line = _progress_line(objective, best_joules, bound_joules, gap)
-        if line != last_line and time.monotonic() - last_seconds >= PLAIN_PROGRESS_SECONDS:
-            last_seconds, last_line = time.monotonic(), line
-            console.print(f"{seconds:6.1f} s  {line}")
-
-    yield print_sometimes
-
-
-def _progress_line(objective: Objective, best: float | None, bound: float, gap: float | None) -> str:
-    found = "no plan yet" if best is None else f"best {format_amount(objective, best)}"
-    open_gap = "" if gap is None else f", gap {format_share(gap)}"
-    return f"{found}, bound {format_amount(objective, bound)}{open_gap}"

@@ -18,7 +18,7 @@ from poet.ram_survey import SURVEY_SHARES, survey
 from poet.report.plan import solution_report
 from poet.report.survey import survey_data, survey_report
 from poet.report.trade_off import trade_off_data, trade_off_report
-from poet.solution import Solution, SolveOptions, Status, solution_to_json
+from poet.solution import LISTED, Solution, SolveOptions, Status, solution_to_json
 from poet.solvers.search.explain import answered
 from poet.streams import say
 from poet.trade_off_curve import trade_off
@@ -26,7 +26,7 @@ from poet.units import parse_bytes
 
 from .compare import json_with, report_with
 from .options import Ask
-from .output import answer, progress, write_json
+from .output import answer, write_json
 
 
 def asked_limits(problem: Problem, ask: Ask) -> tuple[Problem, Limits]:
@@ -88,7 +88,7 @@ def show_trade_off(problem: Problem, limits: Limits, ask: Ask, about: Sequence[s
 def search(
     problem: Problem, limits: Limits, ask: Ask, options: SolveOptions, *, has_arena: bool = False
 ) -> tuple[Solution, Comparison | None]:
-    """Solve with ``options`` and progress on stderr; where it is asked for, compare as well.
+    """Solve with ``options``; where it is asked for, compare as well.
 
     The search starts from what earlier ones found for this model, and its plan is kept for later ones. A plan
     that ``has_arena`` has it beside the page buffer: so have those that it is compared with, if it pages.
@@ -100,11 +100,9 @@ def search(
         except InputError as error:
             _remark(error)
             kept = None
-    with progress(ask.minimise, quiet=ask.verbose) as show_progress:
-        find = answered_beside if has_arena else answered
-        solution = find(problem, limits, dataclasses.replace(options, progress=show_progress))
+    solution = (answered_beside if has_arena else answered)(problem, limits, options)
     limits = bounded_limits(solution, limits)
-    if kept is not None:
+    if kept is not None and solution.order == LISTED:
         try:
             kept.keep(problem, limits, solution)
         except InputError as error:
@@ -171,8 +169,7 @@ def show_survey(
     if options.time_limit_seconds is not None:
         each_seconds = options.time_limit_seconds / len(SURVEY_SHARES)
         options = dataclasses.replace(options, time_limit_seconds=each_seconds)
-    with progress(ask.minimise, quiet=ask.verbose) as show_progress:
-        found = survey(problem, limits, dataclasses.replace(options, progress=show_progress), of=of)
+    found = survey(problem, limits, options, of=of)
     answer(survey_report(found, about), lambda: survey_data(problem, found), json_file=ask.json_file)
     if any(solution.was_interrupted for _, solution in found.points):
         raise KeyboardInterrupt  # the survey is not complete
@@ -185,4 +182,5 @@ def search_options(ask: Ask) -> SolveOptions:
         engine=ask.engine,
         threads=ask.threads,
         objective=ask.minimise,
+        progress=ask.progress,
     )

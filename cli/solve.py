@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -13,6 +16,7 @@ from poet.files.kinds import FileKind, expect
 from poet.loss import LOGITS
 from poet.optimizer_kinds import OPTIONS
 from poet.problem import Objective, Pins
+from poet.progress import showing
 
 from .log import check_log, listening
 from .options import (
@@ -266,14 +270,21 @@ def solve(
         _refuse_what_is_of_models(model, about_model, ask)
         from .solve_problem import solve_problem
 
-        with listening(verbose=verbose, file=log):
+        with listening(verbose=verbose, file=log), _showing(ask) as ask:
             solve_problem(model, ask)
         return
     _check_model(model, ask, about_model)
     from .solve_model import solve_model
 
-    with listening(verbose=verbose, file=log):
+    with listening(verbose=verbose, file=log), _showing(ask) as ask:
         solve_model(model, ask, about_model)
+
+
+@contextmanager
+def _showing(ask: Ask) -> Iterator[Ask]:
+    """``ask`` whose searches report to a line on stderr; to none where the log is shown there."""
+    with showing(not ask.verbose, objective=ask.minimise, limit_seconds=ask.time_limit_seconds) as progress:
+        yield replace(ask, progress=progress)
 
 
 def _file(output: str | None, file: Path | None) -> Path | None:

@@ -42,12 +42,12 @@ def solve_model(path: Path, ask: Ask, about_model: ModelAsk) -> None:
     if ask.budgets and ask.trade_off is not None:
         raise InputError("--trade-off shows a curve and makes no plan; give one budget in --ram")
     asked = micro_batches(about_model.micro)
+    evaluates = about_model.output is not None
     others = [  # a size that the model does not take is refused before a long search
         _prepared(path, about_model, None, bind=bind)
         for bind in _shapes(about_model)[1]
         if ask.ram is not None
     ]
-    evaluates = about_model.output is not None
     each_shape = 1 + evaluates
     beside = (asked is not None) + evaluates + each_shape * len(others) + len(ask.budgets)
     shares = TimeShares(ask.time_limit_seconds, beside)
@@ -214,4 +214,5 @@ def _prepared(
         gradients=(about_model.gradients or Gradient.STREAM).value,
         micro=micro,
         has_shapes=bool(about_model.shape),
+        evaluation=about_model.output is not None and about_model.micro != "auto",
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from poet.problem import Problem
@@ -15,5 +16,6 @@ def solve_problem(path: Path, ask: Ask) -> None:
     problem, limits = asked_limits(Problem.load(path), ask)
     if show_without_plan(problem, limits, ask):
         return
-    solution, comparison = search(problem, limits, ask, search_options(ask))
+    options = replace(search_options(ask), any_order=True)
+    solution, comparison = search(problem, limits, ask, options)
     show_answer(problem, limits, solution, comparison, ask)

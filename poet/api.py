@@ -51,6 +51,7 @@ from poet.planning.prepared import Prepared, prepare
 from poet.planning.saves_choice import without_choice
 from poet.planning.shaped import with_shapes
 from poet.problem import Limits, Objective, Pins, Place
+from poet.progress import showing
 from poet.solution import Progress, SolveOptions
 from poet.strips import Gradients
 from poet.untrained import loss_misfit
@@ -113,7 +114,7 @@ def plan(
     gradients: Gradients | str = Gradients.STREAM,
     minimise: Objective | str | Omitted = OMITTED,
     time_limit_seconds: float | Omitted | None = OMITTED,
-    progress: Progress | Omitted | None = OMITTED,
+    progress: bool | Progress | None = False,
     limits: Limits | None = None,
     options: SolveOptions | None = None,
     evaluation: bool = True,
@@ -125,7 +126,7 @@ def plan(
 
     What the plan must stay within is said either in short forms (``ram``, ``deadline``, ``recompute``,
     ``paging``, ``written``, ``energy``, ``pins``) or as one record, ``limits``; how to search, either in
-    short forms (``minimise``, ``time_limit_seconds``, ``progress``) or as one record, ``options``.
+    short forms (``minimise``, ``time_limit_seconds``) or as one record, ``options``.
 
     Args:
         model: path of an ONNX file, a module on the CPU in the mode in which it is to train, or a program
@@ -163,7 +164,9 @@ def plan(
             makes its logits with their cross-entropy in strips, and hands none to the caller.
         minimise: ``"energy"`` (default), ``"time"``, ``"ram"`` or ``"writes"``.
         time_limit_seconds: of all searches together, default 20; ``None``: until proven.
-        progress: called with best plan, bound, gap and seconds.
+        progress: whether to show the stage, the best plan so far and its gap on stderr: one line that is
+            rewritten on a terminal, elsewhere a line for each stage. Or a function, which is called with the
+            best plan's amount, the bound, the gap and the seconds of the search.
         limits: instead of the short forms, for example another plan's ``planned.plan.request.limits``.
         options: instead of the short forms; it also has the engine, threads, seed and gaps.
         evaluation: whether to plan the forward pass in evaluation mode as well, for `Trainer.predict` and
@@ -194,11 +197,12 @@ def plan(
     smaller_budgets(limits.ram_budget_bytes if limits else short_limits["ram"], budgets)
     short_options = _given(
         "options", options, SolveOptions, minimise=minimise, time_limit_seconds=time_limit_seconds,
-        progress=progress,
     )  # fmt: skip
     if "minimise" in short_options:
         short_options["objective"] = one_of(Objective, short_options.pop("minimise"), "minimise")
 
+    asked_options = options or SolveOptions(**short_options)
+    asked, each_shape = micro_batches(micro), 1 + evaluation
     preparing = partial(
         prepare,
         model,
@@ -211,10 +215,8 @@ def plan(
         names=names,
         gradients=gradients,
         has_shapes=bool(shapes),
+        evaluation=evaluation and not isinstance(asked, str),  # else of the best alone, afterwards
     )
-
-    asked_options = options or SolveOptions(**short_options)
-    asked, each_shape = micro_batches(micro), 1 + evaluation
     beside = (asked is not None) + evaluation + each_shape * len(shapes) + len(budgets)
     tried = 1
     if isinstance(asked, str):
@@ -239,25 +241,29 @@ def plan(
 
     if shapes and asked is not None:
         raise InputError("several shapes and micro-batches are not planned together; leave one out")
-    others = [preparing(**_other_shape(item, bind or {}, targets)) for item in shapes]  # before a long search
-    if isinstance(asked, str):
-        planned, _ = least_energy(samples, asked, planned_with)
-    else:
-        planned = planned_with(asked)
-    misfit = loss_misfit(planned.plan.graph, planned.plan.request.loss)
-    for remark in filter(None, (planned.prepared.names_remark, planned.ram_remark, misfit)):
-        warnings.warn(spelled_out(remark), stacklevel=2)
-    if evaluation:
-        planned = with_evaluation(planned, time_limit_seconds=shares.each(1))
-    has_evaluation = evaluation and planned.plan.evaluation is not None
-    seconds = shares.each(each_shape * len(shapes))
-    planned = with_shapes(planned, others, evaluation=has_evaluation, time_limit_seconds=seconds)
-    seconds = shares.each(len(budgets))
-    planned = with_budgets(planned, budgets, time_limit_seconds=seconds, options=asked_options)
-    if planned.budgets_remark:
-        warnings.warn(spelled_out(planned.budgets_remark), stacklevel=2)
-    if evaluation and planned.evaluation_remark:
-        warnings.warn(spelled_out(planned.evaluation_remark), stacklevel=2)
+    limit_seconds = asked_options.time_limit_seconds
+    with showing(progress, objective=asked_options.objective, limit_seconds=limit_seconds) as shown:
+        asked_options = replace(asked_options, progress=shown or asked_options.progress)
+        # before a long search
+        others = [preparing(**_other_shape(item, bind or {}, targets)) for item in shapes]
+        if isinstance(asked, str):
+            planned, _ = least_energy(samples, asked, planned_with)
+        else:
+            planned = planned_with(asked)
+        misfit = loss_misfit(planned.plan.graph, planned.plan.request.loss)
+        for remark in filter(None, (planned.prepared.names_remark, planned.ram_remark, misfit)):
+            warnings.warn(spelled_out(remark), stacklevel=2)
+        if evaluation:
+            planned = with_evaluation(planned, time_limit_seconds=shares.each(1))
+        has_evaluation = evaluation and planned.plan.evaluation is not None
+        seconds = shares.each(each_shape * len(shapes))
+        planned = with_shapes(planned, others, evaluation=has_evaluation, time_limit_seconds=seconds)
+        seconds = shares.each(len(budgets))
+        planned = with_budgets(planned, budgets, time_limit_seconds=seconds, options=asked_options)
+        if planned.budgets_remark:
+            warnings.warn(spelled_out(planned.budgets_remark), stacklevel=2)
+        if evaluation and planned.evaluation_remark:
+            warnings.warn(spelled_out(planned.evaluation_remark), stacklevel=2)
     return planned
 
 

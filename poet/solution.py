@@ -26,8 +26,10 @@ from poet.units import IN_ORDER, format_bytes, format_gap, format_joules, format
 
 WHOLE_PROBLEM = "whole problem"
 
-LISTED = "listed"
-"""The ``order`` of an answer: schedules whose first runs keep the listed order."""
+LISTED, OWN, EVERY = "listed", "own", "every"
+"""The ``order`` of first runs that an answer is about: as listed, that of its plan, or all orders."""
+
+_IN_ORDERS = {LISTED: IN_ORDER, OWN: "in the plan's order", EVERY: "in any order"}
 
 PROVEN = "proven in exact arithmetic"
 """The ``proof`` of an answer that sums or fractions of our own prove."""
@@ -108,6 +110,8 @@ class SolveOptions:
         spare_seconds: of the time limit, left unused where there is no plan: for what explains that.
         tuning: the constants of the search, for benchmarks and tests.
         clock: by which seconds of the search are counted.
+        any_order: whether first runs may leave the listed order, see `poet.solvers.search.orders`. Only
+            problems of few ops have other orders tried.
     """
 
     time_limit_seconds: float | None = 20.0
@@ -126,6 +130,7 @@ class SolveOptions:
     spare_seconds: float = 0.0
     tuning: Tuning = DEFAULT
     clock: Clock = WALL
+    any_order: bool = False
 
     def allowed_gap_joules(self, joules: float, baseline_joules: float) -> float:
         """Below which a plan of ``joules`` counts as optimal: both gaps hold, or rounding says no more."""
@@ -165,7 +170,7 @@ class Solution:
         solve_seconds: wall clock of the search.
         solver: who found the plan.
         bound_scope: what ``bound_joules`` holds for.
-        order: of first runs, that bounds and proofs hold for; the plan has it too.
+        order: of first runs, that bounds and proofs hold for: `LISTED`, `OWN` or `EVERY`.
         message: for the user: why it is infeasible, or what would help.
         proof: who stands behind an optimal or infeasible answer, beside the engine that found it.
         objective: what the plan takes the least of.
@@ -206,12 +211,16 @@ class Solution:
     @property
     def sentence(self) -> str:
         """What the user reads of the status; optimal by one engine alone says so, and whose word it is."""
-        return sentence_of(self.status, self.proof, says=self.says)
+        return self.in_words(sentence_of(self.status, self.proof, says=self.says))
 
     @property
     def why_no_plan(self) -> str:
         """What the user reads where there is none: the status, and the message."""
-        return " ".join(filter(None, (self.status.value, self.message)))
+        return " ".join(filter(None, (self.in_words(self.status.value), self.message)))
+
+    def in_words(self, text: str) -> str:
+        """``text`` about plans in the listed order, about those that the answer is about."""
+        return text.replace(IN_ORDER, _IN_ORDERS[self.order])
 
     def __repr__(self) -> str:
         found = f"{self.status.word}, by {self.solver}"
@@ -275,6 +284,23 @@ def sentence_of(status: Status, proof: str, *, says: str = "") -> str:
     if status is Status.OPTIMAL and proof.startswith(WORD_OF):
         sentence = f"The plan is optimal {IN_ORDER} only by {proof}."
     return f"{says.capitalize()}{sentence}"
+
+
+TITLES = {
+    Objective.ENERGY: "energy",
+    Objective.TIME: "time",
+    Objective.RAM: "RAM",
+    Objective.WRITES: "written to storage",
+}
+
+
+def format_amount(objective: Objective, amount: float) -> str:
+    """``amount`` of an objective in its unit."""
+    if not math.isfinite(amount):
+        return "unknown"
+    if objective is Objective.ENERGY:
+        return format_joules(amount)
+    return format_seconds(amount) if objective is Objective.TIME else format_bytes(amount)
 
 
 def amount_of(objective: Objective, trace: Trace) -> float:

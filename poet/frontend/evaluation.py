@@ -102,10 +102,10 @@ def trace_evaluation(
     if written:
         raise ModelError(f"in evaluation mode the model writes {written[0]}")
     graph = in_parts_of(beside, graph)
-    return _by_row(EvaluationStep(*measured(with_lasting(graph, beside), times=measure)), beside)
+    return by_row(EvaluationStep(*measured(with_lasting(graph, beside), times=measure)), beside)
 
 
-def _by_row(step: EvaluationStep, training: Graph) -> EvaluationStep:
+def by_row(step: EvaluationStep, training: Graph) -> EvaluationStep:
     """``step`` with look-ups by row in the tables of which ``training`` reads rows in storage."""
     tables = {op.stored for op in training.ops if op.stored}
     changes = [

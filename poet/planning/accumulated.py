@@ -15,6 +15,7 @@ from poet.planning.planned import Planned
 from poet.planning.without_updates import arena_of, without_updates
 from poet.plans.plan_parts import SearchOutcome
 from poet.plans.training_plan import Plan
+from poet.progress import stage
 from poet.simulator import judge
 from poet.solution import SolveOptions
 from poet.units import format_bytes
@@ -36,6 +37,7 @@ def with_accumulation(planned: Planned, *, time_limit_seconds: float = SEARCH_SE
     step = prepared.step.accumulation
     if step is None or prepared.micro is None:
         return planned
+    stage("accumulation")
     options = SolveOptions(time_limit_seconds=time_limit_seconds)
     accumulation = planned_beside(planned, step.graph, step.kernels, options)
     if accumulation is None:

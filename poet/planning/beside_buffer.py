@@ -21,6 +21,7 @@ from poet.errors import InvalidSchedule
 from poet.memory.demand import PAGE_BYTES
 from poet.plans.page_slots import is_paged, least_page_buffer_bytes
 from poet.problem import Limits, Objective, Problem
+from poet.progress import stage
 from poet.search_record import MOST_ENTRIES, Advance, Phase, SearchRecord, joined
 from poet.simulator import simulate
 from poet.solution import WORD_OF, KnownBound, Solution, SolveOptions, Status, is_confirmed
@@ -58,6 +59,7 @@ def answered_beside(
         options: of all searches together.
         in_whole_pages: whether an arena takes whole pages, of which those that page leave two where they can.
     """
+    stage("search")
     if in_whole_pages and not has_schedules(problem, less_page_buffer(limits, in_whole_pages=True)):
         in_whole_pages = False
     within = less_page_buffer(limits, in_whole_pages=in_whole_pages)

@@ -10,6 +10,7 @@ from poet.planning.planned import Planned, price_range
 from poet.planning.replanning import SEARCH_SECONDS, plan_again
 from poet.plans.training_plan import Plan
 from poet.problem import Limits, Problem
+from poet.progress import stage
 from poet.solution import SolveOptions
 from poet.solvers import minimum_ram_bytes
 from poet.units import IN_ORDER, format_bytes, parse_bytes
@@ -37,6 +38,7 @@ def with_budgets(
     """
     made, remarks = [], []
     for size_bytes in smaller_budgets(planned.plan.request.limits.ram_budget_bytes, budgets):
+        stage(f"budget of {format_bytes(size_bytes)}")
         try:
             other = plan_again(
                 planned.plan, size_bytes, time_limit_seconds=time_limit_seconds, options=options

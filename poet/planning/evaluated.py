@@ -7,6 +7,8 @@ from dataclasses import replace
 from poet.errors import PoetError
 from poet.planning.beside import SEARCH_SECONDS, check_comes_first, planned_beside
 from poet.planning.planned import Planned
+from poet.planning.prepared import evaluation_step
+from poet.progress import stage
 from poet.solution import SolveOptions
 
 
@@ -22,15 +24,10 @@ def with_evaluation(planned: Planned, *, time_limit_seconds: float = SEARCH_SECO
     Raises:
         InputError: ``planned`` has plans for other budgets already.
     """
-    from poet.frontend.evaluation import trace_evaluation
-
     check_comes_first(planned, "evaluations")
-    prepared, plan = planned.prepared, planned.plan
-    if prepared.module is None:
-        return replace(planned, evaluation_remark="no evaluation is planned: the model is not at hand")
+    stage("evaluation")
     try:
-        measures = prepared.step.kernels.threads is not None
-        step = trace_evaluation(*prepared.module, prepared.step, measure=measures)
+        step = evaluation_step(planned.prepared)
         options = SolveOptions(time_limit_seconds=time_limit_seconds)
         evaluation = planned_beside(planned, step.graph, step.kernels, options)
     except PoetError as error:
@@ -38,4 +35,4 @@ def with_evaluation(planned: Planned, *, time_limit_seconds: float = SEARCH_SECO
     if evaluation is None:
         remark = "no evaluation is planned: no room for it in the arena of training; plan with more RAM"
         return replace(planned, evaluation_remark=remark)
-    return replace(planned, plan=replace(plan, evaluation=evaluation))
+    return replace(planned, plan=replace(planned.plan, evaluation=evaluation))

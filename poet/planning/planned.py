@@ -33,6 +33,7 @@ from poet.plans.plan_parts import (
 from poet.plans.planned_step import moved_in
 from poet.plans.training_plan import Plan, make_plan
 from poet.problem import Limits, Pins, Place, Problem
+from poet.progress import stage
 from poet.ram_survey import keep_everything_bytes
 from poet.schedule import Schedule
 from poet.simulator import judge
@@ -193,6 +194,7 @@ def fit_step(
         OutOfTime: the answer holds no plan.
         KeyboardInterrupt: it holds none because Ctrl-C ended the search.
     """
+    stage("arena")
     if solution.status is Status.INFEASIBLE:
         hint = home_hint(prepared, limits)
         raise Infeasible(" ".join(filter(None, (solution.why_no_plan, hint))))

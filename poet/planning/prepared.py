@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,19 +13,21 @@ from poet.brief import shortened, told
 from poet.devices.device_problem import build_problem, kernels_on
 from poet.devices.load import load_profile
 from poet.devices.profile import Profile
-from poet.errors import one_of
+from poet.errors import PlanError, PoetError, one_of
 from poet.kernel_facts import KernelFacts
 from poet.micro import MicroBatches
 from poet.optimizer import OptimizerSpec
 from poet.planning.traced import Form, trace_model
 from poet.plans.plan_parts import Model
 from poet.problem import Place, Problem
+from poet.progress import IMPORT, stage
 from poet.strips import Gradients
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
 
+    from poet.frontend.evaluation import EvaluationStep
     from poet.frontend.losses import LossFunction
     from poet.frontend.trace import TrainingStep
 
@@ -51,6 +53,7 @@ class Prepared:
         module: that was traced, and its example inputs; ``None``: it is not at hand.
         micro: how each batch is trained in pieces; ``None``: as a whole.
         home: of parameters between steps, as ``problem`` has it.
+        evaluation: the forward pass in evaluation mode, or why there is none; ``None``: not traced yet.
         offered: the problem of whose choices ``problem`` is one; ``None``: nothing was to choose.
     """
 
@@ -69,6 +72,7 @@ class Prepared:
     micro: MicroBatches | None = None
     home: Place = Place.RAM
     offered: Problem | None = None
+    evaluation: EvaluationStep | PoetError | None = None
 
     def __repr__(self) -> str:
         graph = self.step.graph
@@ -108,16 +112,19 @@ def prepare(
     micro: MicroBatches | None = None,
     output: str | None = None,
     has_shapes: bool = False,
+    evaluation: bool = False,
 ) -> Prepared:
     """Read or take the model, trace its training step, and cost it on the device.
 
     While it is traced, every kernel is run by itself on this machine, for its workspace and its time.
     Arguments as for `poet.plan`; ``has_shapes``: steps of several shapes share the parameters, which are then
-    in no parts, since those that give every bit may differ from shape to shape.
+    in no parts, since those that give every bit may differ from shape to shape; ``evaluation``: the forward
+    pass in evaluation mode is traced as well, so that no search waits for that.
 
     Raises:
         InputError: the model, the device or an option is not usable.
     """
+    stage(IMPORT)
     start = time.perf_counter()
     at_home = one_of(Place, home, "home")
     profile = device if isinstance(device, Profile) else load_profile(device)
@@ -139,7 +146,7 @@ def prepare(
     kernels = kernels_on(profile, step.graph, step.kernels)
     import_seconds = time.perf_counter() - start
     _log.info("%s: %d ops traced in %.3g s", shortened(step.graph.name), len(step.graph.ops), import_seconds)
-    return Prepared(
+    prepared = Prepared(
         model=traced.model,
         structure=traced.structure,
         step=step,
@@ -155,3 +162,30 @@ def prepare(
         micro=micro,
         home=at_home,
     )
+    return replace(prepared, evaluation=_traced_evaluation(prepared)) if evaluation else prepared
+
+
+def evaluation_step(prepared: Prepared) -> EvaluationStep:
+    """The forward pass in evaluation mode, as the training step that was chosen reads its tables.
+
+    Raises:
+        PoetError: it cannot be had.
+    """
+    from poet.frontend.evaluation import by_row
+
+    step = prepared.evaluation or _traced_evaluation(prepared)
+    if isinstance(step, PoetError):
+        raise step
+    return by_row(step, prepared.step.graph)
+
+
+def _traced_evaluation(prepared: Prepared) -> EvaluationStep | PoetError:
+    from poet.frontend.evaluation import trace_evaluation
+
+    if prepared.module is None:
+        return PlanError("the model is not at hand")
+    try:
+        measures = prepared.step.kernels.threads is not None
+        return trace_evaluation(*prepared.module, prepared.step, measure=measures)
+    except PoetError as error:
+        return error

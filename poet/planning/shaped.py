@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 from poet.errors import Infeasible, InputError, PlanError, PoetError
 from poet.planning.beside import SEARCH_SECONDS, check_comes_first, planned_beside
 from poet.planning.planned import Planned
-from poet.planning.prepared import Prepared
+from poet.planning.prepared import Prepared, evaluation_step
 from poet.plans.lasting_values import lasting_values
 from poet.plans.training_plan import Plan, Shape, shape_words
+from poet.progress import stage
 from poet.solution import SolveOptions
 from poet.units import format_bytes
 
@@ -47,7 +48,8 @@ def with_shapes(
         check_comes_first(planned, "other shapes")
     options = SolveOptions(time_limit_seconds=time_limit_seconds)
     made, remark = list(planned.plan.shapes), planned.evaluation_remark
-    for prepared in others:
+    for number, prepared in enumerate(others, 1):
+        stage(f"shape {number} of {len(others)}")
         step = _step_beside(planned, prepared, options)
         try:
             forward = _evaluation_beside(planned, prepared, options) if evaluation else None
@@ -81,12 +83,7 @@ def _evaluation_beside(planned: Planned, prepared: Prepared, options: SolveOptio
     Raises:
         PoetError: it cannot be had.
     """
-    from poet.frontend.evaluation import trace_evaluation
-
-    if prepared.module is None:
-        raise PlanError("the model is not at hand")
-    measures = prepared.step.kernels.threads is not None
-    step = trace_evaluation(*prepared.module, prepared.step, measure=measures)
+    step = evaluation_step(prepared)
     found = planned_beside(planned, step.graph, step.kernels, options)
     if found is None:
         raise PlanError("no room for it in the arena of training; plan with more RAM")

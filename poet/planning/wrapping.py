@@ -35,11 +35,12 @@ from poet.planning.prepared import Prepared
 from poet.plans.plan_parts import Model
 from poet.plans.training_plan import Plan
 from poet.problem import Limits, Objective, Pins, Place, Problem
+from poet.progress import IMPORT, showing, stage
 from poet.runtime.data.given import as_tensors
 from poet.runtime.steps.split_replay import SplitReplay
 from poet.runtime.storage.page_file import PageFile
 from poet.runtime.system.memory import return_freed_memory
-from poet.solution import SolveOptions, Status
+from poet.solution import Progress, SolveOptions, Status
 from poet.strips import Gradients
 
 
@@ -57,6 +58,7 @@ def wrap(
     minimise: Objective | str = Objective.ENERGY,
     time_limit_seconds: float | None = 20.0,
     page_file: str | Path | None = None,
+    progress: bool | Progress | None = False,
 ) -> Wrapped:
     """A module that computes what ``module`` does, bit for bit, inside ``ram`` while it trains.
 
@@ -80,6 +82,7 @@ def wrap(
         minimise: ``"energy"``, ``"time"``, ``"ram"`` or ``"writes"``.
         time_limit_seconds: of the search; ``None``: until proven.
         page_file: where tensors are paged; ``None``: an unnamed file in the working folder.
+        progress: whether to show on stderr what is done, as of `poet.plan`.
 
     Raises:
         InputError: the module, the device or an option is not usable.
@@ -88,13 +91,16 @@ def wrap(
         PageFileError: the page file cannot be had.
     """
     profile = device if isinstance(device, Profile) else load_profile(device)
-    traced = trace_wrapped(module, example_inputs, backward_from=backward_from)
-    prepared = _prepared(traced, profile)
-    limits = limits_of(
-        prepared.problem, ram=ram, deadline=deadline, recompute=recompute, paging=paging, pins=pins
-    )
-    options = SolveOptions(time_limit_seconds, objective=one_of(Objective, minimise, "minimise"))
-    planned = _planned(prepared, limits, options)
+    objective = one_of(Objective, minimise, "minimise")
+    with showing(progress, objective=objective, limit_seconds=time_limit_seconds) as shown:
+        stage(IMPORT)
+        traced = trace_wrapped(module, example_inputs, backward_from=backward_from)
+        prepared = _prepared(traced, profile)
+        limits = limits_of(
+            prepared.problem, ram=ram, deadline=deadline, recompute=recompute, paging=paging, pins=pins
+        )
+        options = SolveOptions(time_limit_seconds, objective=objective, progress=shown)
+        planned = _planned(prepared, limits, options)
     return_freed_memory()
     return Wrapped(original(module), traced, planned, page_file=page_file)
 

@@ -10,10 +10,9 @@ from poet.homes import DecidedProblem
 from poet.pins import pinned
 from poet.plans.plan_parts import PriceEnds, PriceRange
 from poet.problem import Limits, Objective, Place
-from poet.report.amounts import TITLES, format_amount
 from poet.report.columns import columns
 from poet.simulator import Trace
-from poet.solution import WHOLE_PROBLEM, Solution, Status
+from poet.solution import TITLES, WHOLE_PROBLEM, Solution, Status, format_amount
 from poet.units import (
     IN_ORDER,
     NO_GAP,
@@ -115,11 +114,10 @@ def _gap_words(solution: Solution) -> str:
     optimal = solution.status is Status.OPTIMAL
     gap = format_gap(solution.gap or 0.0, optimal=optimal, confirmed=solution.is_energy_confirmed)
     if gap in NO_GAP:
-        return NO_GAP[gap]
-    return (
-        f"gap {gap} of the energy, {format_share(solution.overhead_gap or 0.0)} of what is above running "
-        f"every op once, {IN_ORDER}"
-    )
+        return solution.in_words(NO_GAP[gap])
+    overhead = format_share(solution.overhead_gap or 0.0)
+    said = f"gap {gap} of the energy, {overhead} of what is above running every op once, {IN_ORDER}"
+    return solution.in_words(said)
 
 
 def _objective_rows(solution: Solution) -> Iterator[tuple[str, str, str]]:
@@ -128,7 +126,7 @@ def _objective_rows(solution: Solution) -> Iterator[tuple[str, str, str]]:
     if objective is not Objective.ENERGY and amount is not None and bound is not None:
         optimal = solution.status is Status.OPTIMAL
         gap = format_gap(solution.objective_gap or 0.0, optimal=optimal, confirmed=solution.is_confirmed)
-        gap = NO_GAP.get(gap, f"gap {gap} {IN_ORDER}")
+        gap = solution.in_words(NO_GAP.get(gap, f"gap {gap} {IN_ORDER}"))
         least = format_amount(objective, bound)
         yield (
             f"least {TITLES[objective]}",

@@ -9,9 +9,8 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from poet.problem import Problem
-from poet.report.amounts import TITLES, format_amount
 from poet.report.columns import columns
-from poet.solution import Status, solution_to_json
+from poet.solution import TITLES, Status, format_amount, solution_to_json
 from poet.trade_off_curve import TradeOff
 from poet.units import IN_ORDER, format_gap
 

@@ -36,7 +36,7 @@ HOMES = {
     "pydantic": {"devices"},
     "pydantic_core": {"devices"},
     "typer": {"cli"},
-    "rich": {"report", "cli"},
+    "rich": {"progress", "report", "cli"},
     "jinja2": {"report"},
     "vl_convert": {"report"},
     "joblib": {"whatif"},

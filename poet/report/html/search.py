@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from poet.problem import Objective
-from poet.report.amounts import TITLES, format_amount
 from poet.report.html.charts import BOUND, PLAN, ChartAxis, Spec, search
 from poet.report.html.subject import PlanQuality
 from poet.report.html.tables import DASH
 from poet.search_record import Advance
+from poet.solution import TITLES, format_amount
 from poet.units import format_seconds, scale_of
 
 _LEAST_SECONDS = 0.01  # where a logarithmic axis of time begins

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 
 from poet.errors import InvalidSchedule
 from poet.problem import Limits, Objective, Problem
+from poet.progress import stage
 from poet.schedule import Schedule
 from poet.simulator import Trace, simulate
 from poet.solution import Solution, SolveOptions, Status, amount_of
@@ -69,6 +70,7 @@ def answered(problem: Problem, limits: Limits, options: SolveOptions) -> Solutio
     Raises:
         InputError: the engine named in ``options`` is not available.
     """
+    stage("search")
     allowed, tuning = options.time_limit_seconds, options.tuning.explanation
     spare = 0.0 if allowed is None else min(tuning.most_seconds, tuning.spare_share * allowed)
     if problem.alternatives:  # how one choice could do is not how a plan could

@@ -26,7 +26,7 @@ from poet.solution import PROVEN, Progress, Solution, SolveOptions, Status, amou
 from poet.solvers.heuristics.keep_everything import keep_everything
 from poet.solvers.instance.feasibility import minimum_ram_bytes
 from poet.solvers.portfolio.finders import GREEDY
-from poet.solvers.search import objectives
+from poet.solvers.search import objectives, orders
 from poet.solvers.search.all_choices import AllChoices, Found, Start
 from poet.solvers.search.choices import Choice, Choices, least_with_transfers
 from poet.solvers.search.form_guide import FormGuide, form_guide
@@ -46,7 +46,8 @@ def solve(problem: Problem, limits: Limits | None = None, options: SolveOptions 
     """
     limits, options = limits or Limits(), options or SolveOptions()
     if not problem.alternatives:
-        return objectives.solve(problem, limits, options)
+        in_order = orders.solve if options.any_order else objectives.solve
+        return in_order(problem, limits, options)
     search = _Search(problem, limits, options)
     try:
         found = search.run()
