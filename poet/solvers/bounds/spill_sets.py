@@ -60,10 +60,11 @@ class SpillSets:
         self.known = list[tuple[frozenset[int], float]]()  # contents without a copy, and then D at least
         self.own = dict[int, float]()
         # of a spill: by how much D rises without it
-        self.importance = dict[int, float]() if before is None else dict(before.importance)
+        self.importance: dict[int, float] = {} if before is None else dict(before.importance)
         self.bound_joules = program.least([self.all])[0]
         self._columns = max(1, min(COLUMNS, _MOST_VALUES // program.most_sets))
-        self._steps = 0  # bits of a listed set, before those of ``spills``: joules of residents' page-outs
+        # bits of a listed set: steps of joules of residents' page-outs, then those of ``spills``
+        self._steps, self.spills = 0, list[int]()
         self._list_sets()
         known = () if before is None else before.known
         # residents of the program before may be tracked in this one
