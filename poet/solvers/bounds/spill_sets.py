@@ -63,8 +63,10 @@ class SpillSets:
         self.importance: dict[int, float] = {} if before is None else dict(before.importance)
         self.bound_joules = program.least([self.all])[0]
         self._columns = max(1, min(COLUMNS, _MOST_VALUES // program.most_sets))
-        # bits of a listed set: steps of joules of residents' page-outs, then those of ``spills``
-        self._steps, self.spills = 0, list[int]()
+        self._steps, self.spills = (
+            0,
+            list[int](),
+        )  # a listed set's bits: residents' joules in steps, then spills
         self._list_sets()
         known = () if before is None else before.known
         # residents of the program before may be tracked in this one
