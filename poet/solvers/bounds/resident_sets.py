@@ -108,8 +108,8 @@ def resident_sets_bounds(
                 if stalled_seconds > PATIENCE_SECONDS:
                     following, stalled_seconds = programs.next(step), -math.inf
             program = following or programs.next(step)
-    except (Stopped, OSError):  # what was compiled cannot be kept: the disk is full
-        return
+    except (Stopped, OSError):
+        return  # an error: what was compiled cannot be kept, as the disk is full
 
 
 class _Programs:

@@ -63,10 +63,7 @@ class SpillSets:
         self.importance: dict[int, float] = {} if before is None else dict(before.importance)
         self.bound_joules = program.least([self.all])[0]
         self._columns = max(1, min(COLUMNS, _MOST_VALUES // program.most_sets))
-        self._steps, self.spills = (
-            0,
-            list[int](),
-        )  # a listed set's bits: residents' joules in steps, then spills
+        self._steps, self.spills = 0, list[int]()  # bits of a listed set: steps of joules, spills
         self._list_sets()
         known = () if before is None else before.known
         # residents of the program before may be tracked in this one
