@@ -17,11 +17,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from poet.errors import InputError, nearest
-from poet.tuning.bounds import (
-    CopiesTuning,
-    GridsTuning,
-    WindowsTuning,
-)
 from poet.tuning.fitting import (
     FittingTuning,
 )
@@ -49,13 +44,10 @@ class Tuning:
     objectives: ObjectivesTuning = field(default_factory=ObjectivesTuning)
     explanation: ExplanationTuning = field(default_factory=ExplanationTuning)
     rounds: RoundsTuning = field(default_factory=RoundsTuning)
-    grids: GridsTuning = field(default_factory=GridsTuning)
-    windows: WindowsTuning = field(default_factory=WindowsTuning)
     greedy: GreedyTuning = field(default_factory=GreedyTuning)
     walks: WalksTuning = field(default_factory=WalksTuning)
     alternatives: AlternativesTuning = field(default_factory=AlternativesTuning)
     rivals: RivalsTuning = field(default_factory=RivalsTuning)
-    copies: CopiesTuning = field(default_factory=CopiesTuning)
     fitting: FittingTuning = field(default_factory=FittingTuning)
 
     def having(self, name: str, value: Any) -> Tuning:

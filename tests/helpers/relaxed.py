@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 
 from poet.solvers.bounds.refinement import refined_bounds
-from poet.solvers.bounds.windows_bound import Bound, bound_overhead
+from poet.solvers.bounds.relaxation import Bound, bound_overhead
 from poet.solvers.engines.highs import DONE, LinearAnswer, best_values, loaded
 from poet.solvers.engines.program import Matrix, scaled
 from poet.solvers.instance.instance import Instance

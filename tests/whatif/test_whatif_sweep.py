@@ -231,7 +231,6 @@ def test_keys_tell_problems_limits_and_options_apart() -> None:
         dataclasses.replace(QUICK, seed=1),
         dataclasses.replace(QUICK, tuning=DEFAULT.having("greedy.most_tries", 24)),
         dataclasses.replace(QUICK, tuning=DEFAULT.having("greedy.most_tries", 25)),
-        dataclasses.replace(QUICK, tuning=DEFAULT.having("grids.priced_moments", 24)),
     ]
     keys = {cell_key(*parts) for parts in product(digests, limits, options)}
     assert len(keys) == len(digests) * len(limits) * len(options)

@@ -1,7 +1,7 @@
 """Which moments to add to the grids of the windows relaxation, after Boland et al. (2017).
 
 At every moment the relaxation (`poet.solvers.bounds.relaxation`) counts in RAM what is held through a
-window; but what is made again in a window is counted at the window's end only. Two kinds of moments are
+window; but what is made again in a window is counted at the window's end only. Three kinds of moments are
 worth a place on the grids:
 
 - *priced* moments, whose memory row has a dual price in the linear program. With windows from use to
@@ -11,18 +11,23 @@ worth a place on the grids:
   well. These results wait in RAM, uncounted, from the first of their reads to the last. With such a
   moment t on the grids, the program must hold them at t or pay for another rerun. The value of t is
   the joules of the reruns whose results wait at t, times the share of the results' bytes for which the
-  solution leaves no room at t.
+  solution leaves no room at t;
+- moments *over capacity*, where a solution in whole numbers, simulated as a step, needs more RAM than there
+  is (counterexamples: Clarke, Grumberg, Jha, Lu and Veith, CAV 2000). Where none is, the solution is a
+  schedule, and none is cheaper.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple
 
 import numpy as np
 
 from poet.clock import WALL, Clock
-from poet.solvers.bounds.windows_bound import Bound, bound_overhead, taken_up
+from poet.schedule import Compute, Free, PageIn, PageOut, Schedule, Step
+from poet.solvers.bounds.relaxation import Bound, bound_overhead, taken_up
 from poet.solvers.engines.program import Numbers, value
 from poet.solvers.instance.candidates import fullest_stage, last_use_stages, worth_rerunning
 from poet.solvers.instance.instance import Instance
@@ -31,7 +36,13 @@ VAIN_GRIDS = 3
 """In a row that hardly raise the bound, after which finer ones are left to whole numbers."""
 
 PROGRESS_SHARE = 0.001
-"""Of the bound, by which a grid must raise it; at 0 the last grids take most of the time."""
+"""Of the bound, by which a grid must raise it, and that under-counted joules must exceed; at 0 the last grids
+take most of the time."""
+
+PRICED_MOMENTS = 6
+"""Added at once, those with the largest prices: each adds a row and columns to the program."""
+
+_CHOSEN = 0.5  # a column of whole numbers above it is 1; below, fractions are too thin to show a place
 
 
 def refined_bounds(
@@ -59,39 +70,31 @@ def refined_bounds(
             return
         vain = 0 if bound.overhead_joules > (1.0 + PROGRESS_SHARE) * best_joules else vain + 1
         best_joules = max(best_joules, bound.overhead_joules)
-        more = (priced_moments(instance, bound) | pretended_moments(instance, bound)) - moments
-        # where the dearest are there, others have a price as well
-        more = more or priced_moments(instance, bound, besides=moments) - moments
+        more = (priced_moments(bound) | undercounted_moments(instance, bound)) - moments
+        # where the most expensive are there, others have a price as well
+        more = more or priced_moments(bound, besides=moments) - moments
         if not more:
             return
         moments |= more
 
 
-def priced_moments(instance: Instance, bound: Bound, besides: frozenset[int] = frozenset()) -> frozenset[int]:
+def priced_moments(bound: Bound, besides: frozenset[int] = frozenset()) -> frozenset[int]:
     """The moments at which more RAM would save most joules, by the duals of the memory rows; none of
     ``besides``.
     """
-    moments, tuning = bound.relaxation.moments, instance.tuning.grids
+    moments = bound.relaxation.moments
     prices = bound.answer.prices[: len(moments)]
-    least = tuning.price_share * prices.sum()
-    dearest = [row for row in np.argsort(-prices, kind="stable") if moments[row] not in besides]
-    return frozenset(moments[row] for row in dearest[: tuning.priced_moments] if prices[row] > least)
+    largest = [row for row in np.argsort(-prices, kind="stable") if moments[row] not in besides]
+    return frozenset(
+        moments[row] for row in largest[:PRICED_MOMENTS] if prices[row] > PROGRESS_SHARE * prices.sum()
+    )
 
 
-def pretended_moments(
-    instance: Instance, bound: Bound, *, levels: tuple[float, ...] | None = None, latest: int | None = None
-) -> frozenset[int]:
+def undercounted_moments(instance: Instance, bound: Bound) -> frozenset[int]:
     """Moments at which the solution under-counts memory most (joules × missing share of the bytes).
 
-    Empty where no value exceeds ``worth_share`` of the bound. Moments that are on all grids already do not
-    count.
-
-    Args:
-        instance: what is bounded.
-        bound: with its solution.
-        levels: shares of the largest value; for each, the last moment of at least that value is taken;
-            ``None``: as tuned.
-        latest: the last moment to consider; ``None``: the end.
+    The last moment of at least a quarter of the largest value, of half, and of three quarters. Empty where no
+    value exceeds `PROGRESS_SHARE` of the bound. Moments that are on all grids already do not count.
     """
     values, moments = bound.answer.values, bound.relaxation.moments
     if values is None or not moments:
@@ -102,18 +105,15 @@ def pretended_moments(
         waiting[wait.first : wait.last] += wait.bytes
     rows = np.array(moments)
     room = _room_bytes(instance, bound, values)
-    unsaid = joules[rows] * np.maximum(0.0, 1.0 - room / np.maximum(waiting[rows], 1.0))
-    unsaid[np.isin(rows, list(bound.moments))] = 0.0
-    unsaid[rows > (len(instance.tasks) if latest is None else latest)] = 0.0
-    most = float(unsaid.max())
-    if most <= instance.tuning.grids.worth_share * bound.overhead_joules:
+    missing = joules[rows] * np.maximum(0.0, 1.0 - room / np.maximum(waiting[rows], 1.0))
+    missing[np.isin(rows, list(bound.moments))] = 0.0
+    most = float(missing.max())
+    if most <= PROGRESS_SHARE * bound.overhead_joules:
         return frozenset()
-    levels = instance.tuning.grids.level_shares if levels is None else levels
-    return frozenset(moments[np.flatnonzero(unsaid >= level * most)[-1]] for level in levels)
+    return frozenset(moments[np.flatnonzero(missing >= share * most)[-1]] for share in (0.25, 0.5, 0.75))
 
 
-@dataclass(frozen=True, slots=True)
-class _Wait:
+class _Wait(NamedTuple):
     """The results of one rerun, which wait in RAM from their first read to their last.
 
     Attributes:
@@ -137,13 +137,12 @@ def _waits(instance: Instance, bound: Bound, values: Numbers) -> list[_Wait]:
     reads by later reruns are known: a result is read at the window's end, if the plan holds it there, and
     whenever something is remade from it inside the window. A window whose results nobody reads is left out.
     """
-    least = instance.tuning.grids.made_share
     windows: dict[int, dict[tuple[int, int], int]] = {}  # per task and window, bytes that are read at its end
     for used, stretches in ((True, bound.relaxation.segments), (False, bound.relaxation.tails)):
         for segment in stretches:
             content = instance.contents[segment.content]
             for begin, end, made in zip(segment.moments, segment.ends, segment.made, strict=True):
-                if content.producer is not None and value(made, values) > least:
+                if content.producer is not None and value(made, values) > _CHOSEN:
                     mine = windows.setdefault(content.producer, {})
                     mine[begin, end] = mine.get((begin, end), 0) + used * content.bytes
     readers: dict[int, list[int]] = {}
@@ -174,3 +173,205 @@ def _room_bytes(instance: Instance, bound: Bound, values: Numbers) -> Numbers:
     used = np.bincount(program.rows[of_memory], weights=parts, minlength=count)
     left: Numbers = np.maximum(program.at_most[:count] - used, 0.0)
     return left * float(max(instance.limits.ram_budget_bytes or 0, 1))
+
+
+class Act(NamedTuple):
+    """In a stage a task runs, first where it is the stage's own and else again, or a content is paged in."""
+
+    stage: int
+    task: int | None
+    content: int = -1
+
+    @property
+    def is_first(self) -> bool:
+        """The first run of the stage's op."""
+        return self.task == self.stage
+
+
+class _Window(NamedTuple):
+    """Of a task that is run again, or of a content that is paged in: after one moment, up to another."""
+
+    number: int
+    after: int
+    until: int
+
+
+class ExtractedStep:
+    """The step that a solution in whole numbers describes.
+
+    The solution says in which window something is made again or paged in, not when. Here each rerun and
+    page-in comes as late in its window as those allow that read what it brings, everything is in RAM from
+    there to its last read, and RAM is counted beside every run.
+
+    Args:
+        instance: whose relaxation was solved.
+        bound: with values of its columns in whole numbers; rounded where they are not.
+
+    Attributes:
+        acts: in order, frees left out.
+        bytes: of RAM, that are taken beside each.
+        ends: contents that each act has in RAM and that nothing after it needs.
+    """
+
+    def __init__(self, instance: Instance, bound: Bound) -> None:
+        self.instance, self.tasks, self.contents = instance, instance.tasks, instance.contents
+        self.moments = bound.moments
+        values = bound.answer.values
+        at_home = bound.relaxation.at_home.items()
+        away = set[str]() if values is None else {t for t, c in at_home if value(c, values) < _CHOSEN}
+        self._at_home = {c.number for c in self.contents if c.home is not None and c.tensor not in away}
+        self.acts = [] if values is None else list(self._in_order(*_windows(instance, bound, values)))
+        self.bytes, self.ends = list[int](), list[frozenset[int]]()
+        self._needed_at_start = self._counted_back()
+
+    def over_capacity_moments(self, most: int) -> frozenset[int]:
+        """Moments that are not on the grids: of the ``most`` stretches most over capacity, the worst one.
+
+        Where a rerun or page-in is over capacity and its stage ends with a moment that is, the moment before.
+        """
+        budget, worst = self.instance.limits.ram_budget_bytes, dict[int, tuple[int, int]]()
+        if budget is None:
+            return frozenset()
+        stretch = 0
+        for act, taken in zip(self.acts, self.bytes, strict=True):
+            if taken <= budget:
+                stretch += 1
+                continue
+            moment = act.stage if act.is_first or act.stage not in self.moments else act.stage - 1
+            if moment > 0 and moment not in self.moments and taken > worst.get(stretch, (0, 0))[0]:
+                worst[stretch] = taken, moment
+        return frozenset(moment for _, moment in sorted(worst.values(), reverse=True)[:most])
+
+    def reruns(self) -> dict[int, set[int]]:
+        """Tasks that run again, by stage."""
+        again = dict[int, set[int]]()
+        for act in self.acts:
+            if act.task is not None and not act.is_first:
+                again.setdefault(act.stage, set()).add(act.task)
+        return again
+
+    def schedule(self) -> Schedule | None:
+        """Of these acts; ``None``: RAM is too little for them, or there is no solution.
+
+        It is for a judge to say whether it is valid: the relaxation lets a tensor that is at home in RAM, and
+        that no op updates, be read from storage.
+        """
+        budget = self.instance.limits.ram_budget_bytes
+        if not self.acts or (budget is not None and max(self.bytes) > budget):
+            return None
+        return tuple(self._steps())
+
+    def _in_order(self, runs: set[_Window], pages: set[_Window]) -> Iterator[Act]:
+        """All first runs, and reruns and page-ins before those that read what they bring."""
+        read_in = defaultdict[int, list[int]](list)  # by content, stages in which reruns read it
+        again, paged = defaultdict[int, list[int]](list), defaultdict[int, list[int]](list)
+        for window in sorted(runs, reverse=True):  # what reads an op's outputs comes after it
+            task = self.tasks[window.number]
+            stage = _latest(window, (at for c in task.outputs for at in read_in[c]))
+            again[stage].append(task.number)
+            for content in task.rerun_reads:
+                read_in[content].append(stage)
+        for window in pages:
+            paged[_latest(window, read_in[window.number])].append(window.number)
+        for stage in range(len(self.tasks) + 1):
+            waiting = sorted(paged[stage])
+            for number in sorted(again[stage]):
+                yield from (Act(stage, None, c) for c in waiting if c in self.tasks[number].rerun_reads)
+                waiting = [c for c in waiting if c not in self.tasks[number].rerun_reads]
+                yield Act(stage, number)
+            yield from (Act(stage, None, c) for c in waiting)
+            if stage < len(self.tasks):
+                yield Act(stage, stage)
+
+    def _counted_back(self) -> frozenset[int]:
+        """Count bytes, and what ends, from the last act to the first; what is needed before all."""
+        live = {c.number for c in self.contents if c.ends_in_ram or self._comes_home(c.number)}
+        live_bytes = self._bytes(live)
+        for act in reversed(self.acts):
+            reads, made, updated, workspace_bytes = self._parts(act)
+            there = reads | made
+            in_place_bytes = self._bytes(live & updated)  # in the bytes of what it was
+            more_bytes = self._bytes(there - live) + workspace_bytes
+            self.bytes.append(live_bytes - in_place_bytes + more_bytes)
+            self.ends.append((there | updated) - live)
+            gone, come = live & ((made | updated) - reads), reads - live
+            live_bytes += self._bytes(come) - self._bytes(gone)
+            live -= gone
+            live |= come
+        self.bytes.reverse()
+        self.ends.reverse()
+        return frozenset(live)
+
+    def _parts(self, act: Act) -> tuple[frozenset[int], frozenset[int], frozenset[int], int]:
+        """What an act reads, makes or pages in, and updates, and the bytes that it works in."""
+        if act.task is None:
+            return frozenset(), frozenset((act.content,)), frozenset(), 0
+        task = self.tasks[act.task]
+        reads, updated = (task.reads, task.updated) if act.is_first else (task.rerun_reads, ())
+        return frozenset(reads), frozenset(task.outputs), frozenset(updated), task.workspace_bytes
+
+    def _bytes(self, contents: Iterable[int]) -> int:
+        return sum(self.contents[content].bytes for content in contents)
+
+    def _comes_home(self, content: int) -> bool:
+        """Whether it must be in RAM at the end as its tensor is at home there."""
+        return self.contents[content].comes_home and content in self._at_home
+
+    def _steps(self) -> Iterator[Step]:
+        contents = self.contents
+        in_ram = {
+            c.number
+            for c in contents
+            if c.starts_in_ram or (c.home == c.number and c.number in self._at_home)
+        }
+        yield from self._copied(c.number for c in contents if c.birth == -1)
+        yield from self._freed(in_ram, in_ram - self._needed_at_start)
+        for act, ends in zip(self.acts, self.ends, strict=True):
+            task = None if act.task is None else self.tasks[act.task]
+            wanted = (act.content,) if task is None else task.reads if act.is_first else task.rerun_reads
+            for content in sorted({*wanted} - in_ram):  # of the negligible, too, that no column speaks of
+                yield PageIn(contents[content].tensor)
+                in_ram.add(content)
+            if task is not None:
+                yield Compute(task.name)
+                in_ram.update(task.outputs)
+            if task is not None and act.is_first:
+                in_ram -= {c for c in task.reads if contents[c].death == task.number}
+                in_ram.update(task.updated)
+                yield from self._copied((*task.outputs, *task.updated))
+            yield from self._freed(in_ram, in_ram & ends)
+
+    def _copied(self, born: Iterable[int]) -> Iterator[Step]:
+        """Page-outs of those that are paged in later, or at home in storage in the end."""
+        paged = {act.content for act in self.acts}
+        for number in born:
+            content = self.contents[number]
+            away = content.home is not None and number not in self._at_home
+            is_there = content.starts_stored or (away and content.home == number)
+            if not is_there and (number in paged or content.ends_stored or (away and content.comes_home)):
+                yield PageOut(content.tensor)
+
+    def _freed(self, in_ram: set[int], ended: set[int]) -> Iterator[Step]:
+        """Frees of what has ended, which ``in_ram`` loses."""
+        for number in sorted(ended):
+            yield Free(self.contents[number].tensor)
+            in_ram.remove(number)
+
+
+def _latest(window: _Window, read_in: Iterable[int]) -> int:
+    """The last stage of a window that is no later than any in which it is read within the window."""
+    return min((stage for stage in read_in if window.after < stage <= window.until), default=window.until)
+
+
+def _windows(instance: Instance, bound: Bound, values: Numbers) -> tuple[set[_Window], set[_Window]]:
+    """In which the solution runs tasks again, and pages contents in."""
+    runs, pages = set[_Window](), set[_Window]()
+    for segment in bound.relaxation.segments + bound.relaxation.tails:
+        producer = instance.contents[segment.content].producer
+        windows = zip(segment.moments, segment.ends, segment.made, segment.paged, strict=True)
+        for after, until, made, paged in windows:
+            if producer is not None and value(made, values) > _CHOSEN:
+                runs.add(_Window(producer, after, min(until, instance.tasks[producer].last_rerun_stage)))
+            if value(paged, values) > _CHOSEN:
+                pages.add(_Window(segment.content, after, until))
+    return runs, pages

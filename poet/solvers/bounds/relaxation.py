@@ -71,13 +71,18 @@ from __future__ import annotations
 
 import bisect
 import itertools
+import logging
 import math
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 
+from poet.clock import WALL, Clock
 from poet.solvers.bounds.windows import Windows
+from poet.solvers.engines.highs import LinearAnswer, minimise
 from poet.solvers.engines.program import NOUGHT, ONE, MatrixBuilder, Term
 from poet.solvers.instance.instance import Instance
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +121,6 @@ class Relaxation:
             wait for reruns that read them.
         moments: of the memory rows; they are the first rows, in this order.
         forms: columns of the instance's forms, in their order.
-        copies: columns that say that a content has a copy in storage, or is written there.
         at_home: of tensors whose home is chosen, by name, the column that has them at home in RAM.
     """
 
@@ -125,18 +129,70 @@ class Relaxation:
     segments: tuple[Segment, ...]
     tails: tuple[Segment, ...]
     moments: tuple[int, ...]
-    forms: tuple[int, ...] = ()
-    copies: tuple[int, ...] = ()
-    at_home: Mapping[str, int] = field(default_factory=dict)
+    forms: tuple[int, ...]
+    at_home: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """A lower bound for every schedule of an instance whose first runs keep the listed order.
+
+    Attributes:
+        overhead_joules: no schedule takes less above running every op once; ``inf``: there is none.
+        moments: added to the grids beside the fixed ones.
+        relaxation, answer: the program, and its solution with the duals that prove the bound.
+    """
+
+    overhead_joules: float
+    moments: frozenset[int]
+    relaxation: Relaxation
+    answer: LinearAnswer
+
+
+def bound_overhead(
+    instance: Instance, *, seconds: float = 60.0, moments: Collection[int] = (), clock: Clock = WALL
+) -> Bound:
+    """The bound that the linear program of the relaxation gives in ``seconds``.
+
+    A run that is cut short gives a weaker bound, still a valid one.
+
+    Args:
+        instance: what to bound.
+        seconds: of ``clock``.
+        moments: to put on the grids of what may be remade or remade from.
+        clock: of the search.
+    """
+    started = clock.now()
+    relaxation = relax(instance, moments)
+    left = seconds - (clock.now() - started)
+    answer = minimise(relaxation.program.matrix(), seconds=left, clock=clock)
+    overhead = relaxation.fixed_joules + answer.bound
+    _log.info(
+        "windows relaxation, linear program at %d moments: overhead at least %.9g after %.3f s%s",
+        len(moments), overhead, clock.now() - started, "" if answer.done else ", cut short",
+    )  # fmt: skip
+    return Bound(overhead, frozenset(moments), relaxation, answer)
+
+
+def taken_up(bound: Bound, *, seconds: float, clock: Clock = WALL) -> Bound:
+    """``bound``, whose run was cut short, after ``seconds`` more; itself, where there is nothing to go on."""
+    if bound.answer.go_on is None:
+        return bound
+    answer = bound.answer.go_on(seconds)
+    overhead = max(bound.overhead_joules, bound.relaxation.fixed_joules + answer.bound)
+    _log.info(
+        "windows relaxation, linear program taken up again: overhead at least %.9g%s",
+        overhead, "" if answer.done else ", cut short",
+    )  # fmt: skip
+    return replace(bound, overhead_joules=overhead, answer=answer)
 
 
 def relax(instance: Instance, moments: Collection[int] = ()) -> Relaxation:
     """The program of ``instance``, with ``moments`` on the grids of what may be remade or remade from."""
-    return relaxation_of(laid_out(instance, moments))
-
-
-def relaxation_of(layout: Windows) -> Relaxation:
-    """The program of ``layout`` and the meaning of its columns."""
+    layout = Windows(instance, moments)
+    for family in (_flow, _need, _cover, _forms, _again, _come_home, _time, _storage):
+        for terms, at_most in family(layout):
+            layout.program.row(terms, at_most)
     return Relaxation(
         program=layout.program,
         fixed_joules=layout.fixed_joules,
@@ -144,18 +200,8 @@ def relaxation_of(layout: Windows) -> Relaxation:
         tails=tuple(_tails(layout)),
         moments=tuple(layout.moments),
         forms=tuple(layout.taken),
-        copies=tuple(column for column in (*layout.stored, *layout.written.values()) if column >= 0),
         at_home={c.tensor: layout.present[c.number][0] for c in layout.large() if c.home == c.number},
     )
-
-
-def laid_out(instance: Instance, moments: Collection[int] = ()) -> Windows:
-    """The columns of ``instance`` with all their rows."""
-    layout = Windows(instance, moments)
-    for family in (_flow, _need, _cover, _forms, _again, _come_home, _time, _storage):
-        for terms, at_most in family(layout):
-            layout.program.row(terms, at_most)
-    return layout
 
 
 # --- the families, as the module's docstring names them; memory rows grow with the columns ---

@@ -15,7 +15,13 @@ from poet.solvers.engines.program import NOUGHT, ONE, MatrixBuilder, Term
 from poet.solvers.instance.candidates import last_use_stages, worth_rerunning
 from poet.solvers.instance.instance import Content, Instance
 
-_FEW_ROWS = 2  # as many entries as two of the rows that carry levels
+NEGLIGIBLE_SHARE = 1e-4
+"""Of the budget, that the smallest versions, which are left out, take together; at 0 the program has columns
+for hundreds of scalars."""
+
+DENSE_TERMS = 1_000_000
+"""Versions times memory rows, above which sums are carried from row to row; rows that list all that is held
+through them grow with the square of the ops."""
 
 
 class Windows:
@@ -151,7 +157,7 @@ class Windows:
         self.moments = [int(moment) for moment in np.flatnonzero(most > budget)]
         for moment in self.moments:
             self.program.row((), (budget - certain[moment]) / self.unit)
-        if len(self.contents) * len(self.moments) > self.instance.tuning.windows.dense_terms:
+        if len(self.contents) * len(self.moments) > DENSE_TERMS:
             self._open_levels()
 
     def _open_levels(self) -> None:
@@ -197,7 +203,7 @@ class Windows:
         if begin >= stop:
             return
         share = content.bytes / self.unit
-        if not self.levels or stop - begin <= _FEW_ROWS:
+        if not self.levels or stop - begin <= 2:
             self.program.add(np.arange(begin, stop), share, column)
             return
         self.program.add(np.array([self.carries[begin]]), share, column)
@@ -263,14 +269,11 @@ class Windows:
 
 
 def _negligible(instance: Instance) -> frozenset[int]:
-    """The smallest versions, up to ``negligible_share`` of the budget; of few versions, only empty ones."""
-    budget, tuning = instance.limits.ram_budget_bytes, instance.tuning.windows
-    many = len(instance.contents) > tuning.many_contents
-    left = 0.0 if budget is None or not many else tuning.negligible_share * budget
-    small = set()
+    """The smallest versions, up to `NEGLIGIBLE_SHARE` of the budget together."""
+    left, small = NEGLIGIBLE_SHARE * (instance.limits.ram_budget_bytes or 0), set[int]()
     for content in sorted(instance.contents, key=lambda content: content.bytes):
         left -= content.bytes
-        if left < 0.0 or not (many or content.bytes == 0):
+        if left < 0.0:
             break
         small.add(content.number)
     return frozenset(small)

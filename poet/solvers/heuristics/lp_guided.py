@@ -20,8 +20,7 @@ import numpy as np
 
 from poet.homes import decide
 from poet.schedule import Schedule
-from poet.solvers.bounds.relaxation import Segment
-from poet.solvers.bounds.windows_bound import Bound
+from poet.solvers.bounds.relaxation import Bound, Segment
 from poet.solvers.engines.program import Numbers, value
 from poet.solvers.heuristics.judged import walked
 from poet.solvers.heuristics.list_scheduler import Policy, Tensors, Values, Walk, Way, Weights

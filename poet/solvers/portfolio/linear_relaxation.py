@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from poet.solvers.bounds.refinement import refined_bounds
-from poet.solvers.bounds.windows_bound import Bound
+from poet.solvers.bounds.relaxation import Bound
 from poet.solvers.heuristics.lp_guided import walks_along
 from poet.solvers.portfolio.finders import LINEAR, WALKS
 from poet.solvers.portfolio.state import GOES_ON, SearchState, Steps

@@ -19,7 +19,7 @@ import random
 
 import numpy as np
 
-from poet.solvers.bounds.windows_bound import Bound
+from poet.solvers.bounds.relaxation import Bound
 from poet.solvers.engines.highs import Found, solve
 from poet.solvers.engines.highs_process import HighsProcess
 from poet.solvers.engines.program import Choice, Numbers, Part, part_of, value

@@ -1,8 +1,8 @@
 """The prover: a dynamic program over resident sets, for all spill sets (after Benders 1962).
 
-See `poet.solvers.bounds.copies`. Its bounds are the best where page-outs take most. Its cheapest steps name
-reruns that exact models are asked for. Where nothing may be written and there is no plan yet, it looks for
-one, or proves that there is none.
+See `poet.solvers.bounds.resident_sets`. Its bounds are the best where page-outs take most. Its cheapest steps
+name reruns that exact models are asked for. Where nothing may be written and there is no plan yet, it looks
+for one, or proves that there is none.
 
 *Proposition.* A program that has no step below N * J joules has none, where N is more than its transitions
 and contents together, and J the most expensive rerun or page-in. *Proof*: a cheapest step takes no transition
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 
-from poet.solvers.bounds.copies import copies_bounds
+from poet.solvers.bounds.resident_sets import MOST_ARCS, resident_sets_bounds
 from poet.solvers.portfolio.finders import COPIES
 from poet.solvers.portfolio.state import GOES_ON, WAITS, SearchState, Steps
 
@@ -32,7 +32,7 @@ def resident_sets(state: SearchState) -> Steps:
                 return
             yield WAITS
             continue
-        bounds = copies_bounds(
+        bounds = resident_sets_bounds(
             state.instance,
             below_joules=below,
             clock=state.clock,
@@ -46,7 +46,7 @@ def resident_sets(state: SearchState) -> Steps:
             if not proves_none:
                 state.take_bound(bound.overhead_joules, COPIES)
             if bound.step is not None:
-                state.asked.append(bound.step.path.reruns)
+                state.asked.append(bound.step.reruns)
                 del state.asked[:-2]
             yield GOES_ON
             if state.overhead_joules() < (1.0 - AGAIN_SHARE) * below:
@@ -62,5 +62,5 @@ def _beyond_any_step(state: SearchState) -> float:
         return math.inf
     moves = [task.cost for task in instance.tasks]
     moves += [content.page_in for content in instance.contents if content.page_in is not None]
-    most_moves = instance.tuning.copies.most_arcs + len(instance.contents) + 1
+    most_moves = MOST_ARCS + len(instance.contents) + 1
     return most_moves * max((cost.joules for cost in moves), default=0.0)

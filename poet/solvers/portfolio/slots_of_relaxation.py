@@ -14,7 +14,7 @@ from __future__ import annotations
 import bisect
 from dataclasses import dataclass
 
-from poet.solvers.bounds.windows_bound import Bound
+from poet.solvers.bounds.relaxation import Bound
 from poet.solvers.engines.program import value
 from poet.solvers.instance.candidates import chains_to, worth_rerunning
 from poet.solvers.instance.instance import Instance

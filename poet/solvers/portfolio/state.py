@@ -16,7 +16,7 @@ from poet.interrupts import was_told
 from poet.problem import Limits, Problem
 from poet.schedule import Schedule
 from poet.solution import SolveOptions
-from poet.solvers.bounds.windows_bound import Bound
+from poet.solvers.bounds.relaxation import Bound
 from poet.solvers.engines.program import Matrix
 from poet.solvers.instance.incumbent import Incumbent
 from poet.solvers.instance.instance import Metered, instance_of

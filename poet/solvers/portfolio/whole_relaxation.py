@@ -1,7 +1,7 @@
 """The windows relaxation in whole numbers, with counterexamples: bounds, and plans by simulating it.
 
 Dynamic discretisation discovery (Boland, Hewitt, Marshall and Savelsbergh 2017): a solution in whole numbers
-is simulated as a step (`poet.solvers.bounds.played`); the moments over capacity go on the grids,
+is simulated as a step (`poet.solvers.bounds.refinement`); the moments over capacity go on the grids,
 and the program is solved again. A solution that RAM is enough for is a plan, and the best one.
 """
 
@@ -11,9 +11,8 @@ import math
 from collections.abc import Iterator
 from dataclasses import replace
 
-from poet.solvers.bounds.played import Played
-from poet.solvers.bounds.refinement import pretended_moments
-from poet.solvers.bounds.windows_bound import Bound, bound_overhead, taken_up
+from poet.solvers.bounds.refinement import ExtractedStep, undercounted_moments
+from poet.solvers.bounds.relaxation import Bound, bound_overhead, taken_up
 from poet.solvers.engines.highs_process import HighsProcess, News
 from poet.solvers.engines.program import Matrix
 from poet.solvers.heuristics.lp_guided import walks_along
@@ -59,8 +58,8 @@ def whole_relaxation(state: SearchState) -> Steps:
             yield GOES_ON
         if not is_solved or last is program:
             return
-        lacking = Played(instance, last).lacking_moments(COUNTEREXAMPLES)
-        more = (lacking | pretended_moments(instance, last)) - moments
+        lacking = ExtractedStep(instance, last).over_capacity_moments(COUNTEREXAMPLES)
+        more = (lacking | undercounted_moments(instance, last)) - moments
         if not more:
             return
         moments |= more
@@ -94,7 +93,7 @@ def _most_expensive_moment(guide: Bound) -> frozenset[int]:
 def _played(state: SearchState, solution: Bound) -> Steps:
     """The solution as a schedule, where RAM is enough for it, and the list schedules along it."""
     checked = Incumbent(state.problem, state.limits, state.metered, clock=state.clock)
-    checked.consider(Played(state.instance, solution).schedule(), WHOLE, is_ours=False)
+    checked.consider(ExtractedStep(state.instance, solution).schedule(), WHOLE, is_ours=False)
     if checked.schedule is not None:
         state.consider(checked.schedule, WHOLE)
     yield GOES_ON

@@ -14,7 +14,7 @@ from poet.interrupts import was_told
 from poet.problem import Limits, Objective, Problem
 from poet.solution import SolveOptions
 from poet.solvers.bounds.refinement import refined_bounds
-from poet.solvers.bounds.windows_bound import Bound
+from poet.solvers.bounds.relaxation import Bound
 from poet.solvers.engines.program import value
 from poet.solvers.instance.undecided import undecided
 from poet.solvers.search.objectives import priced

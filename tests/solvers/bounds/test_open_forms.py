@@ -15,7 +15,7 @@ from poet.alternatives import relaxed
 from poet.problem import Alternative, Limits, Objective, Problem, ProblemOp, Tensor, Transfer
 from poet.simulator import simulate
 from poet.solution import SolveOptions
-from poet.solvers.bounds.windows_bound import bound_overhead
+from poet.solvers.bounds.relaxation import bound_overhead
 from poet.solvers.instance.instance import instance_of
 from poet.solvers.instance.undecided import undecided
 from poet.solvers.search.form_guide import form_guide

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import pytest
 from helpers.oracle import least_joules
@@ -22,14 +21,13 @@ from poet.baselines.registry import BASELINES
 from poet.clock import WALL, Clock, WorkClock
 from poet.problem import Limits, Problem, ProblemOp, Tensor, Transfer
 from poet.simulator import simulate
-from poet.solvers.bounds.windows_bound import bound_overhead, taken_up
+from poet.solvers.bounds import windows
+from poet.solvers.bounds.relaxation import bound_overhead, taken_up
 from poet.solvers.engines.highs import minimise
 from poet.solvers.engines.program import NOUGHT, ONE, MatrixBuilder
 from poet.solvers.heuristics.greedy import greedy
 from poet.solvers.instance.feasibility import minimum_ram_bytes
 from poet.solvers.instance.instance import instance_of
-from poet.tuning import DEFAULT
-from poet.tuning.bounds import WindowsTuning
 
 
 def assert_below_the_oracle(problem: Problem, limits: Limits, *, whole: bool = False) -> float:
@@ -95,16 +93,15 @@ def test_below_every_valid_plan_of_a_training_step(share: float, layers: int) ->
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_sums_carried_from_row_to_row_bound_as_rows_that_list_every_window_do(seed: int) -> None:
+def test_sums_carried_from_row_to_row_bound_as_rows_that_list_every_window_do(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     problem = training_like(24, seed=seed, momentum=bool(seed % 2))
     least = minimum_ram_bytes(problem, Limits()).bytes
     limits = Limits(ram_budget_bytes=least + sum(tensor.bytes for tensor in problem.tensors) // 20)
-    dense, carried = (
-        bound_overhead(
-            instance_of(problem, limits, tuning=replace(DEFAULT, windows=WindowsTuning(dense_terms=most)))
-        )
-        for most in (1_000_000_000, 1)
-    )
+    dense = bound_overhead(instance_of(problem, limits))
+    monkeypatch.setattr(windows, "DENSE_TERMS", 1)
+    carried = bound_overhead(instance_of(problem, limits))
     assert dense.overhead_joules > 0.0
     assert carried.overhead_joules == pytest.approx(dense.overhead_joules, rel=1e-6)
     sizes = [len(bound.relaxation.program.matrix().factors) for bound in (dense, carried)]
@@ -112,13 +109,15 @@ def test_sums_carried_from_row_to_row_bound_as_rows_that_list_every_window_do(se
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_sums_carried_from_row_to_row_stay_below_the_oracle(seed: int) -> None:
+def test_sums_carried_from_row_to_row_stay_below_the_oracle(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     problem = mixed_problem(seed, largest=6)
     limits = random_limits(problem, seed, deadline=seed % 3 == 0)
     best = least_joules(problem, limits)
     optimum = math.inf if best is None else simulate(problem, best, limits).joules
-    tuning = replace(DEFAULT, windows=WindowsTuning(dense_terms=1))
-    bound = tightest_bound(instance_of(problem, limits, tuning=tuning)).overhead_joules
+    monkeypatch.setattr(windows, "DENSE_TERMS", 1)
+    bound = tightest_bound(instance_of(problem, limits)).overhead_joules
     assert bound <= optimum - problem.compute_joules + 1e-9 * problem.compute_joules
 
 

@@ -13,7 +13,7 @@ from poet.homes import undecided
 from poet.problem import Limits, Problem, ProblemOp, Tensor, Transfer
 from poet.schedule import Compute, PageOut
 from poet.simulator import simulate
-from poet.solvers.bounds.windows_bound import bound_overhead
+from poet.solvers.bounds.relaxation import bound_overhead
 from poet.solvers.heuristics.greedy import greedy
 from poet.solvers.heuristics.lp_guided import walks_along
 from poet.solvers.instance.feasibility import minimum_ram_bytes

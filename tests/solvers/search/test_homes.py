@@ -18,7 +18,7 @@ from poet.schedule import Compute, Free, PageIn, PageOut, Schedule
 from poet.simulator import simulate
 from poet.solution import Status, solution_to_json
 from poet.solvers import minimum_ram_bytes, solve
-from poet.solvers.bounds.windows_bound import bound_overhead
+from poet.solvers.bounds.relaxation import bound_overhead
 from poet.solvers.instance.instance import instance_of
 
 PAGE = Transfer(1.0, 0.5)

@@ -8,7 +8,7 @@ from helpers.relaxed import tightest_bound
 
 from poet.problem import Limits, Problem
 from poet.solvers import minimum_ram_bytes
-from poet.solvers.bounds.windows_bound import Bound, bound_overhead
+from poet.solvers.bounds.relaxation import Bound, bound_overhead
 from poet.solvers.engines.program import value
 from poet.solvers.instance.candidates import worth_rerunning
 from poet.solvers.instance.instance import Instance, instance_of

@@ -26,7 +26,7 @@ from poet.search_record import (
 )
 from poet.solution import SolveOptions, Status, solution_to_json
 from poet.solvers import minimum_ram_bytes, solve
-from poet.solvers.bounds.windows_bound import bound_overhead
+from poet.solvers.bounds.relaxation import bound_overhead
 from poet.solvers.instance.instance import instance_of
 from poet.solvers.portfolio.recorder import Recorder
 

@@ -3,31 +3,33 @@
 from __future__ import annotations
 
 import itertools
-import math
 import random
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from helpers.random_problems import random_problem
 
-from poet.clock import WALL
-from poet.problem import Limits
-from poet.solvers.bounds import copies, ram_stages
-from poet.solvers.bounds.copies import copies_bounds
-from poet.solvers.bounds.fitting_sets import FittingSets, fitting_sets
-from poet.solvers.bounds.ram_stages import CAP, Arcs, Asked, Move, Pairs, Stage
-from poet.solvers.instance.instance import instance_of
+from poet.solvers.bounds import stages
+from poet.solvers.bounds.compiled import loaded
+from poet.solvers.bounds.stages import CAP, Arcs, FittingSets, Masks, Move, Pairs, Stage, Values
 
 SIZES, BUDGET, COLUMNS = (3, 5, 2, 7, 4), 13, 11
 
 
+class Asked(NamedTuple):
+    """By move and column, and by column."""
+
+    units: Values
+    needed: Masks
+
+
 def stage_of(rng: random.Random) -> tuple[Stage, FittingSets, Asked]:
     """Page-ins, reruns of one result and of two, and frees, some not allowed in some columns."""
-    sets = fitting_sets(SIZES, BUDGET)
+    sets = FittingSets.of(SIZES, BUDGET)
     assert sets is not None
     ends = np.cumsum([0, *map(len, sets.without)]).tolist()
     of_bit = [range(first, last) for first, last in itertools.pairwise(ends)]
@@ -50,13 +52,13 @@ def stage_of(rng: random.Random) -> tuple[Stage, FittingSets, Asked]:
     units = np.array(
         [[rng.choice((0, 1, 7, 40, CAP)) for _ in range(COLUMNS)] for _ in moves], dtype=np.int32
     )
-    needed = np.array([[rng.choice((0, 0, 2, 5)) for _ in range(COLUMNS)] for _ in moves], dtype=np.int64)
+    needed = np.array([rng.choice((0, 0, 2, 5)) for _ in range(COLUMNS)], dtype=np.int64)
     none = np.zeros((len(frees), COLUMNS), dtype=np.int64)
-    asked = Asked(np.vstack([units, none]).astype(np.int32), np.vstack([needed, none]))
+    asked = Asked(np.vstack([units, none]).astype(np.int32), needed)
     nowhere = np.zeros(0, dtype=np.int32)
     first = Arcs(nowhere, nowhere, np.zeros(0, dtype=np.int64))
     return (
-        Stage(sets, Pairs(np.concatenate(low), np.concatenate(high)), [*moves, *frees], first, ()),
+        Stage(sets, Pairs(np.concatenate(low), np.concatenate(high)), [*moves, *frees], first),
         sets,
         asked,
     )
@@ -71,7 +73,7 @@ def arcs(stage: Stage, sets: FittingSets, asked: Asked, column: int) -> list[tup
             begin, end = (end, begin) if move.frees else (begin, end)
             taken, units = int(sets.bytes[begin]), int(asked.units[number, column])
             has = int(sets.masks[begin]) & move.needs == move.needs
-            fits = taken <= move.most_bytes and move.room_bytes - taken >= asked.needed[number, column]
+            fits = taken <= move.most_bytes and move.room_bytes - taken >= asked.needed[column]
             if has and fits and units < CAP:
                 found.append((begin, end, units, number))
     return found
@@ -83,7 +85,7 @@ def test_values_are_least_paths_and_ways_lie_on_them(seed: int) -> None:
     stage, sets, asked = stage_of(rng)
     start = [[rng.choice((0, 9, CAP, CAP)) for _ in range(COLUMNS)] for _ in sets.masks]
     values = np.array(start, dtype=np.int32)
-    assert stage.relax(values, asked) >= 1
+    assert stage.relax(values, *asked) >= 1
     for column in range(COLUMNS):
         able = arcs(stage, sets, asked, column)
         least = [row[column] for row in start]
@@ -93,7 +95,9 @@ def test_values_are_least_paths_and_ways_lie_on_them(seed: int) -> None:
         assert values[:, column].tolist() == least
         for place, value in enumerate(least):
             goals = np.array([rng.random() < 0.3 for _ in least])
-            steps = stage.way(values, column, asked, place, goals)
+            one = slice(column, column + 1)
+            alone, units = np.ascontiguousarray(values[:, one]), np.ascontiguousarray(asked.units[:, one])
+            steps = stage.way(alone, units, asked.needed[one], place, goals)
             lengths = fewest_moves(place, least, goals, able)
             assert len(steps) == lengths, (place, steps)
             for step in steps:
@@ -123,43 +127,25 @@ def test_as_python_the_loops_say_the_same() -> None:
     values = np.full((len(sets.masks), COLUMNS), CAP, dtype=np.int32)
     values[::3] = 5
     others = values.copy()
-    stage.relax(values, asked)
-    ram_stages._relax._function(others, asked, stage._sets, stage._pairs, stage._rules)
+    loaded(stages)
+    stage.relax(values, *asked)
+    code: Any = stages.relax
+    code.py_func(others, *asked, stage._sets, stage._pairs, stage._rules)
     assert (values == others).all()
-
-
-@pytest.mark.parametrize(
-    ("ready", "loaded", "seconds", "begins"),
-    [
-        (True, True, 0.5, True),
-        (True, False, 0.5, False),
-        (True, False, 2.0, True),
-        (False, True, 2.0, False),
-        (False, False, math.inf, True),
-    ],
-)
-def test_a_search_with_few_seconds_left_begins_neither_to_load_nor_to_compile(
-    monkeypatch: pytest.MonkeyPatch, *, ready: bool, loaded: bool, seconds: float, begins: bool
-) -> None:
-    problem = random_problem(3, ops=8)
-    instance = instance_of(problem, Limits(ram_budget_bytes=20))
-    below = 100.0 * problem.compute_joules
-    monkeypatch.setattr(copies, "all_ready", lambda: ready)
-    monkeypatch.setattr(copies, "is_loaded", lambda: loaded)
-    found = copies_bounds(instance, below_joules=below, clock=WALL, seconds_left=lambda: seconds)
-    assert (next(iter(found), None) is not None) == begins
 
 
 def test_where_no_folder_may_be_written_loops_are_compiled_all_the_same(tmp_path: Path) -> None:
     """The module's own and the user's are files here, which no folder can be made in."""
-    shutil.copy(Path(ram_stages.__file__).with_name("compiled.py"), tmp_path / "compiled.py")
-    (tmp_path / "loops.py").write_text(
-        "from compiled import Compiled\n\n@Compiled\ndef double(number):\n    return 2 * number\n"
-    )
+    shutil.copy(Path(stages.__file__).with_name("compiled.py"), tmp_path / "compiled.py")
+    (tmp_path / "loops.py").write_text("def double(number):\n    return 2 * number\n")
     (tmp_path / "__pycache__").write_text("")
-    code = "from loops import double; print(double.is_ready(), double(21), double.is_ready())"
+    code = (
+        "import loops; from compiled import *; "
+        "print([starts_within(seconds, loops, 'double') for seconds in (0.5, 2.0, 9.0)]); "
+        "print(loaded(loops).double(21))"
+    )
     done = subprocess.run(
         [sys.executable, "-B", "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True,
         env={"HOME": "/dev/null", "PATH": "/usr/bin", "NUMBA_CACHE_DIR": ""},
     )  # fmt: skip
-    assert done.stdout.split() == ["False", "42", "True"]
+    assert done.stdout.splitlines() == ["[False, False, True]", "42"]

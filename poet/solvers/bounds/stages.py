@@ -1,27 +1,25 @@
-"""Stages of a `poet.solvers.bounds.ram_program.RamProgram`: the sets that fit, and least values over moves.
+"""Every set of tracked contents that fits into RAM in a stage, and least values over moves between them.
 
 A *move* is a rerun, a page-in or a free. What leads from a set without a content to the set with it, by a
 rerun or a page-in, and back, by a free, are the same *pairs* of sets: a move says which it goes along, and in
-which sets it may begin. Values are rows, one for each set, of one number per column: `CAP` where there is no
-way.
+which sets it may begin. Values are rows, one for each set, of one number per column; `CAP` where there is no
+way. Functions here are loops in machine code, once `poet.solvers.bounds.compiled.loaded` has this module.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from poet.solvers.bounds.compiled import Compiled
-from poet.solvers.bounds.fitting_sets import FittingSets
-
 Values = npt.NDArray[np.int32]
 Masks = npt.NDArray[np.int64]
 Places = npt.NDArray[np.int32]
 Flags = npt.NDArray[np.bool_]
+Joules = npt.NDArray[np.float64]
 
 CAP = 1 << 28  # of values; twice that does not overflow
 _MOST_BYTES = 1 << 60  # more than there are
@@ -42,16 +40,74 @@ class Arcs(NamedTuple):
     slack: Masks
 
 
+class Rules(NamedTuple):
+    """Per move, as `Move` has it: its first and last pair, whether it goes down,
+    what it needs, and what it has room for.
+    """
+
+    first: Masks
+    last: Masks
+    down: Flags
+    needs: Masks
+    most_bytes: Masks
+    room_bytes: Masks
+
+
+class Sets(NamedTuple):
+    """The contents of each set, as bits that ascend, and its bytes."""
+
+    masks: Masks
+    bytes: Masks
+
+
+@dataclass(frozen=True, slots=True)
+class FittingSets:
+    """Every set of tracked versions that fits into RAM.
+
+    Attributes:
+        masks, bytes: per state; masks ascend.
+        without, having: per bit, the states that lack it and have room for it, and the same with it.
+    """
+
+    masks: Masks
+    bytes: Masks
+    without: tuple[Places, ...]
+    having: tuple[Places, ...]
+
+    @classmethod
+    def of(cls, sizes: Sequence[int], budget: int, most: int = 1 << 40) -> FittingSets | None:
+        """Every set of ``sizes`` that fits, by doubling: the sets without a bit, then those with it.
+
+        ``None`` where there are more than ``most``.
+        """
+        masks, total = np.zeros(1, dtype=np.int64), np.zeros(1, dtype=np.int64)
+        without: list[Places] = []
+        having: list[Places] = []
+        for bit, size in enumerate(sizes):
+            fits = total + size <= budget
+            position = (len(masks) + np.cumsum(fits) - 1).astype(np.int32)
+            for other in range(bit):
+                both = fits[having[other]]
+                lacking, there = without[other][both], having[other][both]
+                without[other] = np.concatenate([without[other], position[lacking]])
+                having[other] = np.concatenate([having[other], position[there]])
+            old = np.flatnonzero(fits).astype(np.int32)
+            if len(masks) + len(old) > most:
+                return None
+            without.append(old)
+            having.append(position[old])
+            masks = np.concatenate([masks, masks[old] | (1 << bit)])
+            total = np.concatenate([total, total[old] + size])
+        return cls(masks, total, tuple(without), tuple(having))
+
+
 @dataclass(frozen=True, slots=True)
 class Move:
-    """``task`` is run again, or ``content`` is paged in, or (neither) contents are freed, or are there as
-    they were before their window.
+    """``task`` is run again, or ``content`` is paged in, or (neither) contents are freed.
 
     Attributes:
         pairs: those that it goes along: from low to high, a free from high to low.
-        appears: neither a run nor a page-in, it goes up all the same.
         units: its joules, in units of the program (`RamProgram.joules_per_unit`), rounded down.
-        own: residents that it reads.
         needs: contents, as bits of the stage, that the set in which it begins must hold.
         most_bytes: that this set may take.
         room_bytes: that this set and the residents may take together.
@@ -61,44 +117,14 @@ class Move:
     units: int = 0
     task: int | None = None
     content: int | None = None
-    own: tuple[int, ...] = ()
     needs: int = 0
     most_bytes: int = _MOST_BYTES
     room_bytes: int = 2 * _MOST_BYTES
-    appears: bool = False
-
-    @property
-    def acts(self) -> bool:
-        """It is a run or a page-in."""
-        return self.task is not None or self.content is not None
 
     @property
     def frees(self) -> bool:
         """It goes down."""
-        return not self.acts and not self.appears
-
-
-class _Rules(NamedTuple):
-    """Per move: its pairs, whether it goes down, and as `Move` has it."""
-
-    first: Masks
-    last: Masks
-    down: npt.NDArray[np.bool_]
-    needs: Masks
-    most_bytes: Masks
-    room_bytes: Masks
-
-
-class _Sets(NamedTuple):
-    masks: Masks
-    bytes: Masks
-
-
-class Asked(NamedTuple):
-    """Of each move and column: units, `CAP` where it is not allowed, and bytes for residents beside it."""
-
-    units: Values
-    needed: Masks
+        return self.task is None and self.content is None
 
 
 class Step(NamedTuple):
@@ -117,47 +143,51 @@ class Stage:
         pairs: of sets.
         moves: in the order in which they are looked at.
         first: arcs to the next stage's sets.
-        own: residents that the first run reads.
 
     Attributes:
         masks: of each set.
-        moves, first, own: see above.
+        moves, first: see above.
         arcs: that all moves together go along.
     """
 
-    def __init__(
-        self, sets: FittingSets, pairs: Pairs, moves: Iterable[Move], first: Arcs, own: tuple[int, ...]
-    ) -> None:
-        self.masks, self.first, self.own, self.moves = sets.masks, first, own, tuple(moves)
-        self._sets, self._pairs = _Sets(sets.masks, sets.bytes), pairs
+    def __init__(self, sets: FittingSets, pairs: Pairs, moves: Iterable[Move], first: Arcs) -> None:
+        self.masks, self.first, self.moves = sets.masks, first, tuple(moves)
+        self._sets, self._pairs = Sets(sets.masks, sets.bytes), pairs
         of_moves = [
             (m.pairs.start, m.pairs.stop, m.frees, m.needs, m.most_bytes, m.room_bytes) for m in self.moves
         ]
         table = np.array(of_moves, dtype=np.int64).reshape(len(of_moves), 6)
         first_pair, last_pair, down, *rest = (np.ascontiguousarray(column) for column in table.T)
-        self._rules = _Rules(first_pair, last_pair, down.astype(np.bool_), *rest)
+        self._rules = Rules(first_pair, last_pair, down.astype(np.bool_), *rest)
         self.arcs = sum(len(move.pairs) for move in self.moves)
 
-    def relax(self, values: Values, asked: Asked) -> int:
+    def relax(self, values: Values, units: Values, needed: Masks) -> int:
         """Lower ``values``, in place, to the least over any sequence of moves.
+
+        Args:
+            values: a row for each set, of one number per column; `CAP` where there is no way.
+            units: of each move and column; `CAP` where it is not allowed.
+            needed: bytes for residents, per column.
 
         Returns:
             how often all moves were gone through.
         """
-        return _relax(values, asked, self._sets, self._pairs, self._rules)
+        return relax(values, units, needed, self._sets, self._pairs, self._rules)
 
     def before_first_run(self, following: Values, needed: Masks) -> Values:
         """Values where the first run comes next; ``needed``: bytes for residents beside it, per column."""
         values = np.full((len(self.masks), following.shape[1]), CAP, dtype=np.int32)
-        _before_first_run(values, following, self.first, needed)
+        before_first_run(values, following, self.first, needed)
         return values
 
-    def way(self, values: Values, column: int, asked: Asked, place: int, is_over: Flags) -> list[Step]:
-        """The fewest moves along least values from a set to one that ``is_over``, or to a lower value.
+    def way(self, values: Values, units: Values, needed: Masks, place: int, is_over: Flags) -> list[Step]:
+        """The fewest moves along least values, in column 0, from a set to one that ``is_over``, or to a lower
+        value.
 
         Moves that take nothing, such as frees, may lead in a circle, which is no way; none: there is no way.
         """
-        moves, pairs = _way(values, column, place, is_over, asked, self._sets, self._pairs, self._rules)
+        rest = self._sets, self._pairs, self._rules
+        moves, pairs = way(values, place, is_over, units, needed, *rest)
         steps = list[Step]()
         for number, pair in zip(moves.tolist(), pairs.tolist(), strict=True):
             move = self.moves[number]
@@ -166,11 +196,11 @@ class Stage:
             steps.append(Step(place, number, slack))
         return steps
 
-    def first_runs(self, values: Values, following: Values, column: int, needed: int) -> Flags:
-        """Sets in which the first run comes next along least values, with ``needed`` bytes beside it."""
+    def first_runs(self, values: Values, following: Values, needed: int) -> Flags:
+        """Sets in which the first run comes next along least values in column 0, with ``needed`` bytes."""
         begin, end, slack = self.first
         flags = np.zeros(len(self.masks), dtype=np.bool_)
-        flags[begin] = (values[begin, column] == following[end, column]) & (slack >= needed)
+        flags[begin] = (values[begin, 0] == following[end, 0]) & (slack >= needed)
         return flags
 
     def first_run(self, place: int) -> Step | None:
@@ -181,9 +211,11 @@ class Stage:
         return Step(int(self.first.end[at]), -1, int(self.first.slack[at]))
 
 
-@Compiled
-def _relax(values: Values, asked: Asked, sets: _Sets, pairs: Pairs, rules: _Rules) -> int:
-    """See `Stage.relax`. A move looks again at what was lowered since it looked last."""
+def relax(values: Values, units: Values, needed: Masks, sets: Sets, pairs: Pairs, rules: Rules) -> int:
+    """Lower ``values``, in place, to the least over any sequence of moves; how often all were gone through.
+
+    A move looks again at what was lowered since it looked last.
+    """
     columns, cap = values.shape[1], np.int32(CAP)
     lowered = np.zeros(len(values), dtype=np.int32)  # per set, the look that lowered it last, if any
     for place in range(len(values)):
@@ -191,19 +223,19 @@ def _relax(values: Values, asked: Asked, sets: _Sets, pairs: Pairs, rules: _Rule
             lowered[place] = 1
     looked = np.ones(len(rules.first), dtype=np.int32)  # per move, its last look
     look = changed = 1
-    rounds = 0
+    rounds, most = 0, needed.max()
     while True:
         before = look
         rounds += 1
         for move in range(len(looked)):
-            last, units, needed = looked[move], asked.units[move], asked.needed[move]
+            last, price = looked[move], units[move]
             if last > changed:
                 continue
             look += 1
             looked[move] = look
-            if units.min() >= cap:
+            if price.min() >= cap:
                 continue
-            most, needs = needed.max(), rules.needs[move]
+            needs = rules.needs[move]
             most_bytes, room_bytes = rules.most_bytes[move], rules.room_bytes[move]
             for pair in range(rules.first[move], rules.last[move]):
                 begin, end = pairs.low[pair], pairs.high[pair]
@@ -217,12 +249,12 @@ def _relax(values: Values, asked: Asked, sets: _Sets, pairs: Pairs, rules: _Rule
                 slack = room_bytes - taken
                 if slack >= most:
                     for column in range(columns):
-                        value, reached = values[begin, column], np.int32(values[end, column] + units[column])
+                        value, reached = values[begin, column], np.int32(values[end, column] + price[column])
                         is_lower |= reached < value
                         values[begin, column] = min(value, reached)
                 else:
                     for column in range(columns):
-                        value, reached = values[begin, column], np.int32(values[end, column] + units[column])
+                        value, reached = values[begin, column], np.int32(values[end, column] + price[column])
                         reached = reached if slack >= needed[column] else cap
                         is_lower |= reached < value
                         values[begin, column] = min(value, reached)
@@ -232,27 +264,25 @@ def _relax(values: Values, asked: Asked, sets: _Sets, pairs: Pairs, rules: _Rule
             return rounds
 
 
-@Compiled
-def _before_first_run(values: Values, following: Values, first: Arcs, needed: Masks) -> None:
-    """See `Stage.before_first_run`."""
+def before_first_run(values: Values, following: Values, first: Arcs, needed: Masks) -> None:
+    """Values of the sets in which the first run comes next, from the ``following`` ones."""
     for arc in range(len(first.begin)):
         for column in range(len(needed)):
             if first.slack[arc] >= needed[column]:
                 values[first.begin[arc], column] = following[first.end[arc], column]
 
 
-@Compiled
-def _way(
+def way(
     values: Values,
-    column: int,
     place: int,
     is_over: Flags,
-    asked: Asked,
-    sets: _Sets,
+    units: Values,
+    needed: Masks,
+    sets: Sets,
     pairs: Pairs,
-    rules: _Rules,
+    rules: Rules,
 ) -> tuple[Places, Places]:
-    """See `Stage.way`: its moves, and the pairs that they go along; breadth first."""
+    """See `Stage.way`: moves, and the pairs that they go along; breadth first."""
     came_by = np.full(len(values), -1, dtype=np.int32)  # per set, the move that led there first
     came_along = np.full(len(values), -1, dtype=np.int32)
     came_from = np.full(len(values), -1, dtype=np.int32)
@@ -262,12 +292,12 @@ def _way(
     while look < count and last < 0:
         here = reached[look]
         look += 1
-        mask, taken, value = sets.masks[here], sets.bytes[here], values[here, column]
+        mask, taken, value = sets.masks[here], sets.bytes[here], values[here, 0]
         for move in range(len(rules.first)):
-            units, needs = asked.units[move, column], rules.needs[move]
-            if units >= CAP or mask & needs != needs or taken > rules.most_bytes[move]:
+            price, needs = units[move, 0], rules.needs[move]
+            if price >= CAP or mask & needs != needs or taken > rules.most_bytes[move]:
                 continue
-            if rules.room_bytes[move] - taken < asked.needed[move, column]:
+            if rules.room_bytes[move] - taken < needed[0]:
                 continue
             first, end = rules.first[move], rules.last[move]
             begins, ends = (pairs.high, pairs.low) if rules.down[move] else (pairs.low, pairs.high)
@@ -275,10 +305,10 @@ def _way(
             if at >= end or begins[at] != here:
                 continue
             there = ends[at]
-            if values[there, column] + units != value or came_from[there] >= 0:
+            if values[there, 0] + price != value or came_from[there] >= 0:
                 continue
             came_by[there], came_along[there], came_from[there] = move, at, here
-            if units > 0 or is_over[there]:
+            if price > 0 or is_over[there]:
                 last = there
                 break
             reached[count] = there
@@ -293,3 +323,12 @@ def _way(
         moves[number], along[number] = came_by[here], came_along[here]
         here = came_from[here]
     return moves, along
+
+
+def raise_bounds(bounds: Joules, masks: Masks, outs: Joules, joules: Joules, without: Masks) -> None:
+    """Raise the bound of each set to the first cut, of the highest first, nothing of which it has."""
+    for place in range(len(masks)):
+        for cut in range(len(joules)):
+            if masks[place] & without[cut] == 0:
+                bounds[place] = max(bounds[place], outs[place] + joules[cut])
+                break

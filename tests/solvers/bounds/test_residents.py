@@ -1,4 +1,4 @@
-"""Bounds by copies where what no rerun makes takes RAM, and where a loss is needed at the end."""
+"""Bounds by resident sets where what no rerun makes takes RAM, and where a loss is needed at the end."""
 
 from __future__ import annotations
 
@@ -7,17 +7,16 @@ import random
 from collections.abc import Sequence
 
 import pytest
-from helpers.copies_bounds import EACH_SIZE, MASTER, TOLERANCE, bounds
 from helpers.oracle import least_joules
 from helpers.pace import few_or_many
+from helpers.resident_sets_bounds import TOLERANCE, bounds
 from helpers.weights import tight_weights
 
 from poet.problem import Limits, Place, Problem, ProblemOp, Tensor, Transfer
 from poet.ram_survey import keep_everything_bytes
 from poet.simulator import simulate
 from poet.solvers import minimum_ram_bytes
-from poet.solvers.bounds.followed import Followed
-from poet.solvers.bounds.residents import too_dear
+from poet.solvers.bounds.tracked import residents, too_expensive
 from poet.solvers.instance.instance import instance_of
 
 
@@ -33,9 +32,9 @@ def test_what_is_dearer_to_write_than_the_plan_takes_its_ram_without_being_follo
     best = least_joules(problem, limits)
     assert best is not None
     overhead = simulate(problem, best, limits).joules - problem.compute_joules
-    instance = instance_of(problem, limits, tuning=EACH_SIZE)
-    assert {instance.contents[number].tensor for number in too_dear(instance, 1.5 * overhead)} == {"w1"}
-    assert not too_dear(instance, 1e3)
+    instance = instance_of(problem, limits)
+    assert {instance.contents[number].tensor for number in too_expensive(instance, 1.5 * overhead)} == {"w1"}
+    assert not too_expensive(instance, 1e3)
     assert bounds(instance, 1.5 * overhead)[-1].overhead_joules == pytest.approx(overhead, rel=1e-5)
 
 
@@ -71,22 +70,17 @@ def _with_a_loss() -> tuple[Problem, Limits]:
     return Problem("loss", tensors, ops), Limits(ram_budget_bytes=32)
 
 
-def test_what_can_no_more_be_made_again_and_what_it_would_be_made_of_take_their_ram() -> None:
-    """Predictions once the weight is another, and the loss or the targets once nothing else reads these."""
+def test_what_can_no_more_be_made_again_takes_its_ram() -> None:
+    """Predictions once the weight is another."""
     problem, limits = _with_a_loss()
-    instance = instance_of(problem, limits, tuning=EACH_SIZE)
+    instance = instance_of(problem, limits)
     number = {(content.tensor, content.version): content.number for content in instance.contents}
-    there = Followed(instance, 6, 32).residents
-    predictions, targets = there[number["predictions", 0]], there[number["targets", 0]]
+    predictions = residents(instance)[number["predictions", 0]]
     assert (predictions.birth, predictions.last, predictions.bytes) == (5, 8, 2)
-    assert (targets.birth, targets.last, targets.bytes) == (-1, 8, 2)
-    assert targets.stands_for == (number["loss", 0],)
-    assert number["loss", 0] not in there
     best = least_joules(problem, limits)
     assert best is not None
     overhead = simulate(problem, best, limits).joules - problem.compute_joules
-    found = [bound for bound in bounds(instance, 2.0 * overhead) if bound.followed_bytes >= 6]
-    assert found[-1].overhead_joules == pytest.approx(overhead, rel=1e-5)
+    assert bounds(instance, 2.0 * overhead)[-1].overhead_joules == pytest.approx(overhead, rel=1e-5)
 
 
 def _with_any_loss(seed: int) -> tuple[Problem, Limits]:
@@ -118,10 +112,9 @@ def test_where_a_loss_is_needed_no_bound_is_above_the_optimum(seeds: Sequence[in
         best = least_joules(problem, limits)
         assert best is not None
         overhead = simulate(problem, best, limits).joules - problem.compute_joules
-        for tuning in (EACH_SIZE, MASTER, MASTER.having("copies.alike_factor", 2.0)):
-            instance = instance_of(problem, limits, tuning=tuning)
-            for below in (3.0 * overhead, 1.05 * overhead):
-                joules = [bound.overhead_joules for bound in bounds(instance, below)]
-                assert max(joules, default=0.0) <= overhead + TOLERANCE * problem.compute_joules, seed
-                checked += bool(joules)
+        instance = instance_of(problem, limits)
+        for below in (3.0 * overhead, 1.05 * overhead):
+            joules = [bound.overhead_joules for bound in bounds(instance, below)]
+            assert max(joules, default=0.0) <= overhead + TOLERANCE * problem.compute_joules, seed
+            checked += bool(joules)
     assert checked

@@ -15,8 +15,8 @@ from poet.problem import Limits, Problem, ProblemOp, Tensor
 from poet.schedule import Compute
 from poet.simulator import simulate
 from poet.solution import Status
-from poet.solvers.bounds.played import Played
-from poet.solvers.bounds.windows_bound import bound_overhead
+from poet.solvers.bounds.refinement import ExtractedStep
+from poet.solvers.bounds.relaxation import bound_overhead
 from poet.solvers.instance.feasibility import minimum_ram_bytes
 from poet.solvers.instance.instance import instance_of
 from poet.solvers.portfolio.linear_relaxation import linear_relaxation
@@ -45,10 +45,10 @@ def chain_and_back() -> tuple[Problem, Limits]:
 def test_what_fits_is_a_schedule_as_dear_as_the_bound() -> None:
     problem, limits = chain_and_back()
     bound = whole_bound(instance_of(problem, limits))
-    played = Played(instance_of(problem, limits), bound)
+    played = ExtractedStep(instance_of(problem, limits), bound)
     schedule = played.schedule()
     assert schedule is not None
-    assert not played.lacking_moments(3)
+    assert not played.over_capacity_moments(3)
     trace = simulate(problem, schedule, limits)
     assert trace.joules == pytest.approx(problem.compute_joules + bound.overhead_joules)
     assert max(played.bytes) == trace.peak_ram_bytes
@@ -63,7 +63,7 @@ def test_schedules_are_valid_and_no_cheaper_than_the_bound(seed: int) -> None:
     limits = random_limits(problem, seed)
     instance = instance_of(problem, limits)
     bound = whole_bound(instance, moments=range(1, len(problem.ops)))
-    schedule = Played(instance, bound).schedule()
+    schedule = ExtractedStep(instance, bound).schedule()
     if schedule is not None:
         trace = simulate(problem, schedule, limits)  # or it raises
         assert trace.joules >= (problem.compute_joules + bound.overhead_joules) * (1.0 - 1e-6)
@@ -76,7 +76,7 @@ def test_most_solutions_with_all_moments_are_plans() -> None:
         limits = random_limits(problem, seed)
         instance = instance_of(problem, limits)
         bound = whole_bound(instance, moments=range(1, len(problem.ops)))
-        schedule = Played(instance, bound).schedule()
+        schedule = ExtractedStep(instance, bound).schedule()
         if bound.answer.values is None or schedule is None:
             kinds["none"] += 1
             continue
@@ -96,14 +96,14 @@ def test_a_moment_that_lacks_ram_raises_the_bound() -> None:
     limits = Limits(ram_budget_bytes=_tight_bytes(problem), paging=False)
     instance = instance_of(problem, limits)
     bound = whole_bound(instance)
-    played = Played(instance, bound)
-    lacking = played.lacking_moments(3)
+    played = ExtractedStep(instance, bound)
+    lacking = played.over_capacity_moments(3)
     assert played.schedule() is None
     assert lacking
     assert not lacking & bound.moments
     finer = whole_bound(instance, moments=lacking)
     assert finer.overhead_joules > 1.01 * bound.overhead_joules
-    assert played.lacking_moments(0) == frozenset()
+    assert played.over_capacity_moments(0) == frozenset()
 
 
 @pytest.mark.parametrize("layers", [6, 7, 13])
@@ -120,5 +120,5 @@ def test_without_a_solution_nothing_is_played() -> None:
     instance = instance_of(problem, Limits(ram_budget_bytes=1, paging=False))
     bound = bound_overhead(instance)
     assert bound.answer.values is None
-    assert Played(instance, bound).schedule() is None
-    assert not Played(instance, bound).lacking_moments(3)
+    assert ExtractedStep(instance, bound).schedule() is None
+    assert not ExtractedStep(instance, bound).over_capacity_moments(3)
