@@ -165,6 +165,8 @@ class Solution:
         solve_seconds: wall clock of the search.
         solver: who found the plan.
         bound_scope: what ``bound_joules`` holds for.
+        bound_ram_bytes: of a budget that leaves a page buffer, what plans that page have and that bound
+            holds for; ``None``: all of it.
         order: of first runs, that bounds and proofs hold for; the plan has it too.
         message: for the user: why it is infeasible, or what would help.
         proof: who stands behind an optimal or infeasible answer, beside the engine that found it.
@@ -184,6 +186,7 @@ class Solution:
     solve_seconds: float
     solver: str
     bound_scope: str = WHOLE_PROBLEM
+    bound_ram_bytes: int | None = None
     order: str = LISTED
     message: str = ""
     proof: str = ""

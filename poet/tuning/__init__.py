@@ -22,9 +22,6 @@ from poet.tuning.bounds import (
     GridsTuning,
     WindowsTuning,
 )
-from poet.tuning.fitting import (
-    FittingTuning,
-)
 from poet.tuning.heuristics import (
     GreedyTuning,
     RivalsTuning,
@@ -56,7 +53,6 @@ class Tuning:
     alternatives: AlternativesTuning = field(default_factory=AlternativesTuning)
     rivals: RivalsTuning = field(default_factory=RivalsTuning)
     copies: CopiesTuning = field(default_factory=CopiesTuning)
-    fitting: FittingTuning = field(default_factory=FittingTuning)
 
     def having(self, name: str, value: Any) -> Tuning:
         """The same but for the field ``name``, such as ``rounds.patience_rounds``.
