@@ -6,8 +6,7 @@ import dataclasses
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from poet.planning.fit_layout import lay_out_instead, searching
-from poet.planning.fitted import Fitted
+from poet.planning.fit_layout import Fitted, fit_alone, searching
 from poet.planning.prepared import Prepared
 from poet.problem import Limits
 from poet.schedule import Schedule
@@ -46,8 +45,9 @@ class Doubt:
         def lies_in_the_budget(schedule: Schedule) -> bool:
             solution = _answer(fitted, schedule)
             options, kernels = search_options(self.ask), self.prepared.kernels
-            made, fits = lay_out_instead(fitted, self.limits, solution, options, kernels=kernels)
-            laid.extend([made] * fits)
+            made = fit_alone(fitted.problem, self.limits, solution, options, kernels=kernels)
+            fits = not made.missing_bytes
+            laid.extend([dataclasses.replace(made, reserved_bytes=fitted.reserved_bytes)] * fits)
             return fits
 
         found = robust(
@@ -93,7 +93,7 @@ def figures_doubted(prepared: Prepared, limits: Limits, ask: Ask) -> Iterator[Do
             prepared,
             limits,
             ask,
-            Solver(searching(search_options(ask), limits, prepared.problem), cache, run),
+            Solver(searching(search_options(ask), limits), cache, run),
         )
 
 

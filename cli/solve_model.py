@@ -148,7 +148,7 @@ def _planned(
     whole, seconds = search_options(ask), shares.first()
     if seconds is not None:
         whole = dataclasses.replace(whole, time_limit_seconds=seconds / tried)
-    options = searching(whole, limits, prepared.problem)
+    options = searching(whole, limits)
     asked = prepared.problem if ask.budgets else offered(prepared, limits)
     solution, comparison = search(weighed(asked, limits, ask.minimise), limits, ask, options, has_arena=True)
     prepared, solution = as_chosen(prepared, limits, options, asked, solution)

@@ -171,6 +171,8 @@ class Solution:
         solver: who found the plan.
         bound_scope: what ``bound_joules`` holds for.
         order: of first runs, that bounds and proofs hold for: `LISTED`, `OWN` or `EVERY`.
+        bound_ram_bytes: of a budget that leaves a page buffer, what plans that page have and that bound
+            holds for; ``None``: all of it.
         message: for the user: why it is infeasible, or what would help.
         proof: who stands behind an optimal or infeasible answer, beside the engine that found it.
         objective: what the plan takes the least of.
@@ -189,6 +191,7 @@ class Solution:
     solve_seconds: float
     solver: str
     bound_scope: str = WHOLE_PROBLEM
+    bound_ram_bytes: int | None = None
     order: str = LISTED
     message: str = ""
     proof: str = ""

@@ -1,45 +1,47 @@
-"""An arena inside the budget for one schedule: at fixed places, at places by CP-SAT, or with moves."""
+"""An arena for one schedule: at fixed places, or with tensors that are moved between steps.
+
+A training step has an arena of its own in what the RAM budget leaves beside the page buffer. A schedule that
+stands beside it (an evaluation, a step that sums gradients) lies in the same arena: what lives across steps
+is where the training step leaves it, all else goes between. `poet.plans.companion_checks` judges these.
+"""
 
 from __future__ import annotations
 
-import logging
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from poet.errors import InvalidSchedule
 from poet.homes import DecidedProblem
 from poet.kernel_facts import KernelFacts
-from poet.memory.demand import Demand, demand_of
-from poet.memory.layout import Layout, lay_out, lower_bound_bytes
-from poet.planning.arena_room import ArenaRoom, is_mapped
-from poet.planning.exact_layout import exact_layout
-from poet.planning.moved_places import moved_places
+from poet.memory.compaction import compact
+from poet.memory.demand import BEFORE, PAGE_BYTES, Demand, demand_of, whole_pages_bytes
+from poet.memory.layout import Layout, lay_out, lay_out_around, lower_bound_bytes
+from poet.memory.places import replayed
+from poet.plans.page_slots import is_paged, least_page_buffer_bytes
+from poet.plans.plan_checks import LARGEST_BYTES
 from poet.plans.plan_parts import Arena
-from poet.problem import Limits
+from poet.plans.training_plan import Plan
+from poet.problem import Limits, Objective
 from poet.schedule import Schedule
-from poet.simulator import Trace
-from poet.solution import SolveOptions
-
-_LEAST_EXACT_SECONDS = 1.0  # its process has to come up
-_log = logging.getLogger(__name__)
+from poet.simulator import Trace, judge
 
 
 @dataclass(frozen=True, slots=True)
-class LaidOut:
-    """A schedule with fixed places.
+class Placed:
+    """A schedule at fixed places.
 
     Attributes:
-        schedule: what was laid out.
         demand: what it asks for.
         layout: where that lies.
-        ram_bytes: that the arena takes.
-        room_bytes: how large it may be.
+        room_bytes: how large the arena may be.
+        missing_bytes: of RAM, for this arena; 0 or less: it fits.
     """
 
-    schedule: Schedule
     demand: Demand
     layout: Layout
-    ram_bytes: int
     room_bytes: int
+    missing_bytes: int
 
     @property
     def arena(self) -> Arena:
@@ -47,121 +49,174 @@ class LaidOut:
         return Arena(self.layout.arena_bytes, self.layout.offsets_bytes)
 
     @property
-    def lacking_bytes(self) -> int:
+    def excess_bytes(self) -> int:
         """By how much what is live at once exceeds the room, so that moves do not help; 0: only gaps do."""
         return max(0, self.layout.lower_bound_bytes - self.room_bytes)
 
 
-class ArenaSearch:
-    """Searches for places, within the time limit of a plan.
+def is_mapped(kernels: KernelFacts | None) -> bool:
+    """Whether steps with these kernels run here, in an arena that the system maps in whole pages."""
+    return kernels is not None and kernels.threads is not None
+
+
+def placed(
+    problem: DecidedProblem,
+    schedule: Schedule,
+    ram_budget_bytes: int | None,
+    kernels: KernelFacts | None,
+    *,
+    time_limit_seconds: float,
+) -> Placed:
+    """Fixed places for what ``schedule`` asks for, in what the budget leaves beside the page buffer.
+
+    Where the system maps the arena, each of its two parts takes whole pages.
+    """
+    demand = demand_of(problem, schedule, kernels)
+    mapped, left_bytes = is_mapped(kernels), 0
+    if ram_budget_bytes is not None:
+        buffer_bytes = least_page_buffer_bytes(ram_budget_bytes) if is_paged(schedule) else 0
+        left_bytes = ram_budget_bytes - buffer_bytes
+    room_bytes = left_bytes
+    if mapped and ram_budget_bytes is not None:
+        standing_bytes = sum(demand.blocks[number].size_bytes for number in demand.standing)
+        rest_bytes = left_bytes - whole_pages_bytes(standing_bytes)
+        room_bytes = rest_bytes // PAGE_BYTES * PAGE_BYTES + standing_bytes
+    enough_bytes = max(room_bytes, 0)
+    layout = lay_out(demand.blocks, enough_bytes=enough_bytes, time_limit_seconds=time_limit_seconds)
+    arena_bytes = layout.arena_bytes
+    ram_bytes = demand.mapped_bytes(layout.offsets_bytes, arena_bytes) if mapped else arena_bytes
+    missing_bytes = 0 if ram_budget_bytes is None else ram_bytes - left_bytes
+    return Placed(demand, layout, room_bytes, missing_bytes)
+
+
+def may_move(problem: DecidedProblem) -> bool:
+    """Whether anything may be moved within the arena."""
+    return any(tensor.move for tensor in problem.tensors)
+
+
+def with_moves(
+    problem: DecidedProblem,
+    schedule: Schedule,
+    demand: Demand,
+    below_bytes: int,
+    *,
+    limits: Limits | None = None,
+    guide_bytes: Sequence[int] = (),
+    fixed_bytes: Mapping[int, int] | None = None,
+    objective: Objective = Objective.ENERGY,
+    time_limit_seconds: float,
+) -> tuple[Arena, Trace] | None:
+    """Places with the cheapest moves that are found, and what a step takes with them.
 
     Args:
-        problem: of the schedules.
-        limits: inside which plans with moves must be.
-        options: with the time limit for everything.
-        kernels: whose workspaces the problem counts, where more is known about them.
-        spent_seconds: of the time limit, before this.
+        problem: whose tensors say what a move takes.
+        schedule: a solution of it.
+        demand: what it asks for.
+        below_bytes: what the arena may take, see `poet.memory.compaction.compact`, as for what follows.
+        limits: of the step with its moves.
+        guide_bytes: the offsets of a layout that is too large.
+        fixed_bytes: of a step beside another: the place of each block that has one when it begins.
+        objective: that moves take the least of: seconds, else joules, idle power included.
+        time_limit_seconds: of the search.
 
-    Attributes:
-        room: what the budget leaves for arenas.
-        may_move: whether tensors may be moved within one.
+    Returns:
+        ``None`` where no places are found, or the judge finds the step too late or too dear with its moves.
     """
+    if not may_move(problem):
+        return None
+    costs = {tensor.name: tensor.move for tensor in problem.tensors}
 
-    def __init__(
-        self,
-        problem: DecidedProblem,
-        limits: Limits,
-        options: SolveOptions,
-        kernels: KernelFacts | None,
-        *,
-        spent_seconds: float,
-    ) -> None:
-        self.problem, self.limits, self.options = problem, limits, options
-        self.kernels, self.tuning = kernels, options.tuning.fitting
-        self.room = ArenaRoom(limits.ram_budget_bytes, is_mapped(kernels))
-        self.may_move = self.tuning.moving_seconds > 0 and any(tensor.move for tensor in problem.tensors)
-        self._started = options.clock.now() - spent_seconds
-        self._exact_seconds = min(self.tuning.exact_seconds, self.tuning.exact_share * self.left_seconds())
+    def price(tensor: str) -> float:
+        cost = costs[tensor]
+        if cost is None:
+            return math.inf
+        joules = cost.joules + problem.idle_watts * cost.seconds + 1e-12
+        return cost.seconds + 1e-6 * joules if objective is Objective.TIME else joules
 
-    def spent_seconds(self) -> float:
-        """Of the time limit, so far."""
-        return self.options.clock.now() - self._started
+    found = compact(
+        demand,
+        below_bytes,
+        guide_bytes=guide_bytes,
+        fixed_bytes=fixed_bytes,
+        weights=price,
+        time_limit_seconds=time_limit_seconds,
+    )
+    if found is None:
+        return None
+    try:
+        trace = judge(problem, schedule, limits, found.places.moved())
+    except InvalidSchedule:
+        return None
+    return Arena(found.arena_bytes, found.offsets_bytes, found.moves), trace
 
-    def left_seconds(self) -> float:
-        """Of the time limit; negative where it is over, infinite without one."""
-        limit_seconds = self.options.time_limit_seconds
-        return math.inf if limit_seconds is None else limit_seconds - self.spent_seconds()
 
-    def laid_out(self, schedule: Schedule, *, most_seconds: float = math.inf) -> LaidOut:
-        """Fixed places for what ``schedule`` asks for, found in ``most_seconds`` at most."""
-        demand = demand_of(self.problem, schedule, self.kernels)
-        room_bytes = self.room.arena_bytes(schedule, demand)
-        layout = lay_out(
-            demand.blocks,
-            enough_bytes=max(room_bytes, 0),
-            time_limit_seconds=min(self._layout_seconds(demand, room_bytes), most_seconds),
-        )
-        ram_bytes = self.room.taken_bytes(demand, layout.offsets_bytes, layout.arena_bytes)
-        return LaidOut(schedule, demand, layout, ram_bytes, room_bytes)
+def arena_around(
+    plan: Plan,
+    problem: DecidedProblem,
+    schedule: Schedule,
+    demand: Demand,
+    *,
+    known_bytes: Mapping[int, int] | None = None,
+    time_limit_seconds: float = 1.0,
+) -> Arena | None:
+    """The arena of ``plan`` with places for ``demand``; ``None``: it has no fitting one, or there are none.
 
-    def missing_bytes(self, laid: LaidOut) -> int:
-        """What an arena of fixed places lacks of RAM; 0 or less: it fits."""
-        return laid.ram_bytes - self.room.left_bytes(laid.schedule)
+    Only what the training step itself never moves must stay where it is; all else that is moved is brought
+    back.
 
-    def placed_exactly(self, laid: LaidOut) -> Arena | None:
-        """Fixed places inside the room, where CP-SAT finds some."""
-        seconds = self._exact_seconds
-        if seconds < _LEAST_EXACT_SECONDS or laid.lacking_bytes:
-            return None
-        before = self.options.clock.now()
-        found = exact_layout(
-            laid.layout.blocks,
-            laid.room_bytes,
-            near_bytes=laid.layout.offsets_bytes,
-            time_limit_seconds=seconds,
-            clock=self.options.clock,
-        )
-        self._exact_seconds -= self.options.clock.now() - before
-        if found.is_impossible:
-            _log.info("fixed places do not fit, which is proven")
-        if found.layout is None:
-            return None
-        return Arena(found.layout.arena_bytes, found.layout.offsets_bytes)
+    Args:
+        plan: beside whose training step the schedule stands.
+        problem: that the schedule solves.
+        schedule: whose memory is placed.
+        demand: what it asks for.
+        known_bytes: places of some blocks, which they have where nothing must be moved.
+        time_limit_seconds: of a search for moves; a pass or two are made in any case.
+    """
+    layout = plan.layout
+    if layout is None or not plan.has_fitting_arena:
+        return None
+    divide_bytes, _ = plan.demand.parts_bytes(layout.offsets_bytes, layout.arena_bytes)
+    persistent = plan.graph.persistent()
+    begun = places_begun(demand, {name: at for name, at in plan.begun_bytes.items() if name in persistent})
+    offsets = lay_out_around(demand.blocks, {**(known_bytes or {}), **begun}, below_bytes=divide_bytes)
+    if offsets is not None:
+        return Arena(layout.arena_bytes, offsets)
+    if lower_bound_bytes(demand.blocks) > layout.arena_bytes or not may_move(problem):
+        return None
+    moved = with_moves(
+        problem,
+        schedule,
+        demand,
+        divide_bytes,
+        guide_bytes=lay_out_around(demand.blocks, begun, below_bytes=LARGEST_BYTES) or (),
+        fixed_bytes=begun,
+        time_limit_seconds=time_limit_seconds,
+    )
+    return None if moved is None else Arena(layout.arena_bytes, moved[0].offsets_bytes, moved[0].moves)
 
-    def with_moves(
-        self, laid: LaidOut, *, most_seconds: float = math.inf, less_than_joules: float = math.inf
-    ) -> tuple[Arena, Trace] | None:
-        """Places inside the room where tensors may move, and what a step then takes.
 
-        ``None``: none are found whose moves take less than ``less_than_joules``.
-        """
-        if not self.may_move or laid.lacking_bytes or less_than_joules <= 0.0:
-            return None
-        moved = moved_places(
-            self.problem,
-            laid.schedule,
-            laid.demand,
-            laid.room_bytes,
-            limits=self.limits,
-            guide_bytes=laid.layout.offsets_bytes,
-            less_than_joules=less_than_joules,
-            time_limit_seconds=min(self._seconds_for_moves(), most_seconds),
-        )
-        if moved is None:
-            return None
-        found, trace = moved
-        return Arena(found.arena_bytes, found.offsets_bytes, found.moves), trace
+def arena_like(plan: Plan, near: Plan, demand: Demand) -> Arena | None:
+    """The arena of ``near``, which is ``plan`` or stands beside it, for ``demand``: the same blocks.
 
-    def _layout_seconds(self, demand: Demand, room_bytes: int) -> float:
-        """For one layout: a share of the time that is left, and little where no places can be enough."""
-        seconds = self.tuning.layout_seconds
-        if self.limits.ram_budget_bytes is None:
-            return seconds
-        if lower_bound_bytes(demand.blocks) > room_bytes:  # with the page buffer, mostly: solved again
-            seconds *= self.tuning.hopeless_share
-        return min(seconds, max(self.tuning.layout_share * self.left_seconds(), self.tuning.least_seconds))
+    ``None``: it has none that lies in the plan's, or a block is too large for its place there.
+    """
+    arena = near.arena
+    if arena is None or plan.arena is None or not plan.has_fitting_arena:
+        return None
+    if [block.owner for block in near.demand.blocks] != [block.owner for block in demand.blocks]:
+        return None
+    if arena.size_bytes > plan.arena.size_bytes:
+        return None
+    try:
+        replayed(demand, arena.offsets_bytes, arena.size_bytes, arena.moves)
+    except InvalidSchedule:
+        return None
+    return arena
 
-    def _seconds_for_moves(self) -> float:
-        """For one search for moves, which make a plan fit at all: never less than one needs."""
-        share_seconds = self.tuning.layout_share * self.left_seconds()
-        return min(self.tuning.moving_seconds, max(share_seconds, self.tuning.moving_least_seconds))
+
+def places_begun(demand: Demand, begun_bytes: Mapping[str, int]) -> dict[int, int]:
+    """The place of each block that holds one of the tensors ``begun_bytes`` before the first step."""
+    before = [
+        (item.block, demand.blocks[item.block].tensor) for item in demand.requests if item.step == BEFORE
+    ]
+    return {block: begun_bytes[name] for block, name in before if name is not None and name in begun_bytes}

@@ -17,10 +17,10 @@ from poet.homes import DecidedProblem, as_decided
 from poet.kernel_facts import KernelFacts
 from poet.memory.demand import Demand, demand_of
 from poet.memory.places import replayed
-from poet.planning.held_back import for_the_budget, with_its_moves
+from poet.planning.arena_search import arena_around, arena_like
+from poet.planning.fit_layout import ENOUGH_SHARE, in_its_arena
 from poet.planning.online_guard import guard
 from poet.planning.planned import Planned, outcome_of
-from poet.planning.room_beside import arena_around, arena_like
 from poet.plans.page_slots import is_paged
 from poet.plans.plan_parts import Arena, Request, SearchOutcome
 from poet.plans.training_plan import Plan, make_plan
@@ -180,10 +180,11 @@ class _Rounds:
             assert schedule is not None
             assert trace is not None
             if first is not None:
-                answer = for_the_budget(answer, first, self.options, arena_bytes - within_bytes)
-            demand, seconds = demand_of(self.problem, schedule, self.kernels), None
+                reserved_bytes = arena_bytes - within_bytes
+                answer = in_its_arena(answer, first, self.options, reserved_bytes=reserved_bytes)
+            demand, seconds = demand_of(self.problem, schedule, self.kernels), 1.0
             if limit_seconds is not None:
-                seconds = max(0.0, limit_seconds - (options.clock.now() - began)) / 2
+                seconds = min(1.0, max(0.0, limit_seconds - (options.clock.now() - began)) / 20)
             arena = arena_around(plan, self.problem, schedule, demand, time_limit_seconds=seconds)
             self.offer(answer, demand, arena)
             if first is None and (arena is None or arena.moves):
@@ -207,7 +208,7 @@ class _Rounds:
         moved = replayed(demand, arena.offsets_bytes, arena.size_bytes, arena.moves).moved()
         trace = judge(self.problem, answer.schedule, limits_beside(self.plan), moved)
         if self.best is None or trace.joules < (self.best[0].joules or 0.0):
-            self.best = with_its_moves(replace(answer, trace=trace), self.options), arena
+            self.best = in_its_arena(replace(answer, trace=trace), answer, self.options), arena
 
     def offer_the_start(self, answer: Solution) -> None:
         """Keep the start of the search in the places of its own step, if it takes least there."""
@@ -229,7 +230,7 @@ class _Rounds:
         if self.best is None:
             return False
         now, joules = self.best[0].joules or 0.0, answer.joules or 0.0
-        return now - joules <= self.options.tuning.fitting.moving_share * joules
+        return now - joules <= ENOUGH_SHARE * joules
 
 
 def limits_beside(plan: Plan) -> Limits:

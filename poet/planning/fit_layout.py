@@ -1,34 +1,91 @@
-"""Makes the arena, not only the live tensors, fit the budget: fixed places, moves, or a search with less RAM.
+"""Makes the arena, not only the live tensors, fit the budget: fixed places, moves, or less RAM for the plan.
 
-Tensors of different sizes leave gaps between them, so an arena may need more than the schedule's peak.
-`fit` lays the schedule out; where the arena does not fit, tensors are moved between steps, which takes time
-and energy. Where that cannot be, or is dear, it solves again with the missing bytes reserved, a few times at
-most, and takes what costs least. The bound stays that of the whole budget: a plan that fits with its gaps
-also fits without them. Where this machine's system maps the arena, whole pages count.
+Tensors of different sizes leave gaps between them, so an arena may need more than the schedule's peak. A
+schedule is placed; where it lacks bytes, tensors are moved between steps, or a plan follows the schedule in
+less RAM (`poet.solvers.heuristics.following`), which is less by a geometric step of what was missing. The
+rest of the time is for searches in as much less RAM as was best. What takes the least with its moves is the
+plan. Its bound is that of the whole budget: a plan that fits with its gaps also fits without them.
 """
 
 from __future__ import annotations
 
 import logging
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from poet.errors import InvalidSchedule
 from poet.homes import DecidedProblem, decided
 from poet.kernel_facts import KernelFacts
-from poet.planning.arena_search import ArenaSearch
-from poet.planning.fitted import Candidate, Fitted, from_the_heap
-from poet.planning.held_back import for_the_budget, with_another, with_its_moves
-from poet.planning.least_held import LeastHeld
+from poet.planning.arena_search import Placed, may_move, placed, with_moves
+from poet.planning.beside_buffer import with_another
+from poet.planning.exact_layout import exact_layout
 from poet.plans.plan_parts import Arena
-from poet.problem import Limits, Objective, Problem
+from poet.problem import Limits, Problem
+from poet.schedule import Schedule
 from poet.simulator import Trace, judge
 from poet.solution import Solution, SolveOptions, Status, amount_of
 from poet.solvers import minimum_ram_bytes, solve
 from poet.solvers.heuristics.following import followed
 from poet.units import format_bytes, format_joules
 
+FITTING_SHARE = 0.25
+"""Of the time limit, or of a minute, that the first search leaves for arenas; without, none is improved."""
+ENOUGH_SHARE = 0.002
+"""Of the objective, that moves and less RAM may take with no search to follow; without, one always does."""
+GLANCE_SECONDS = 0.1
+"""Of one layout of many that are compared; with much more, few are."""
+CROWDING_SECONDS = 1e-8
+"""Of a pass for moves, per unit of `Demand.crowding`; without, one of 2,000 ops takes all of the time."""
+SEARCH_SECONDS = 0.5
+"""Of another search at least, as shorter ones find nothing; where nothing fits, also past the limit."""
+
 _log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Fitted:
+    """A solution with the layout of its schedule.
+
+    Attributes:
+        problem: that was solved, with every home as the schedule has it.
+        solution: its bound and gap are for the whole budget.
+        arena: offsets of all blocks that the schedule needs.
+        reserved_bytes: of the budget, for gaps between tensors and for the page buffer.
+        missing_bytes: of the budget, for this arena; 0: it fits.
+    """
+
+    problem: DecidedProblem
+    solution: Solution
+    arena: Arena
+    reserved_bytes: int
+    missing_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Candidate:
+    """An answer at fixed places that may not fit, found without ``reserved_bytes`` of the budget."""
+
+    answer: Solution
+    placed: Placed
+    reserved_bytes: int
+
+    @property
+    def schedule(self) -> Schedule:
+        assert self.answer.schedule is not None
+        return self.answer.schedule
+
+    @property
+    def trace(self) -> Trace:
+        """Of a step without moves."""
+        assert self.answer.trace is not None
+        return self.answer.trace
+
+
+def searching(options: SolveOptions, limits: Limits) -> SolveOptions:
+    """``options`` of a first search that leaves some of the time limit to `fit`."""
+    if options.time_limit_seconds is None or limits.ram_budget_bytes is None:
+        return options
+    return replace(options, time_limit_seconds=(1.0 - FITTING_SHARE) * options.time_limit_seconds)
 
 
 def fit(
@@ -39,69 +96,49 @@ def fit(
     *,
     kernels: KernelFacts | None = None,
 ) -> Fitted | None:
-    """Lay out a solution's schedule inside the RAM budget, repeating the search with less RAM where needed.
+    """Place a solution's schedule inside the RAM budget, in less RAM where that takes less than its moves.
 
-    The search is not repeated after Ctrl-C, nor when the time limit is used up, but shortly where nothing
-    fits by then. Where no layout fits, the first solution comes back with an arena that is larger
-    than the budget, and a message that says so: such a plan runs from the heap.
+    Nothing is searched after Ctrl-C, nor when the time limit is used up, but shortly where nothing fits by
+    then. Where no layout fits, the first solution comes back with an arena that is larger than the budget,
+    and a message that says so: such a plan runs from the heap.
 
     Args:
-        problem: that was solved. Where it is solved again, homes stay as the first answer has them.
+        problem: that was solved. Homes stay as the first answer has them.
         limits: inside which.
         first: the solution of `poet.solvers.solve`.
-        options: with the time limit for everything; repeats take what ``first`` left of it.
+        options: with the time limit for everything, of which ``first`` has taken its part.
         kernels: whose workspaces the problem counts, where more is known about them.
 
     Returns:
         ``None`` where ``first`` has no schedule.
     """
-    if first.schedule is None:
-        return None
-    return _Fit(problem, limits, first, options, kernels).run()
+    return None if first.schedule is None else _Fit(problem, limits, first, options, kernels).run()
 
 
-def lay_out_instead(
-    fitted: Fitted,
-    limits: Limits,
-    solution: Solution,
-    options: SolveOptions,
-    *,
-    kernels: KernelFacts | None = None,
-) -> tuple[Fitted, bool]:
-    """Another ``solution`` of the same problem in an arena of its own, and whether that is in the budget."""
-    made, missing_bytes = laid_out_alone(fitted.problem, limits, solution, options, kernels=kernels)
-    return replace(made, reserved_bytes=fitted.reserved_bytes), missing_bytes == 0
-
-
-def laid_out_alone(
+def fit_alone(
     problem: DecidedProblem,
     limits: Limits,
     solution: Solution,
     options: SolveOptions,
     *,
     kernels: KernelFacts | None = None,
-) -> tuple[Fitted, int]:
-    """A ``solution`` in an arena, without another search, and the bytes that the budget lacks for it."""
-    assert solution.schedule is not None
+) -> Fitted:
+    """The schedule of ``solution`` in an arena, with moves where it needs them, and nothing else."""
     fitting = _Fit(problem, limits, solution, options, kernels)
-    laid = fitting.arenas.laid_out(solution.schedule)
-    missing_bytes = 0
-    if limits.ram_budget_bytes is not None:
-        missing_bytes = fitting.missing_bytes(Candidate(solution, laid, 0, solution.record))
-        if fitting.best is not None:
-            fitting.move_less()
-            return fitting.best, 0
-    return Fitted(fitting.problem, solution, laid.arena, 0), missing_bytes
+    base = fitting.placed(solution, 0, seconds=fitting.share_seconds(4))
+    if not fitting.place(base):
+        fitting.place_with_moves(base, seconds=fitting.share_seconds(4))
+    return fitting.best or Fitted(fitting.problem, solution, base.placed.arena, 0, base.placed.missing_bytes)
 
 
 class _Fit:
-    """The rounds of search and layout.
+    """Schedules in their arenas, compared.
 
     Attributes:
-        arenas: the search for places.
-        best: what takes least of what fits so far, with its arena.
-        cheapest: the candidate that this was.
-        moves_come_last: fixed places in less RAM are found sooner.
+        best: what takes the least of what fits so far; ``None``: nothing does.
+        kept: the candidate that it was.
+        record: of all searches.
+        late_searches: past the time limit, that may still be made where nothing fits.
     """
 
     def __init__(
@@ -114,275 +151,264 @@ class _Fit:
     ) -> None:
         assert first.schedule is not None
         self.problem, self.limits, self.first = decided(problem, first.schedule), limits, first
-        self.options, self.tuning = options, options.tuning.fitting
-        self.arenas = ArenaSearch(self.problem, limits, options, kernels, spent_seconds=first.solve_seconds)
+        self.options, self.kernels, self.record = options, kernels, first.record
+        limit_seconds = options.time_limit_seconds
+        if limit_seconds is None:
+            limit_seconds = first.solve_seconds + FITTING_SHARE * 60.0
+        self.began = options.clock.now() - first.solve_seconds
+        self.until = self.began + limit_seconds
         self.best: Fitted | None = None
-        self.cheapest: Candidate | None = None
-        self.moves_come_last = False
+        self.kept: _Candidate | None = None
+        self.late_searches = 3
 
     def run(self) -> Fitted:
-        first, budget_bytes = self.first, self.limits.ram_budget_bytes
-        assert first.schedule is not None
-        laid = self.arenas.laid_out(first.schedule)
-        loose, loose_bytes = Fitted(self.problem, first, laid.arena, 0), laid.ram_bytes
-        if budget_bytes is None:
-            return loose
-        candidate = Candidate(first, laid, 0, first.record)
-        least_bytes = minimum_ram_bytes(self.problem, self.limits).bytes
-        graces = self.tuning.graces if self.tuning.grace_seconds > 0.0 else 0
-        for round_ in range(self.tuning.rounds):
-            answer = candidate.answer
-            if not round_ and self.is_crowded(candidate):
-                self.moves_come_last = True
-                self.follow_until_fixed(candidate)
-            missing_bytes = self.missing_bytes(candidate)
-            if missing_bytes <= 0:
+        """What takes the least, after as many searches as there is time for."""
+        base = first = self.placed(self.first, 0, seconds=self.share_seconds(8))
+        again: _Candidate | None = first
+        while again is not None:
+            base = again
+            self.place_in_less(base)
+            if self.is_enough(base) or base.answer.was_interrupted:
                 break
-            held_bytes = 0 if self.is_near(answer) else self.follow(candidate)
-            self.move_less()
-            asks_for_search = self.best is None and held_bytes > 0
-            if not (round_ or self.moves_come_last or asks_for_search or self.is_near(answer)):
-                self.follow_until_fixed(candidate)
-            if self.is_near(answer):
-                break
-            if not held_bytes:
-                held_bytes = round(missing_bytes * (self.tuning.growth_factor if round_ else 1.0))
-            peak_bytes = candidate.peak_bytes  # holding back less than leads below it changes nothing
-            allowed_bytes = max(peak_bytes - held_bytes, (peak_bytes + least_bytes) // 2)
-            rounds_left = self.tuning.rounds - round_
-            if self.arenas.may_move:  # one more search mostly ends it
-                rounds_left = min(rounds_left, 2)
-            again = self.with_a_share(rounds_left)
-            if again is None and self.best is None and graces:
-                graces -= 1
-                again = replace(self.options, time_limit_seconds=self.tuning.grace_seconds)
-            if allowed_bytes >= peak_bytes or again is None or answer.was_interrupted:
-                break
-            reserved_bytes = budget_bytes - allowed_bytes
-            _log.info(
-                "the arena is %s too large: again, with %s held back",
-                format_bytes(missing_bytes),
-                format_bytes(reserved_bytes),
-            )
-            spent_seconds = self.arenas.spent_seconds()
-            narrower = replace(self.limits, ram_budget_bytes=allowed_bytes)
-            exponents = self.options.tuning.walks.price_exponents
-            start = followed(self.problem, first.schedule, narrower, exponents)
-            again = replace(again, start=start, start_by="the plan of the whole budget, in less RAM")
-            answer = solve(self.problem, narrower, again)
-            if answer.schedule is None:
-                break
-            record = with_another(candidate.record, answer, spent_seconds, reserved_bytes)
-            candidate = Candidate(answer, self.arenas.laid_out(answer.schedule), reserved_bytes, record)
-        return self.best or from_the_heap(loose, loose_bytes)
+            self.improve()
+            again = self.searched(base)
+        return self.best or self.from_the_heap(first.placed)
 
-    def missing_bytes(self, candidate: Candidate) -> int:
-        """What its arena lacks of RAM at fixed places, or even with moves; 0: it fits. What fits is kept."""
-        answer, laid = candidate.answer, candidate.laid
-        missing_bytes = self.arenas.missing_bytes(laid)
-        if missing_bytes <= 0:
-            self.keep(candidate, answer, laid.arena)
-            return 0
-        if laid.lacking_bytes and self.arenas.may_move:
-            return laid.lacking_bytes
-        moved = self.with_moves(candidate, most_seconds=self.tuning.glance_seconds)
-        traces = [trace for trace in (moved and moved[1], self.best and self.best.solution.trace) if trace]
-        price_joules = min((trace.joules for trace in traces), default=math.inf) - candidate.trace.joules
-        if price_joules > self.options.overhead_gap * (answer.overhead_joules or 0.0):
-            exact = self.arenas.placed_exactly(laid)
-            if exact is not None:
-                self.keep(candidate, answer, exact)
-                return 0
-        if moved is not None:
-            arena, trace = moved
-            self.keep(candidate, replace(answer, trace=trace), arena)
-        return missing_bytes
+    def place_in_less(self, base: _Candidate) -> None:
+        """Keep the cheapest of ``base`` and of what follows it in less RAM, in their arenas.
 
-    def is_crowded(self, candidate: Candidate, *, tries: int = 1) -> bool:
-        """Whether so much is there at once that ``tries`` searches for moves take too long."""
-        needed_seconds = tries * self.tuning.crowding_seconds * candidate.laid.demand.crowding()
-        return needed_seconds > self.tuning.moves_share * self.arenas.left_seconds()
-
-    def follow_until_fixed(self, candidate: Candidate) -> None:
-        """Keep a plan that follows ``candidate`` in so much less RAM that it fits at fixed places."""
-        tuning, peak_bytes, cheapest_bytes = self.tuning, candidate.peak_bytes, 0
-        missing_bytes = self.arenas.missing_bytes(candidate.laid)
-        few_bytes = tuning.fixed_missing_share * peak_bytes
-        if candidate.answer.was_interrupted or not tuning.fixed_tries or missing_bytes <= few_bytes:
-            return
-        until_seconds = (1.0 - tuning.fixed_share) * self.arenas.left_seconds()
-        held = LeastHeld(0, missing_bytes)
-        for _ in range(tuning.fixed_tries):
-            held_bytes = held.next_bytes
-            is_late = self.arenas.left_seconds() < max(until_seconds, tuning.least_seconds)
-            if is_late or held.is_close(round(tuning.fixed_close_share * peak_bytes)):
-                break
-            following = self.followed_below(candidate, peak_bytes - held_bytes)
-            if following is None or self.is_dear(following, candidate):
-                if held.high_bytes is None:
-                    break
-                held.tell(held_bytes, held.missing_bytes)
-                continue
-            missing_bytes = self.arenas.missing_bytes(following.laid)
-            held.tell(held_bytes, missing_bytes)
-            if missing_bytes > few_bytes or not self.is_less(following.answer):
-                continue
-            if self.is_kept(following, most_seconds=tuning.glance_seconds):
-                cheapest_bytes = held_bytes
-        self.log_followed(cheapest_bytes)
-
-    def follow(self, candidate: Candidate) -> int:
-        """Keep the cheapest plan that follows ``candidate`` in a little less RAM, in its arena.
-
-        A few thousandths of the RAM held back may take fewer joules than the moves that gaps ask for.
-
-        Args:
-            candidate: whose moves are dear, or that has no arena.
-
-        Returns:
-            The bytes below its peak that the cheapest was without, or that a search is to be without, where
-            nothing fits yet and following is dear; 0: none takes less than what fits already, or too many are
-            lacking.
+        First what is missing is reserved, then, where moves do not take too long, an eighth of it. Then twice
+        as much as was best so far is tried, and half as much, then the same by the root of that factor, and
+        so on to a thousandth of the peak. More is not tried where fixed places fit, or where following takes
+        more by itself than the best.
         """
-        tuning, peak_bytes = self.tuning, candidate.peak_bytes
-        lacking_bytes, cheapest_bytes = candidate.laid.lacking_bytes, 0
-        if candidate.answer.was_interrupted or lacking_bytes > tuning.followed_lacking_share * peak_bytes:
-            return 0
-        until_seconds = (1.0 - tuning.followed_share) * self.arenas.left_seconds()
-        is_one_try = self.best is None and self.is_crowded(candidate, tries=2)
-        for share in tuning.crowded_shares if is_one_try else tuning.followed_shares:
-            if self.arenas.left_seconds() < max(until_seconds, tuning.least_seconds):
+        until_seconds, can_move = self.left_seconds() / 3, self.can_move(base)
+        if self.place(base) or (can_move and not self.is_enough(base) and self.place_exactly(base)):
+            return
+        finest_bytes, most_bytes, tried_bytes = base.trace.peak_ram_bytes >> 10, math.inf, [0.0]
+        missing_bytes = base.placed.missing_bytes
+        held_bytes, factor = math.ceil(missing_bytes / (8.0 if can_move else 1.0)), 2.0
+        while not (base.answer.was_interrupted or self.is_enough(base)):
+            if self.left_seconds() <= until_seconds and (self.best is not None or most_bytes < math.inf):
                 break
-            held_bytes = lacking_bytes + round(share * peak_bytes)
-            following = self.followed_below(candidate, peak_bytes - held_bytes)
-            if following is None or not self.is_less(following.answer):
-                break
-            if self.is_dear(following, candidate):
-                if self.best is not None:
-                    break
-                if self.arenas.left_seconds() >= tuning.searched_seconds:
-                    return lacking_bytes + round(tuning.searched_share * peak_bytes)
-            if self.is_kept(following, most_seconds=tuning.glance_seconds):
-                cheapest_bytes = held_bytes
-        self.log_followed(cheapest_bytes)
-        return cheapest_bytes
-
-    def log_followed(self, held_bytes: int) -> None:
-        """Say what the best takes that follows a plan without ``held_bytes``; 0: none does."""
-        if held_bytes and self.best is not None:
-            _log.info(
-                "the plan followed with %s less RAM takes %s in its arena",
-                format_bytes(held_bytes),
-                format_joules(self.best.solution.joules or 0.0),
+            steps = (missing_bytes, held_bytes, round(factor * held_bytes), round(held_bytes / factor))
+            new = (
+                step
+                for step in steps
+                if step < most_bytes and all(abs(step - each) > finest_bytes for each in tried_bytes)
             )
+            now_bytes = next(new, None)
+            if now_bytes is None:
+                factor = math.sqrt(factor)
+                if (factor - 1.0) * held_bytes <= finest_bytes:
+                    break
+                continue
+            tried_bytes.append(now_bytes)
+            before, following = self.best, self.followed(base, now_bytes)
+            if following is None or self.place(following):
+                most_bytes = now_bytes
+            if self.best is None or self.best is not before:
+                held_bytes = now_bytes
+        if self.best is None:
+            self.place_with_moves(base, seconds=GLANCE_SECONDS)
 
-    def followed_below(self, candidate: Candidate, allowed_bytes: int) -> Candidate | None:
-        """``candidate`` followed in ``allowed_bytes``; ``None``: it cannot be, or not within the limits."""
-        assert candidate.answer.schedule is not None
+    def improve(self) -> None:
+        """Look for longer whether the best can do with cheaper moves."""
+        if (
+            self.best is None
+            or self.kept is None
+            or not self.best.arena.moves
+            or not self.can_move(self.kept)
+        ):
+            return
+        parts = 2 if self.left_seconds() >= 4 * SEARCH_SECONDS else 1
+        self.place_with_moves(self.kept, seconds=self.share_seconds(parts))
+
+    def place(self, candidate: _Candidate) -> bool:
+        """Keep ``candidate`` in its arena if it takes the least; whether it fits at fixed places."""
+        if candidate.placed.missing_bytes <= 0:
+            self.keep(candidate, candidate.answer, candidate.placed.arena)
+            return True
+        if self.can_move(candidate):
+            self.place_with_moves(candidate, seconds=self.share_seconds(8))
+        return False
+
+    def place_exactly(self, candidate: _Candidate) -> bool:
+        """Keep ``candidate`` at fixed places of CP-SAT, where it has the time; whether there are any."""
+        found, seconds = candidate.placed, self.left_seconds() / 4
+        if found.excess_bytes or seconds < 2 * SEARCH_SECONDS:
+            return False
+        layout = exact_layout(
+            found.layout.blocks,
+            found.room_bytes,
+            near_bytes=found.layout.offsets_bytes,
+            time_limit_seconds=seconds,
+            clock=self.options.clock,
+        ).layout
+        if layout is not None:
+            self.keep(candidate, candidate.answer, Arena(layout.arena_bytes, layout.offsets_bytes))
+        return layout is not None
+
+    def place_with_moves(self, candidate: _Candidate, *, seconds: float) -> None:
+        """Keep ``candidate`` with moves if it then takes the least."""
+        found = candidate.placed
+        if found.excess_bytes:
+            return
+        moved = with_moves(
+            self.problem,
+            candidate.schedule,
+            found.demand,
+            found.room_bytes,
+            limits=self.limits,
+            objective=self.options.objective,
+            guide_bytes=found.layout.offsets_bytes,
+            time_limit_seconds=seconds,
+        )
+        if moved is not None:
+            self.keep(candidate, replace(candidate.answer, trace=moved[1]), moved[0])
+
+    def from_the_heap(self, found: Placed) -> Fitted:
+        """The first solution at places that take more than the budget, with a message that says so."""
         assert self.limits.ram_budget_bytes is not None
-        narrower = replace(self.limits, ram_budget_bytes=allowed_bytes)
+        size = format_bytes(self.limits.ram_budget_bytes + found.missing_bytes)
+        _log.info("no layout inside the budget was found; the plan takes %s with its gaps", size)
+        what = f"With the gaps between its tensors the plan takes {size}: it runs from the heap."
+        message = " ".join(filter(None, (self.first.message, what)))
+        first = replace(self.first, message=message)
+        return Fitted(self.problem, first, found.arena, 0, found.missing_bytes)
+
+    def keep(self, candidate: _Candidate, answer: Solution, arena: Arena) -> None:
+        """Keep ``answer``, a candidate's with its moves, if it takes the least."""
+        if not self.is_less(answer):
+            return
+        reserved_bytes = candidate.reserved_bytes
+        if reserved_bytes or arena.moves:
+            answer = in_its_arena(answer, self.first, self.options, reserved_bytes=reserved_bytes)
+        if reserved_bytes:
+            answer = replace(answer, solve_seconds=self.spent_seconds(), record=self.record)
+        self.best, self.kept = Fitted(self.problem, answer, arena, reserved_bytes), candidate
+        _log.info(
+            "%s in its arena, with %s reserved and %d moves",
+            format_joules(answer.joules or 0.0),
+            format_bytes(reserved_bytes),
+            len(arena.moves),
+        )
+
+    def placed(self, answer: Solution, reserved_bytes: int, *, seconds: float = GLANCE_SECONDS) -> _Candidate:
+        """``answer`` at fixed places."""
+        assert answer.schedule is not None
+        budget_bytes = self.limits.ram_budget_bytes
+        found = placed(self.problem, answer.schedule, budget_bytes, self.kernels, time_limit_seconds=seconds)
+        return _Candidate(answer, found, reserved_bytes)
+
+    def followed(self, base: _Candidate, held_bytes: int) -> _Candidate | None:
+        """``base`` followed in so much less RAM than its peak; ``None``: it takes too much, or cannot be."""
+        assert self.limits.ram_budget_bytes is not None
+        narrower = replace(self.limits, ram_budget_bytes=base.trace.peak_ram_bytes - held_bytes)
         exponents = self.options.tuning.walks.price_exponents
-        schedule = followed(self.problem, candidate.answer.schedule, narrower, exponents)
+        schedule = followed(self.problem, base.schedule, narrower, exponents)
         if schedule is None:
             return None
         try:
             trace = judge(self.problem, schedule, narrower)
         except InvalidSchedule:  # too late or too dear
             return None
-        answer = replace(candidate.answer, status=Status.FEASIBLE, schedule=schedule, trace=trace)
-        laid = self.arenas.laid_out(schedule, most_seconds=self.tuning.glance_seconds)
-        return Candidate(answer, laid, self.limits.ram_budget_bytes - allowed_bytes, candidate.record)
-
-    def move_less(self) -> None:
-        """Search for longer what the best one needs to move."""
-        if self.arenas.left_seconds() < self.tuning.least_seconds:
-            return
-        if self.cheapest is not None and self.best is not None and self.best.arena.moves:
-            self.is_kept(self.cheapest)
-            _log.info(
-                "%d moves within the arena make the plan fit; it takes %s with them",
-                len(self.best.arena.moves),
-                format_joules(self.best.solution.joules or 0.0),
-            )
-
-    def is_kept(self, candidate: Candidate, *, most_seconds: float = math.inf) -> bool:
-        """Keep it at its fixed places, else with moves, if it then takes less than all before."""
-        answer, laid = candidate.answer, candidate.laid
-        if self.arenas.missing_bytes(laid) <= 0:
-            return self.keep(candidate, answer, laid.arena)
-        moved = self.with_moves(candidate, most_seconds=most_seconds)
-        return moved is not None and self.keep(candidate, replace(answer, trace=moved[1]), moved[0])
-
-    def with_moves(self, candidate: Candidate, *, most_seconds: float) -> tuple[Arena, Trace] | None:
-        """An arena with moves, and what a step then takes; ``None``: there is none.
-
-        Where passes are long, those that come to take more than the best are given up.
-        """
-        less_than_joules = math.inf
-        is_in_joules = self.options.objective is Objective.ENERGY
-        if self.moves_come_last and is_in_joules and self.best is not None:
-            assert self.best.solution.trace is not None
-            less_than_joules = self.best.solution.trace.joules - candidate.trace.joules
-        return self.arenas.with_moves(
-            candidate.laid, most_seconds=most_seconds, less_than_joules=less_than_joules
-        )
-
-    def keep(self, candidate: Candidate, answer: Solution, arena: Arena) -> bool:
-        """Keep ``answer``, a candidate's with its moves, if it takes the least so far; whether it does."""
+        answer = replace(base.answer, status=Status.FEASIBLE, schedule=schedule, trace=trace)
         if not self.is_less(answer):
-            return False
-        reserved_bytes = candidate.reserved_bytes
-        if reserved_bytes:
-            answer = for_the_budget(answer, self.first, self.options, reserved_bytes)
-            answer = replace(answer, solve_seconds=self.arenas.spent_seconds(), record=candidate.record)
-        elif arena.moves:
-            answer = with_its_moves(answer, self.options)
-        self.best, self.cheapest = Fitted(self.problem, answer, arena, reserved_bytes), candidate
-        return True
+            return None
+        return self.placed(answer, self.limits.ram_budget_bytes - base.trace.peak_ram_bytes + held_bytes)
 
-    def is_near(self, answer: Solution) -> bool:
-        """Whether the best that fits takes so little more than ``answer`` that no search is worth it."""
-        assert answer.trace is not None
-        if self.best is None or self.best.solution.trace is None:
-            return False
-        objective = self.options.objective
-        now, least = (amount_of(objective, trace) for trace in (self.best.solution.trace, answer.trace))
-        return now - least <= self.tuning.moving_share * least
+    def searched(self, base: _Candidate) -> _Candidate | None:
+        """What a search in as much less RAM as was best finds; ``None``: nothing better, or no time."""
+        seconds, budget_bytes, start = self.left_seconds() / 2, self.limits.ram_budget_bytes, None
+        assert budget_bytes is not None
+        if seconds < SEARCH_SECONDS:
+            if self.best is not None or not self.late_searches:
+                return None
+            seconds, self.late_searches = SEARCH_SECONDS, self.late_searches - 1
+        if self.kept is not None and self.kept.reserved_bytes:
+            allowed_bytes, start = budget_bytes - self.kept.reserved_bytes, self.kept.schedule
+        else:
+            peak_bytes = base.trace.peak_ram_bytes
+            least_bytes = minimum_ram_bytes(self.problem, self.limits).bytes
+            allowed_bytes = max(peak_bytes - base.placed.missing_bytes, (peak_bytes + least_bytes) // 2)
+            if allowed_bytes >= peak_bytes:
+                return None
+        options = replace(self.options, time_limit_seconds=seconds, start=start, start_by=self.first.solver)
+        began_seconds, reserved_bytes = self.spent_seconds(), budget_bytes - allowed_bytes
+        _log.info("searching with %s reserved", format_bytes(reserved_bytes))
+        answer = solve(self.problem, replace(self.limits, ram_budget_bytes=allowed_bytes), options)
+        if answer.schedule is None:
+            return None
+        name = f"again, with {format_bytes(reserved_bytes)} held back for gaps between tensors"
+        self.record = with_another(self.record, answer, name, after_seconds=began_seconds)
+        return self.placed(answer, reserved_bytes) if self.is_less(answer) else None
 
-    def is_dear(self, following: Candidate, candidate: Candidate) -> bool:
-        """Whether following ``candidate`` takes so much more that a search mostly finds a better way."""
-        objective = self.options.objective
-        now, before = (amount_of(objective, each.trace) for each in (following, candidate))
-        return now > (1.0 + self.tuning.followed_dear_share) * before
+    def can_move(self, candidate: _Candidate) -> bool:
+        """Whether a search for moves leaves time for anything else."""
+        needed_seconds = CROWDING_SECONDS * candidate.placed.demand.crowding()
+        return may_move(self.problem) and 2 * needed_seconds <= self.left_seconds()
+
+    def is_enough(self, base: _Candidate) -> bool:
+        """Whether the best takes so little more than ``base`` without moves that no search is worth it."""
+        if self.best is None or self.best.solution.amount is None:
+            return False
+        least = amount_of(self.options.objective, base.trace)
+        return self.best.solution.amount <= (1.0 + ENOUGH_SHARE) * least
 
     def is_less(self, answer: Solution) -> bool:
-        """Whether ``answer`` takes less than the best one that fits so far."""
-        assert answer.trace is not None
+        """Whether ``answer`` takes less than the best."""
         if self.best is None:
             return True
+        assert answer.trace is not None
         assert self.best.solution.trace is not None
-        objective = self.options.objective
-        traces = answer.trace, self.best.solution.trace
+        traces, objective = (answer.trace, self.best.solution.trace), self.options.objective
         now, before = ((amount_of(objective, trace), trace.joules) for trace in traces)
         return now < before
 
-    def with_a_share(self, rounds_left: int) -> SolveOptions | None:
-        """Options with an equal share of what is left of the time limit; ``None`` where that is nothing."""
-        if self.options.time_limit_seconds is None:
-            return self.options
-        share_seconds = self.arenas.left_seconds() / rounds_left
-        if share_seconds < self.tuning.least_seconds:
-            return None
-        return replace(self.options, time_limit_seconds=share_seconds)
+    def spent_seconds(self) -> float:
+        """Of the time limit, so far."""
+        return self.options.clock.now() - self.began
+
+    def left_seconds(self) -> float:
+        """Of the time limit; negative where it is over."""
+        return self.until - self.options.clock.now()
+
+    def share_seconds(self, parts: int) -> float:
+        """One of so many parts of the time that is left, or a glance."""
+        return max(GLANCE_SECONDS, self.left_seconds() / parts)
 
 
-def searching(options: SolveOptions, limits: Limits, problem: Problem) -> SolveOptions:
-    """``options`` of a first search that leaves some of the time limit to `fit`, more for many tensors."""
-    allowed_seconds, tuning = options.time_limit_seconds, options.tuning.fitting
-    if allowed_seconds is None or limits.ram_budget_bytes is None:
-        return options
-    needed_seconds = min(
-        tuning.laying_tensor_seconds * len(problem.tensors), tuning.laying_most_share * allowed_seconds
+def in_its_arena(
+    answer: Solution, first: Solution, options: SolveOptions, *, reserved_bytes: int = 0
+) -> Solution:
+    """``answer`` with the bound of ``first``, which had all of the budget and no moves, and what gaps cost.
+
+    A plan in less RAM, or with moves, fits the budget as well; proofs that hold for less RAM do not.
+
+    Args:
+        answer: ``first`` with the trace of its moves, or a plan that is without ``reserved_bytes``.
+        first: of the search with the whole budget.
+        options: whose gaps say what is optimal.
+        reserved_bytes: of the budget, for gaps between tensors and for the page buffer.
+    """
+    found = replace(
+        answer,
+        status=Status.FEASIBLE,
+        bound_joules=first.bound_joules,
+        bound_scope=first.bound_scope,
+        bound_ram_bytes=first.bound_ram_bytes,
+        objective_bound=first.objective_bound,
+        message=first.message,
+        proof="",
     )
-    laying_seconds = max(tuning.laying_share * allowed_seconds, needed_seconds)
-    return replace(options, time_limit_seconds=allowed_seconds - laying_seconds)
+    if first.status is not Status.OPTIMAL:
+        return found
+    is_closed = found.overhead_gap is None or found.overhead_gap <= options.overhead_gap
+    if is_closed and (found.objective_gap or 0.0) <= options.relative_gap:
+        return replace(found, status=Status.OPTIMAL, proof=first.proof)
+    assert answer.trace is not None
+    what = f"{answer.trace.moves} moves within the arena make the plan fit"
+    if reserved_bytes:
+        what = f"{format_bytes(reserved_bytes)} of the budget are held back for gaps between tensors"
+    return replace(found, message=f"{what}: the gap is their price.")

@@ -18,8 +18,7 @@ from poet.baselines.recompute_all import recompute_all
 from poet.errors import InvalidSchedule
 from poet.homes import DecidedProblem
 from poet.kernel_facts import KernelFacts
-from poet.planning.fit_layout import laid_out_alone
-from poet.planning.fitted import Fitted
+from poet.planning.fit_layout import Fitted, fit_alone
 from poet.plans.plan_parts import ONLINE
 from poet.problem import Limits, Objective, Problem
 from poet.schedule import Schedule
@@ -38,7 +37,6 @@ _LAST: dict[str, Callable[[Problem, Limits], Schedule | None]] = {
     "recompute-all": recompute_all,
 }
 _ROUNDS = 8
-_MOVING_SECONDS = 0.2  # of looking for moves within the arena, in each round
 _LEAST_SHRINK = 0.002  # of the bytes, where a schedule leaves too large gaps
 _log = logging.getLogger(__name__)
 
@@ -106,15 +104,15 @@ def guarded(
         options: whose objective counts, and whose clock; nothing is searched but places.
         kernels: whose workspaces the problem counts.
     """
-    quick = options.tuning.having("fitting.moving_seconds", _MOVING_SECONDS)
-    at_once = replace(options, time_limit_seconds=0.0, tuning=quick)
+    at_once = replace(options, time_limit_seconds=0.0)
     loose: Fitted | None = None
     narrower = limits
     for _ in range(_ROUNDS):
         solution = guard(problem, narrower, options)
         if solution is None or solution.trace is None:
             break
-        fitted, missing_bytes = laid_out_alone(problem, limits, solution, at_once, kernels=kernels)
+        fitted = fit_alone(problem, limits, solution, at_once, kernels=kernels)
+        missing_bytes = fitted.missing_bytes
         _log.info("%s: %s too much for its arena", solution.solver, format_bytes(missing_bytes))
         if missing_bytes == 0:
             return fitted

@@ -13,10 +13,9 @@ from poet.devices.spread import Price, spread
 from poet.errors import Infeasible, InputError, OutOfTime
 from poet.files.apart import check_apart
 from poet.homes import decided
-from poet.planning.arena_room import is_mapped
+from poet.planning.arena_search import is_mapped
 from poet.planning.beside_buffer import answered_beside
-from poet.planning.fit_layout import fit, searching
-from poet.planning.fitted import Fitted
+from poet.planning.fit_layout import Fitted, fit, searching
 from poet.planning.prepared import Prepared
 from poet.planning.saves_choice import offered, solve_choosing
 from poet.planning.summary import Row, as_html, as_text, summary_rows
@@ -163,7 +162,7 @@ def plan_step(prepared: Prepared, limits: Limits, options: SolveOptions | None =
         OutOfTime: none was found in time.
     """
     options = options or SolveOptions()
-    prepared, solution = solve_choosing(prepared, limits, searching(options, limits, prepared.problem))
+    prepared, solution = solve_choosing(prepared, limits, searching(options, limits))
     fitted = fit_step(prepared, limits, solution, options)
     return plan_with(prepared, limits, fitted)
 
@@ -176,7 +175,7 @@ def solve_step(prepared: Prepared, limits: Limits, options: SolveOptions | None 
     Some of the time limit is left for `fit_step`.
     """
     options = options or SolveOptions()
-    first = searching(options, limits, prepared.problem)
+    first = searching(options, limits)
     pages = is_mapped(prepared.kernels)
     return answered_beside(prepared.problem, limits, first, in_whole_pages=pages)
 

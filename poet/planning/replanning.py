@@ -9,11 +9,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from poet.errors import Infeasible, OutOfTime
-from poet.planning.arena_room import is_mapped
+from poet.planning.arena_search import is_mapped
 from poet.planning.beside import at_home, costed_beside
 from poet.planning.beside_buffer import answered_beside
-from poet.planning.fit_layout import fit, searching
-from poet.planning.fitted import Fitted
+from poet.planning.fit_layout import Fitted, fit, searching
 from poet.planning.online_guard import guarded
 from poet.planning.planned import outcome_of
 from poet.plans.plan_parts import Request
@@ -123,7 +122,7 @@ def _searched(plan: Plan, limits: Limits, options: SolveOptions) -> tuple[Fitted
                 f"least {format_bytes(least_bytes, exact=True)} of RAM"
             )
         return None, "no plan was found at once; give a search some time"
-    first = searching(options, limits, plan.problem)
+    first = searching(options, limits)
     solution = answered_beside(plan.problem, limits, first, in_whole_pages=is_mapped(plan.kernels))
     if solution.status is Status.INFEASIBLE:
         raise Infeasible(solution.why_no_plan)

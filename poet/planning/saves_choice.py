@@ -22,7 +22,7 @@ from poet.devices.device_problem import build_problem, kernels_on
 from poet.graph import Graph
 from poet.homes import decided
 from poet.kernel_facts import KernelFacts
-from poet.planning.arena_room import is_mapped
+from poet.planning.arena_search import is_mapped
 from poet.planning.beside_buffer import answered_beside
 from poet.planning.prepared import Prepared
 from poet.problem import Alternative, Limits, Objective, Pins, Place, Problem

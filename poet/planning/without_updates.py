@@ -9,7 +9,7 @@ from poet.graph import Graph
 from poet.homes import DecidedProblem
 from poet.kernel_facts import KernelFacts
 from poet.memory.demand import BEFORE, Demand, demand_of
-from poet.planning.room_beside import arena_around, places_begun
+from poet.planning.arena_search import arena_around, places_begun
 from poet.plans.plan_parts import Arena
 from poet.plans.training_plan import Plan
 from poet.problem import Place

@@ -17,9 +17,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from poet.errors import InputError, nearest
-from poet.tuning.fitting import (
-    FittingTuning,
-)
 from poet.tuning.heuristics import (
     GreedyTuning,
     RivalsTuning,
@@ -48,7 +45,6 @@ class Tuning:
     walks: WalksTuning = field(default_factory=WalksTuning)
     alternatives: AlternativesTuning = field(default_factory=AlternativesTuning)
     rivals: RivalsTuning = field(default_factory=RivalsTuning)
-    fitting: FittingTuning = field(default_factory=FittingTuning)
 
     def having(self, name: str, value: Any) -> Tuning:
         """The same but for the field ``name``, such as ``rounds.patience_rounds``.

@@ -132,7 +132,7 @@ def measured(
     for share, budget_bytes in budgets:
         limits = Limits(ram_budget_bytes=budget_bytes)
         options = SolveOptions(time_limit_seconds=seconds, clock=OwnTime())
-        chosen, first = solve_choosing(prepared, limits, searching(options, limits, prepared.problem))
+        chosen, first = solve_choosing(prepared, limits, searching(options, limits))
         fitted = fit_step(chosen, limits, first, options)
         solution = fitted.solution
         assert first.trace is not None

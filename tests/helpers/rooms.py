@@ -74,11 +74,10 @@ FLOORS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
         "verification, enforcement, the way from a model to a plan, sweeps",
         (
             "random_batches", "verification", "enforce", "planning", "planning.exact_layout",
-            "planning.arena_room", "planning.beside_buffer", "planning.moved_places",
-            "planning.arena_search", "planning.fitted", "planning.held_back", "planning.fit_layout",
+            "planning.arena_search", "planning.beside_buffer", "planning.fit_layout",
             "planning.summary", "planning.traced", "planning.prepared",
             "planning.saves_choice", "planning.planned", "planning.online_guard",
-            "planning.room_beside", "planning.beside", "planning.evaluated",
+            "planning.beside", "planning.evaluated",
             "planning.shaped", "planning.shape_bytes", "planning.largest_shape", "planning.shape_planner",
             "planning.replanning", "planning.budgeted",
             "planning.without_updates", "planning.accumulated", "planning.exported", "api", "calibration",

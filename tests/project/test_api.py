@@ -146,7 +146,7 @@ def test_limits_and_options_are_taken_as_records(monkeypatch: pytest.MonkeyPatch
     short = poet.plan(nn.Linear(4, 2), torch.zeros(1, 4), **words, ram="1MiB", paging=False)  # type: ignore[arg-type]
     assert short.plan.request.limits == limits
     # the default, but what the evaluation and what fitting have to have
-    assert asked[1][1].time_limit_seconds == pytest.approx(0.8 * 20.0 * 2 / 3)
+    assert asked[1][1].time_limit_seconds == pytest.approx(0.75 * 20.0 * 2 / 3)
 
 
 @pytest.mark.parametrize(

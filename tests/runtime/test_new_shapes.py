@@ -21,9 +21,9 @@ from poet.frontend.plain import PlainTrainer
 from poet.graph import Graph
 from poet.optimizer import OptimizerSpec
 from poet.planning import beside, shape_planner
+from poet.planning.arena_search import arena_around
 from poet.planning.beside import at_home
 from poet.planning.prepared import prepare
-from poet.planning.room_beside import arena_around
 from poet.planning.shape_planner import ShapeImprovement, ShapePlanner
 from poet.plans.plan_parts import Arena
 from poet.plans.training_plan import Plan

@@ -23,6 +23,7 @@ from poet.clock import WALL
 from poet.memory import layout
 from poet.memory.layout import Layout
 from poet.planning import fit_layout as arena
+from poet.planning.exact_layout import Exact
 from poet.problem import Limits, Objective, Problem
 from poet.ram_survey import budget_between, keep_everything_bytes, survey
 from poet.simulator import simulate
@@ -182,27 +183,22 @@ def test_laying_out_keeps_the_limit(clock: Clock, monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(arena, "solve", again)
     monkeypatch.setattr("poet.planning.arena_search.lay_out", loose)
-    monkeypatch.setattr("poet.planning.arena_search.ArenaSearch.placed_exactly", lambda *arguments: None)
+    monkeypatch.setattr(arena, "exact_layout", lambda *arguments, **options: Exact(None, is_impossible=False))
     for spent in (0.0, 8.0, 9.9, 12.0):
         rounds.clear()
         fitted = arena.fit(STEP, limits, dataclasses.replace(first, solve_seconds=spent), OPTIONS)
         assert fitted is not None
         assert "it runs from the heap" in fitted.solution.message
-        fitting = OPTIONS.tuning.fitting
-        graces = fitting.graces * [fitting.grace_seconds]
-        assert sum(rounds) <= max(0.0, LIMIT_SECONDS - spent) + sum(graces)
-        assert spent < 9.0 or rounds[-fitting.graces :] == graces
+        late = 3 * [arena.SEARCH_SECONDS]
+        assert sum(rounds) <= max(0.0, LIMIT_SECONDS - spent) + sum(late)
+        assert spent < 9.9 or rounds[: len(late)] == late[: len(rounds)]
     rounds.clear()
     stopped = arena.fit(STEP, limits, dataclasses.replace(first, was_interrupted=True), OPTIONS)
     assert stopped is not None
     assert stopped.solution.schedule == first.schedule
     assert not rounds
-    whole = arena.searching(OPTIONS, limits, STEP).time_limit_seconds
-    assert whole is not None
-    assert whole < LIMIT_SECONDS
-    tuning = OPTIONS.tuning.having("fitting.laying_tensor_seconds", LIMIT_SECONDS)  # as of very many tensors
-    many = arena.searching(dataclasses.replace(OPTIONS, tuning=tuning), limits, STEP).time_limit_seconds
-    assert many == pytest.approx((1.0 - tuning.fitting.laying_most_share) * LIMIT_SECONDS)
+    whole = arena.searching(OPTIONS, limits).time_limit_seconds
+    assert whole == pytest.approx((1.0 - arena.FITTING_SHARE) * LIMIT_SECONDS)
 
 
 def test_greedy_stops_at_the_end_even_without_a_plan(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
