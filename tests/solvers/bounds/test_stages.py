@@ -96,8 +96,8 @@ def test_values_are_least_paths_and_ways_lie_on_them(seed: int) -> None:
         for place, value in enumerate(least):
             goals = np.array([rng.random() < 0.3 for _ in least])
             one = slice(column, column + 1)
-            alone, units = np.ascontiguousarray(values[:, one]), np.ascontiguousarray(asked.units[:, one])
-            steps = stage.way(alone, units, asked.needed[one], place, goals)
+            alone, costs = np.ascontiguousarray(values[:, one]), np.ascontiguousarray(asked.units[:, one])
+            steps = stage.way(alone, costs, asked.needed[one], place, goals)
             lengths = fewest_moves(place, least, goals, able)
             assert len(steps) == lengths, (place, steps)
             for step in steps:
