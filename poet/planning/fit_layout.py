@@ -25,7 +25,7 @@ from poet.problem import Limits, Objective, Problem
 from poet.simulator import Trace, judge
 from poet.solution import Solution, SolveOptions, Status, amount_of
 from poet.solvers import minimum_ram_bytes, solve
-from poet.solvers.heuristics.following import followed
+from poet.solvers.heuristics.lp_guided import PRICE_EXPONENTS, followed
 from poet.units import format_bytes, format_joules
 
 _log = logging.getLogger(__name__)
@@ -166,7 +166,7 @@ class _Fit:
             )
             spent_seconds = self.arenas.spent_seconds()
             narrower = replace(self.limits, ram_budget_bytes=allowed_bytes)
-            exponents = self.options.tuning.walks.price_exponents
+            exponents = PRICE_EXPONENTS
             start = followed(self.problem, first.schedule, narrower, exponents)
             again = replace(again, start=start, start_by="the plan of the whole budget, in less RAM")
             answer = solve(self.problem, narrower, again)
@@ -281,7 +281,7 @@ class _Fit:
         assert candidate.answer.schedule is not None
         assert self.limits.ram_budget_bytes is not None
         narrower = replace(self.limits, ram_budget_bytes=allowed_bytes)
-        exponents = self.options.tuning.walks.price_exponents
+        exponents = PRICE_EXPONENTS
         schedule = followed(self.problem, candidate.answer.schedule, narrower, exponents)
         if schedule is None:
             return None

@@ -25,41 +25,19 @@ from poet.tuning.bounds import (
 from poet.tuning.fitting import (
     FittingTuning,
 )
-from poet.tuning.heuristics import (
-    GreedyTuning,
-    RivalsTuning,
-    WalksTuning,
-)
-from poet.tuning.large import (
-    RoundsTuning,
-)
-from poet.tuning.search import (
-    AlternativesTuning,
-    ExplanationTuning,
-    ObjectivesTuning,
-    SearchTuning,
-)
 
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
     """All of them, by the part of the planner that they are of; see there."""
 
-    search: SearchTuning = field(default_factory=SearchTuning)
-    objectives: ObjectivesTuning = field(default_factory=ObjectivesTuning)
-    explanation: ExplanationTuning = field(default_factory=ExplanationTuning)
-    rounds: RoundsTuning = field(default_factory=RoundsTuning)
     grids: GridsTuning = field(default_factory=GridsTuning)
     windows: WindowsTuning = field(default_factory=WindowsTuning)
-    greedy: GreedyTuning = field(default_factory=GreedyTuning)
-    walks: WalksTuning = field(default_factory=WalksTuning)
-    alternatives: AlternativesTuning = field(default_factory=AlternativesTuning)
-    rivals: RivalsTuning = field(default_factory=RivalsTuning)
     copies: CopiesTuning = field(default_factory=CopiesTuning)
     fitting: FittingTuning = field(default_factory=FittingTuning)
 
     def having(self, name: str, value: Any) -> Tuning:
-        """The same but for the field ``name``, such as ``rounds.patience_rounds``.
+        """The same but for the field ``name``, such as ``fitting.rounds``.
 
         Raises:
             InputError: there is no such field, or ``value`` is none of it.
@@ -87,7 +65,7 @@ DEFAULT = Tuning()
 
 
 def tuned_fields() -> dict[str, dataclasses.Field[Any]]:
-    """Every field by its name, such as ``rounds.patience_rounds``."""
+    """Every field by its name, such as ``fitting.rounds``."""
     return {
         f"{group.name}.{tuned.name}": tuned
         for group in dataclasses.fields(Tuning)

@@ -229,8 +229,8 @@ def test_keys_tell_problems_limits_and_options_apart() -> None:
         QUICK,
         dataclasses.replace(QUICK, time_limit_seconds=3.0),
         dataclasses.replace(QUICK, seed=1),
-        dataclasses.replace(QUICK, tuning=DEFAULT.having("greedy.most_tries", 24)),
-        dataclasses.replace(QUICK, tuning=DEFAULT.having("greedy.most_tries", 25)),
+        dataclasses.replace(QUICK, tuning=DEFAULT.having("fitting.rounds", 24)),
+        dataclasses.replace(QUICK, tuning=DEFAULT.having("fitting.rounds", 25)),
         dataclasses.replace(QUICK, tuning=DEFAULT.having("grids.priced_moments", 24)),
     ]
     keys = {cell_key(*parts) for parts in product(digests, limits, options)}

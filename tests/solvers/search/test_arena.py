@@ -27,8 +27,8 @@ from poet.schedule import Schedule
 from poet.simulator import simulate
 from poet.solution import Solution, SolveOptions, Status
 from poet.solvers import minimum_ram_bytes, solve
-from poet.solvers.heuristics.following import followed
 from poet.solvers.heuristics.greedy import greedy
+from poet.solvers.heuristics.lp_guided import followed
 from poet.tuning.fitting import FittingTuning
 
 OPTIONS = SolveOptions(time_limit_seconds=60.0)  # for all rounds together; they end much sooner

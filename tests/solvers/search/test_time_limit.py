@@ -35,11 +35,10 @@ from poet.solvers.engines import proof as confirm_module
 from poet.solvers.engines.highs import loaded, run
 from poet.solvers.engines.program import scaled
 from poet.solvers.event_model.decisions import EventModel
-from poet.solvers.heuristics.keep_everything import keep_everything
+from poet.solvers.heuristics.policies import keep_everything
 from poet.solvers.instance.instance import instance_of
-from poet.solvers.portfolio import model_runs
-from poet.solvers.portfolio.relaxed_intervals import relaxed_intervals
-from poet.solvers.portfolio.retention_intervals import retention_intervals
+from poet.solvers.portfolio import retention_intervals as intervals
+from poet.solvers.portfolio.retention_intervals import relaxed_intervals, retention_intervals
 from poet.solvers.search import explain
 from poet.solvers.search import least_energy as search
 from poet.solvers.search.explain import answered, explained
@@ -90,7 +89,7 @@ def slow_engines(
     def prove(model: EventModel, *, seconds: float, **others: object) -> None:
         clock.seconds += seconds
 
-    monkeypatch.setattr(model_runs, "run_engine", run)
+    monkeypatch.setattr(intervals, "run_engine", run)
     monkeypatch.setattr(confirm_module, "run_engine", run)
     monkeypatch.setattr(confirm_module, "prove_none", prove)
     return taken
@@ -151,7 +150,7 @@ def test_an_explanation_takes_what_is_left_and_two_seconds_at_most(
         return dataclasses.replace(nothing(problem), objective=options.objective)
 
     monkeypatch.setattr(explain, "least", take_all)
-    most_seconds = OPTIONS.tuning.explanation.most_seconds
+    most_seconds = explain.EXPLAIN_SECONDS
     for spent, allowed in ((0.0, most_seconds), (9.0, 1.0), (LIMIT_SECONDS, 0.0), (11.0, 0.0)):
         asked.clear()
         explained(problem, limits, OPTIONS, dataclasses.replace(nothing(problem), solve_seconds=spent))
