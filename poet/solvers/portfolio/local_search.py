@@ -194,7 +194,7 @@ def _movable(m: Machine) -> tuple[Ints, Floats, Ints]:
 def _machine_code() -> tuple[Callable[..., float], Callable[..., tuple[float, float, int]]]:
     """`decode` and `improve`, compiled. What is kept of the second has the first in it."""
     _outdate()
-    moves.decode = loaded(loops).decode
+    vars(moves)["decode"] = loaded(loops).decode
     return loops.decode, loaded(moves).improve
 
 

@@ -23,8 +23,9 @@ import numpy as np
 from poet.solvers.bounds.windows_bound import Bound
 from poet.solvers.engines.highs import solve
 from poet.solvers.engines.program import Choice, Indices, Matrix, Numbers, part_of, value
+from poet.solvers.event_model.decisions import EventModel
 from poet.solvers.event_model.families import CUTS, FAMILIES, again
-from poet.solvers.event_model.model import EventModel, build, matrix_of, schedule_of, values_of
+from poet.solvers.event_model.model import build, matrix_of, schedule_of, values_of
 from poet.solvers.instance.incumbent import Incumbent
 from poet.solvers.instance.instance import Instance, timeline_of
 from poet.solvers.portfolio.best_bound import ROUNDS

@@ -13,7 +13,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from poet.schedule import Compute, Schedule
 from poet.solvers.bounds.windows_bound import Bound
 from poet.solvers.engines.program import value
-from poet.solvers.event_model.model import EventModel, is_chosen
+from poet.solvers.event_model.decisions import EventModel
+from poet.solvers.event_model.model import is_chosen
 from poet.solvers.instance.candidates import chains_to, worth_rerunning
 from poet.solvers.instance.instance import Instance
 

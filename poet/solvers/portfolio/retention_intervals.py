@@ -13,7 +13,8 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 
 from poet.solvers.engines import Effort, Outcome, available_engines, run_engine
-from poet.solvers.event_model.model import EventModel, build, matrix_of, schedule_of, values_of
+from poet.solvers.event_model.decisions import EventModel
+from poet.solvers.event_model.model import build, matrix_of, schedule_of, values_of
 from poet.solvers.instance.candidates import candidates, fullest
 from poet.solvers.instance.instance import timeline_of
 from poet.solvers.portfolio.best_bound import model_by, relaxed_by
