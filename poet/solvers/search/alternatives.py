@@ -99,7 +99,7 @@ class _Search:
         self.problem, self.limits, self.options = problem, limits, options
         self.started, self.stopped, self.searched_all = options.clock.now(), False, False
         self.choices = Choices(problem, limits, options)
-        self.count = 2 ** len(problem.alternatives)
+        self.count = 1 << len(problem.alternatives)
         self.once = functools.cache(self._once)
         self.least, self.relaxed_least, self.relaxed_proof = self._once(None), -math.inf, ""
         self.found, self.refused = list[_Found](), list[InputError]()
