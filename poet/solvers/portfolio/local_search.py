@@ -10,21 +10,22 @@ leave. Another is at the best plan.
 
 from __future__ import annotations
 
-import contextlib
 import functools
+import hashlib
 import itertools
 import logging
 import math
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from poet import children
 from poet.problem import Limits, Problem, ProblemOp, Tensor
 from poet.schedule import Schedule
-from poet.solvers.bounds.compiled import is_kept, loaded
+from poet.solvers.bounds.compiled import loaded
 from poet.solvers.heuristics import eviction_loops as loops
 from poet.solvers.heuristics import gap_arrays
 from poet.solvers.heuristics import gap_moves as moves
@@ -192,21 +193,31 @@ def _movable(m: Machine) -> tuple[Ints, Floats, Ints]:
 
 @functools.cache
 def _machine_code() -> tuple[Callable[..., float], Callable[..., tuple[float, float, int]]]:
-    """`decode` and `improve`, compiled. What is kept of the second has the first in it."""
-    _outdate()
+    """`decode` and `improve`, compiled.
+
+    numba asks of a function's own file alone whether what it kept is still right. The moves have the loops in
+    them, and both the numbers of rows, so what was kept of other sources is removed first.
+    """
+    mark = _mark()
+    if mark is not None and not mark.exists():
+        for module in (loops, moves):
+            for index in mark.parent.glob(f"{Path(str(module.__file__)).stem}.*.nbi"):
+                index.unlink(missing_ok=True)
     vars(moves)["decode"] = loaded(loops).decode
     return loops.decode, loaded(moves).improve
 
 
-def _outdate() -> None:
-    """Have numba compile again what calls newer loops, or names rows of a newer file."""
-    newest = 0.0
-    for module in (gap_arrays, loops, moves):
-        file = Path(str(module.__file__))
-        with contextlib.suppress(OSError):  # an installation that cannot be written to is of one date
-            if file.stat().st_mtime < newest:
-                file.touch()
-            newest = file.stat().st_mtime
+@functools.cache
+def _mark() -> Path | None:
+    """A file that is there where the machine code of these very sources is kept; ``None``: it cannot be."""
+    import numba
+
+    try:
+        kept: Any = numba.njit(moves.changed, cache=True)
+    except RuntimeError:  # there is no folder that it may be kept in
+        return None
+    sources = b"".join(Path(str(module.__file__)).read_bytes() for module in (gap_arrays, loops, moves))
+    return Path(kept.stats.cache_path) / f"gap_moves-{hashlib.sha256(sources).hexdigest()[:16]}.kept"
 
 
 @functools.cache
@@ -215,8 +226,8 @@ def is_ready() -> bool:
 
     That takes half a minute of another core, once on a machine; searches go on without it until then.
     """
-    _outdate()
-    if is_kept(moves, "improve"):
+    mark = _mark()
+    if mark is not None and mark.exists():
         return True
     _log.info("the local search is compiled for this machine, beside this search; the next one has it")
     with children.undisturbed():
@@ -237,6 +248,9 @@ def main() -> None:
     search = LocalSearch(instance, 0)
     search.batch()
     search.batch()
+    mark = _mark()
+    if mark is not None:
+        mark.touch()
 
 
 if __name__ == "__main__":
