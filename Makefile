@@ -17,7 +17,7 @@ $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt setuptools
 	$(BIN)/python -m pip install --quiet --no-build-isolation --constraint constraints.txt --editable '.[dev]'
-	$(BIN)/python -m poet.solvers.heuristics.local_search
+	$(BIN)/python -m poet.solvers.portfolio.local_search
 	@touch $@
 
 setup: $(STAMP) ## the virtual environment, with pinned versions

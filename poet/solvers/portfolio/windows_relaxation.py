@@ -1,8 +1,9 @@
-"""The windows relaxation in whole numbers, with counterexamples: bounds, and plans by simulating it.
+"""The windows relaxation: linear on finer and finer grids, then in whole numbers with counterexamples.
 
-Dynamic discretisation discovery (Boland, Hewitt, Marshall and Savelsbergh 2017): a solution in whole numbers
-is simulated as a step (`poet.solvers.bounds.refinement`); the moments over capacity go on the grids,
-and the program is solved again. A solution that RAM is enough for is a plan, and the best one.
+Two members, both after the dynamic discretisation discovery of Boland, Hewitt, Marshall and Savelsbergh
+(2017). Both give bounds, and list schedules along each solution. A solution in whole numbers is simulated as
+a step (`poet.solvers.bounds.refinement`): the moments over capacity go on the grids, and the program is
+solved again. A solution that RAM is enough for is a plan, and the best one.
 """
 
 from __future__ import annotations
@@ -11,13 +12,13 @@ import math
 from collections.abc import Iterator
 from dataclasses import replace
 
-from poet.solvers.bounds.refinement import ExtractedStep, undercounted_moments
+from poet.solvers.bounds.refinement import ExtractedStep, refined_bounds, undercounted_moments
 from poet.solvers.bounds.relaxation import Bound, bound_overhead, taken_up
 from poet.solvers.engines.highs_process import HighsProcess, News
 from poet.solvers.engines.program import Matrix
 from poet.solvers.heuristics.lp_guided import walks_along
 from poet.solvers.instance.incumbent import Incumbent
-from poet.solvers.portfolio.finders import LINEAR, WALKS, WHOLE
+from poet.solvers.portfolio.best_bound import LINEAR, WALKS, WHOLE
 from poet.solvers.portfolio.state import GOES_ON, Claim, SearchState, Steps
 
 LISTEN_SECONDS = 0.05
@@ -28,6 +29,26 @@ COUNTEREXAMPLES = 8
 
 SOLVED_SHARE = 1e-4
 """Of a program's joules, at which it counts as solved: what grids still lack is more."""
+
+
+def linear_relaxation(state: SearchState) -> Steps:
+    """Raise the bound grid by grid; where a program has no solution, there is no plan."""
+    for bound in refined_bounds(state.instance, state.turn_left, clock=state.clock):
+        if bound.overhead_joules == math.inf:
+            state.refuted = True
+            return
+        state.take_bound(bound.overhead_joules, LINEAR)
+        if bound.answer.values is not None:
+            state.guide = bound
+            yield from _followed(state, bound)
+        yield GOES_ON
+
+
+def _followed(state: SearchState, solution: Bound) -> Steps:
+    """The list schedules along a solution, as plans."""
+    for schedule in walks_along(state.planned, solution):
+        state.consider(schedule, WALKS)
+        yield GOES_ON
 
 
 def whole_relaxation(state: SearchState) -> Steps:
@@ -97,6 +118,4 @@ def _played(state: SearchState, solution: Bound) -> Steps:
     if checked.schedule is not None:
         state.consider(checked.schedule, WHOLE)
     yield GOES_ON
-    for schedule in walks_along(state.planned, solution):
-        state.consider(schedule, WALKS)
-        yield GOES_ON
+    yield from _followed(state, solution)
