@@ -7,23 +7,30 @@ BIN := $(VENV)/bin
 export PYTHONDONTWRITEBYTECODE :=
 STAMP := $(VENV)/.installed
 
-.PHONY: help setup demo demo-c c99-table c99-library-table c99-numbers-table c99-operators-table arenas-table time-table test test-cortex-m test-slow lint type models-table strips-picture nets-table gap-table bench-planner bench-large-graphs bench-large-rivals bench-small-ram bench-other-nets bench-other-searches language-model bench-layout devices-table calibration-table robust-table fuzz faults-table runtime-table peaks-table torch-peers torch-solver bits-table stream-table micro-table shape-bytes-table documents pictures site clean
+.PHONY: help setup demo demo-long demo-c c99-table c99-library-table c99-numbers-table c99-operators-table arenas-table time-table test test-cortex-m test-slow lint type models-table strips-picture nets-table gap-table bench-planner bench-large-graphs bench-large-rivals bench-small-ram bench-other-nets bench-other-searches language-model bench-layout devices-table calibration-table robust-table fuzz faults-table runtime-table peaks-table torch-peers torch-solver bits-table stream-table micro-table shape-bytes-table documents pictures site clean
 
 help: ## this list
 	@grep -E '^[a-z0-9-]+:.*## ' Makefile | sed -E 's/^([a-z0-9-]+):.*## (.*)$$/\1|\2/' | awk -F'|' '{printf "make %-18s %s\n", $$1, $$2}'
 
 $(STAMP): pyproject.toml constraints.txt
 	@test -n "$(PYTHON)" || { echo "poet needs Python 3.11 or newer: make PYTHON=/path/to/python3.11" >&2; exit 2; }
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "set-up of $(VENV), once: 3 to 6 minutes, most of them downloads (1 to 3 GB, mostly torch)"
+	@echo "[1/3] virtual environment (5 s)"
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "[2/3] packages, by pip (2 to 5 minutes)"
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt setuptools
-	$(BIN)/python -m pip install --quiet --no-build-isolation --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/python -m pip install --no-build-isolation --constraint constraints.txt --editable '.[dev]'
+	@echo "[3/3] compiling the local search (40 s of a core)"
 	$(BIN)/python -m poet.solvers.heuristics.local_search
 	@touch $@
 
 setup: $(STAMP) ## the virtual environment, with pinned versions
 
-demo: $(STAMP) ## a real model: export, plan for a Raspberry Pi 4B, train with paging, verify
+demo: $(STAMP) ## a real model: export, plan for a Raspberry Pi 4B, picture, train with paging, verify (a minute)
 	$(BIN)/python examples/demo.py
+
+demo-long: $(STAMP) ## the same with a net of twice the width, and more stages (three minutes)
+	$(BIN)/python examples/demo.py --long
 
 test: $(STAMP) ## the tests that take seconds
 	$(BIN)/python -m pytest -q -n 2 --dist loadfile
