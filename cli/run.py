@@ -7,10 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from poet.errors import InputError
-from poet.plans.plan_file import PlanFile, read_plan
 from poet.plans.rate_schedule import RateSchedule
-from poet.plans.run_request import Epoch, RunRequest, was_interrupted
-from poet.plans.training_plan import Plan
 from poet.streams import say
 from poet.units import parse_bytes, parse_joules, parse_seconds
 
@@ -47,6 +44,9 @@ from .run_options import (
 )
 
 if TYPE_CHECKING:
+    from poet.plans.plan_file import PlanFile
+    from poet.plans.run_request import Epoch, RunRequest
+    from poet.plans.training_plan import Plan
     from poet.runtime import Trainer
     from poet.runtime.data.samples import Samples
 
@@ -118,6 +118,9 @@ def run(
     With --c-library nothing is trained: a library that `make lib` built in a folder of `poet export c`
     makes the steps of the first batches, and so does PyTorch, each from PyTorch's state.
     """
+    from poet.plans.plan_file import read_plan
+    from poet.plans.run_request import RunRequest
+
     _check_together(
         of_output={
             "--save-every": save_every,
@@ -211,6 +214,7 @@ def _run_here(request: RunRequest, json_file: Path | None, raw: Path | None) -> 
     """Train in this process, whose memory nothing bounds; whether Ctrl-C ended it."""
     import torch
 
+    from poet.plans.plan_file import PlanFile
     from poet.runtime.system.memory import return_freed_memory
 
     if raw is not None:
@@ -225,6 +229,7 @@ def _run_here(request: RunRequest, json_file: Path | None, raw: Path | None) -> 
 
 def _train_here(file: PlanFile, request: RunRequest, json_file: Path | None, raw: Path | None) -> bool:
     """Train with an open plan; whether Ctrl-C ended it."""
+    from poet.plans.run_request import was_interrupted
     from poet.report.run import Measured, run_data, run_report
     from poet.runtime import native
     from poet.runtime.runs.fit import load_samples, trained_of
