@@ -155,7 +155,7 @@ class OptimizerSpec:
 
     def clipped(self, *, clip_norm: float | None = None, clip_value: float | None = None) -> OptimizerSpec:
         """The same with gradients clipped as given; what is ``None`` stays as it is."""
-        given = {"clip_norm": clip_norm, "clip_value": clip_value}
+        given: dict[str, Any] = {"clip_norm": clip_norm, "clip_value": clip_value}
         return replace(self, **{name: amount for name, amount in given.items() if amount is not None})
 
     def __str__(self) -> str:
