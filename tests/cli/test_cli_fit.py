@@ -37,7 +37,7 @@ def test_one_line_says_the_largest_batch_and_its_price(net: Path) -> None:
     found = re.match(r"yes: it trains on rpi4b in 140 KiB of RAM, in batches of up to (\d+): a step", said)
     assert found is not None
     made = api.plan(
-        net, device="rpi4b", ram="140KiB", bind={"N": int(found[1])}, measure_host=False, evaluation=False,
+        net, device="rpi4b", ram="140KiB", bind={"N": int(found[1])}, evaluation=False,
         time_limit_seconds=4.0,
     )  # fmt: skip
     assert made.plan.step_peak_ram_bytes <= 140 * 1024

@@ -60,7 +60,7 @@ def test_gradients_are_clipped_as_the_plan_is_asked_to(
     taken = torch.optim.SGD(module.parameters(), lr=0.1) if optimizer == "torch" else optimizer
     made = api.plan(
         module, torch.zeros(3, 2, 4, 4), device="rpi4b", ram=None, optimizer=taken, clip_norm=0.01,
-        clip_value=0.1, measure_host=False, time_limit_seconds=1.0,
+        clip_value=0.1, time_limit_seconds=1.0,
     )  # fmt: skip
     assert (made.plan.optimizer.clip_norm, made.plan.optimizer.clip_value) == (0.01, 0.1)
     made.save(tmp_path / "p")
