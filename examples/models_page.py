@@ -153,7 +153,8 @@ def _table(columns: Sequence[Column], rows: Mapping[str, Row], then: Mapping[str
 INTRODUCTION = """\
 # Models
 
-Made by `make models-table`: the nine `light_*` networks of the onnx package at batch 1 and eight nets
+Made by `python -m benchmarks models-table`:
+the nine `light_*` networks of the onnx package at batch 1 and eight nets
 exported from plain torch in training mode (`examples/zoo`, batch 1). All parameters are trained by SGD on
 `rpi4b-xnnpack`; a search has {seconds:.0f} s of a core ({low_seconds:.0f} s for the tightest budget) and
 one thread. *Before* is the version that ran every op whole

@@ -63,7 +63,7 @@ if TYPE_CHECKING:
     from poet.plans.training_plan import Plan
 
 ROOT = Path(__file__).parents[1]
-sys.path.append(str(ROOT / "tests"))  # for its clock
+sys.path += [str(ROOT), str(ROOT / "tests"), str(ROOT / "benchmarks")]  # for a clock and a worker
 DEVICE = "rpi4b-xnnpack"
 MEMORY_BYTES, PROCESS_SECONDS = 12 << 30, 1800
 PLAN_FILE, WHOLE_PAGE_BYTES = "plan.poet", 4096

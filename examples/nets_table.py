@@ -152,7 +152,8 @@ def document(lines_by_row: dict[tuple[str, str], str]) -> str:
     lines = [
         "# The usual nets",
         "",
-        "Made by `make nets-table`: nets as people write them (`examples/usual_nets.py`), small, as modules",
+        "Made by `python -m benchmarks nets-table`:",
+        "nets as people write them (`examples/usual_nets.py`), small, as modules",
         "and by both of torch's exporters in training mode (`dynamo=True` with `optimize=False`). From ONNX,",
         "the module's own names are given (`poet solve --names`, `names=` in Python). Each is planned for a",
         "`rpi4b-xnnpack` halfway between what keeping everything needs and the lower bound, trained for",

@@ -67,7 +67,7 @@ IMPORTING = (
     "kernel_facts.py", "kernel_allocations.py", "named_options.py", "optimizer.py",
     "optimizer_kinds.py", "optimizer_steps.py", "optimizer_text.py", "loss.py", "micro.py",
     "untrained.py", "codec.py", "errors.py", "units.py", "version.py", "brief.py", "children.py", "extras.py",
-    "memory", "plans", "devices/host.py", "problem.py", "schedule.py", "simulator.py", "solution.py",
+    "memory", "plans", "problem.py", "schedule.py", "simulator.py", "solution.py",
     "search_record.py", "homes.py", "pins.py", "clock.py", "closing.py", "wholes.py", "named.py",
     "alternatives.py", "problem_parts.py", "problem_choices.py", "interrupts.py", "streams.py",
 )  # fmt: skip
