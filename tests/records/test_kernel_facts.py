@@ -64,11 +64,6 @@ def test_what_cannot_be_is_refused(change: dict[str, Any], message: str) -> None
         KernelFacts.from_json(json.loads(json.dumps(FACTS.to_json())) | change)
 
 
-def test_fields_of_earlier_files_are_left_out() -> None:
-    data = FACTS.to_json() | {"timed_in_steps": True, "busy_ratio": 1.5}
-    assert KernelFacts.from_json(data) == FACTS
-
-
 def test_what_is_asked() -> None:
     assert FACTS.of("op_a").of_run(is_repeat=True) == (OUTPUT,)
     assert FACTS.of("op_a").outputs == 1
