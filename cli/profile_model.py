@@ -46,7 +46,7 @@ def profile(
         ),
     ] = None,
     repeats: Annotated[
-        int, typer.Option(min=2, max=100, help="How often whole steps are measured anew.")
+        int, typer.Option(min=2, max=100, help="How often whole steps are measured.")
     ] = 3,
 ) -> None:
     """Measure each op of a model's training step on this machine, for `poet devices fit`.

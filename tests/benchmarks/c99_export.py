@@ -1,4 +1,4 @@
-"""Prints the table of export times in docs/c99.md: `poet export c` of nets with everything kept.
+"""Prints the table of export times in docs/microcontroller.md: `poet export c` of nets with everything kept.
 
     python tests/benchmarks/c99_export.py [NET ...]
 

@@ -1,4 +1,4 @@
-"""Each C operator's error against float64 beside PyTorch's, over random nets: docs/c99-operators.md.
+"""Each C operator's error against float64 beside PyTorch's, over random nets: results/c99-operators.md.
 
 PYTHONPATH=tests:examples python tests/benchmarks/c99_operators.py [--seeds 16] [--output FILE]
 """
@@ -140,7 +140,7 @@ def drawn(seeds: Sequence[int]) -> dict[str, list[Errors]]:
 
 
 def page(rows: Sequence[Judged], seeds: int) -> str:
-    """docs/c99-operators.md."""
+    """results/c99-operators.md."""
     right = sum(row.is_right for row in rows)
     compared = sum(row.tensors for row in rows)
     alone = sum(row.alone for row in rows)
@@ -168,7 +168,9 @@ def main() -> None:
     """Write the page; fails where an operator is not right."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--seeds", type=int, default=14)
-    parser.add_argument("--output", type=Path, default=ROOT / "docs" / "c99-operators.md")
+    parser.add_argument(
+        "--output", type=Path, default=ROOT / "tests" / "benchmarks" / "results" / "c99-operators.md"
+    )
     asked = parser.parse_args()
     rows = [judged(target, errors) for target, errors in sorted(drawn(range(asked.seeds)).items())]
     asked.output.write_text(page(rows, asked.seeds), encoding="utf-8")

@@ -19,7 +19,8 @@ from documents import (
     run,
 )
 
-ALL_PAGES = (*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"))
+RESULTS = ROOT / "tests" / "benchmarks" / "results"
+ALL_PAGES = (*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *RESULTS.glob("*.md"))
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +80,12 @@ def test_every_picture_is_on_a_page() -> None:
         for file, _ in links(page.read_text(encoding="utf-8"))
         if file.endswith((".png", ".svg"))
     }
-    assert shown == {path for kind in ("png", "svg") for path in (ROOT / "docs").rglob(f"*.{kind}")}
+    assert shown == {
+        path
+        for kind in ("png", "svg")
+        for folder in (ROOT / "docs", RESULTS)
+        for path in folder.rglob(f"*.{kind}")
+    }
 
 
 def test_the_readme_is_a_door() -> None:
