@@ -10,7 +10,7 @@ import enum
 import importlib
 import inspect
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +51,9 @@ DEFAULTS = {
     ("", "rho"): "=0.9", ("", "momentum_decay"): "=0.004",
 }  # fmt: skip
 """Of an optimizer's option, or of all optimizers: its default, or how a switch is written."""
+
+RECORDS = {"poet.problem", "poet.optimizer", "poet.solution"}
+"""Modules of records, whose methods are left out."""
 
 _SECTION = re.compile(r"^(Args|Attributes|Returns|Raises|Yields):$", re.MULTILINE)
 
@@ -157,7 +160,7 @@ def _member(name: str, item: Any) -> Iterator[str]:
     elif callable(item):
         yield f"```python\n{_signature(name.rpartition('.')[2], item)}\n```\n"
     yield from _docstring(item)
-    if not inspect.isclass(item):
+    if not inspect.isclass(item) or item.__module__ in RECORDS:
         return
     rows = [f"| `{method}` | {cell(_summary(each))} |" for method, each in _methods(item) if _summary(each)]
     if rows:
@@ -246,17 +249,24 @@ def operators_page() -> str:
         "Indices that come with the data may count from the end; rows of a weight are numbered from 0.",
         "\n## In a plan\n",
         f"The allow-list: {len(operators.ATEN)} operators of PyTorch (`torch.ops.aten`),",
-        "and these of poet's own. A plan with another one is refused.\n",
+        "and these of poet's own. A plan with another one is refused.",
+        "The lists below leave out overloads and operators of backward.\n",
         _quoted(own),
         "\n<details><summary>Operators of PyTorch</summary>\n",
-        ", ".join(f"`{name.removeprefix('aten.')}`" for name in sorted(operators.ATEN)),
+        _bases(operators.ATEN),
         "\n</details>",
         "\n## In C99\n",
         "Operators with a C kernel ([train on a microcontroller](microcontroller.md)).",
         "`poet check model.onnx --kernels poet-c99` lists those that a model lacks.\n",
-        _quoted(name.removesuffix(".default") for name in sorted(C_ROWS)),
+        _bases(C_ROWS),
     ]
     return "\n".join(lines) + "\n"
+
+
+def _bases(names: Iterable[str]) -> str:
+    """Names of operators without ``aten``, overloads and those of backward, in one line."""
+    found = {re.sub(r"^aten\.(\w+).*", r"\1", name) for name in names}
+    return f"`{' '.join(sorted(name for name in found if 'backward' not in name))}`"
 
 
 def _quoted(names: Any) -> str:
