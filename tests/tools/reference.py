@@ -205,7 +205,8 @@ def _signature(name: str, item: Any) -> str:
 
 
 def _value(default: Any) -> str:
-    text = str(default) if type(default).__module__.startswith("poet") else repr(default)
+    own = type(default).__module__.startswith("poet")
+    text = f'"{default}"' if isinstance(default, str) else str(default) if own else repr(default)
     return "..." if " object at " in text or "OMITTED" in text.upper() or len(text) > 40 else text
 
 
