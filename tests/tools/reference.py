@@ -207,7 +207,7 @@ def _signature(name: str, item: Any) -> str:
 def _value(default: Any) -> str:
     own = type(default).__module__.startswith("poet")
     text = f'"{default}"' if isinstance(default, str) else str(default) if own else repr(default)
-    return "..." if " object at " in text or "OMITTED" in text.upper() or len(text) > 40 else text
+    return "..." if " at 0x" in text or "OMITTED" in text.upper() or len(text) > 40 else text
 
 
 def _summary(item: Any) -> str:
