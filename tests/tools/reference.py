@@ -55,6 +55,9 @@ DEFAULTS = {
 RECORDS = {"poet.problem", "poet.optimizer", "poet.solution"}
 """Modules of records, whose methods are left out."""
 
+_LONG = 80
+"""Characters of an option's meaning that are not said twice."""
+
 _SECTION = re.compile(r"^(Args|Attributes|Returns|Raises|Yields):$", re.MULTILINE)
 
 
@@ -84,8 +87,9 @@ def commands_page() -> str:
         "|--:|---|",
         *(f"| {code} | {means} |" for code, means in EXIT_CODES.items()),
     ]
+    seen: dict[tuple[str, str], str] = {}
     for path, command in _leaves(get_command(app), ()):
-        lines += _command(path, command)
+        lines += _command(path, command, seen)
     return "\n".join(lines) + "\n"
 
 
@@ -98,7 +102,7 @@ def _leaves(command: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ..
         yield from _leaves(each, (*path, name))
 
 
-def _command(path: tuple[str, ...], command: Any) -> Iterator[str]:
+def _command(path: tuple[str, ...], command: Any, seen: dict[tuple[str, str], str]) -> Iterator[str]:
     name = " ".join(("poet", *path))
     shown = [item for item in command.params if not getattr(item, "hidden", False) and item.name != "help"]
     given = [item for item in shown if not item.opts[0].startswith("-")]
@@ -114,7 +118,15 @@ def _command(path: tuple[str, ...], command: Any) -> Iterator[str]:
     for item in options:
         names = ", ".join(f"`{word}`" for word in (*item.opts, *item.secondary_opts))
         value = "" if item.is_flag else f" `{_metavar(item)}`"
-        yield f"| {names}{value.replace('|', chr(92) + '|')} | {cell(item.help or '')} | {_default(item)} |"
+        means = _seen(seen, names, cell(item.help or ""), name)
+        yield f"| {names}{value.replace('|', chr(92) + '|')} | {means} | {_default(item)} |"
+
+
+def _seen(seen: dict[tuple[str, str], str], names: str, means: str, command: str) -> str:
+    """What an option means, or where it says so if that is long."""
+    first = seen.setdefault((names, means), command)
+    again = first != command and len(means) > _LONG
+    return f"see [{first}](#{first.replace(' ', '-')})" if again else means
 
 
 def _metavar(item: Any) -> str:
@@ -244,7 +256,7 @@ def operators_page() -> str:
         *(f"| `{name}` | {_settings(name)} | {_quoted(STATES[name]) or 'none'} |" for name in OPTIONS),
         "\n## ONNX\n",
         "Operators of ONNX files that are imported:\n",
-        ", ".join(sorted(ONNX_ROWS)),
+        f"`{' '.join(sorted(ONNX_ROWS))}`",
         "\nAn attribute that an operator's row does not understand is refused.",
         "So is what the operator set of the file does not define.",
         "Indices that come with the data may count from the end; rows of a weight are numbered from 0.",
