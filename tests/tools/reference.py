@@ -21,7 +21,8 @@ import poet
 import poet.runtime
 from poet import loss, operators
 from poet.c99.rows import ROWS as C_ROWS
-from poet.frontend.onnx.build import ROWS as ONNX_ROWS
+from poet.frontend.onnx.build import TABLES  # noqa: F401  fills ROWS
+from poet.frontend.onnx.node import ROWS as ONNX_ROWS
 from poet.optimizer_kinds import OPTIONS, STATES
 
 ROOT = Path(__file__).parents[2]
@@ -188,7 +189,7 @@ def _methods(item: type) -> Iterator[tuple[str, Any]]:
             if name.startswith("_"):
                 continue
             if isinstance(each, (property, classmethod, staticmethod)) or inspect.isfunction(each):
-                function = getattr(each, "fget", None) or getattr(each, "__func__", each)
+                function: Any = getattr(each, "fget", None) or getattr(each, "__func__", each)
                 plain = isinstance(each, property)
                 yield name if plain else f"{name}{_short(function)}", function
 
