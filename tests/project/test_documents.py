@@ -155,9 +155,11 @@ def test_every_command_that_a_page_shows_is_one(page: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_the_scripts_of_a_page_run(page: Path, tmp_path: Path) -> None:
-    """Blocks whose fence says ``python run``, one after the other."""
+    """Blocks whose title is ``example.py``, one after the other."""
     blocks = re.findall(
-        r"^```python run\n(.*?)^```", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
+        r'^```python title="example.py"\n(.*?)^```',
+        page.read_text(encoding="utf-8"),
+        re.MULTILINE | re.DOTALL,
     )
     for block in blocks:
         (tmp_path / "script.py").write_text(block)

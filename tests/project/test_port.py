@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 PAGE = (Path(__file__).parents[2] / "docs" / "port-your-script.md").read_text(encoding="utf-8")
-BLOCK = re.compile(r"^```(python|sh) (before|after)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+BLOCK = re.compile(r'^```(python|sh) title="(before|after)"\n(.*?)^```', re.MULTILINE | re.DOTALL)
 SECTIONS = {text.partition("\n")[0]: text for text in PAGE.split("\n## ")[1:]}
 NEEDS = {"A Hugging Face model": "transformers", "A Keras file": "keras"}
 """What a script imports that poet does not install; its test runs where somebody has it."""
