@@ -80,7 +80,7 @@ def commands_page() -> str:
         "# Command line\n",
         "Made by `make reference` from the commands themselves. `poet COMMAND --help` prints the same.\n",
         "Sizes are written `256KiB` or `1MB`, times `20ms` or `1.3x` of running every op once.",
-        "Errors are one line on stderr. Progress goes to stderr.",
+        "Errors are one line on stderr. Progress goes to stderr: the stage, the best plan and its gap.",
         "Ctrl-C ends a search with its best plan, and a training after the step in flight.",
         "Files are written whole or not at all.",
         "`poet --install-completion` completes commands, options and device names.\n",
