@@ -17,7 +17,7 @@ from poet.extras import explained
 from poet.streams import drop_unread, say
 from poet.version import __version__
 
-from . import check, devices, diff, explain, export, run, solve, verify, what_if
+from . import check, devices, diff, explain, export, fit, run, solve, verify, what_if
 from .usage import Group, bad_value
 
 TRACEBACK_VARIABLE = "POET_TRACEBACK"
@@ -124,6 +124,7 @@ def _options(
 
 for module, command in (
     (check, check.check),
+    (fit, fit.fit),
     (solve, solve.solve),
     (explain, explain.explain),
     (diff, diff.diff),

@@ -7,13 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from poet.errors import InputError
-from poet.plans.plan_file import PlanFile, read_plan
 from poet.plans.rate_schedule import RateSchedule
-from poet.plans.run_request import Epoch, RunRequest, was_interrupted
 from poet.streams import say
 from poet.units import parse_bytes, parse_joules, parse_seconds
 
-from .options import JsonOption, PageFileOption, PlanArgument, ThreadsOption
+from .options import JsonOption, PageFileOption, PlanArgument
 from .output import answer, check_files
 from .run_library import check_on_data
 from .run_options import (
@@ -40,11 +38,15 @@ from .run_options import (
     StopAfterJoulesOption,
     StopAfterSecondsOption,
     StopAfterWrittenOption,
+    ThreadsOption,
     ValidateOption,
     WatchMemoryOption,
 )
 
 if TYPE_CHECKING:
+    from poet.plans.plan_file import PlanFile
+    from poet.plans.run_request import Epoch, RunRequest
+    from poet.plans.training_plan import Plan
     from poet.runtime import Trainer
     from poet.runtime.data.samples import Samples
 
@@ -116,6 +118,9 @@ def run(
     With --c-library nothing is trained: a library that `make lib` built in a folder of `poet export c`
     makes the steps of the first batches, and so does PyTorch, each from PyTorch's state.
     """
+    from poet.plans.plan_file import read_plan
+    from poet.plans.run_request import RunRequest
+
     _check_together(
         of_output={
             "--save-every": save_every,
@@ -153,13 +158,14 @@ def run(
         training |= {"--threads": threads, "--epochs": epochs > 1, "--patience": patience}
         check_on_data(plan_file, c_library, data, page_file, json_file, training)
         return
+    plan = read_plan(plan_file) if enforce else None
     request = RunRequest(
         plan=str(plan_file),
         data=str(data),
-        budget_bytes=_budget_bytes(plan_file) if enforce else 0,
+        budget_bytes=0 if plan is None else _budget_bytes(plan),
         epochs=epochs,
         seed=0 if seed is None and resume is None else seed,
-        threads=threads,
+        threads=threads if plan is None else _threads(plan, threads),
         learning_rate=lr,
         page_file=_text(page_file),
         resume=_text(resume),
@@ -208,18 +214,28 @@ def _run_here(request: RunRequest, json_file: Path | None, raw: Path | None) -> 
     """Train in this process, whose memory nothing bounds; whether Ctrl-C ended it."""
     import torch
 
+    from poet.plans.plan_file import PlanFile
+    from poet.runtime.system.memory import return_freed_memory
+
+    if raw is not None:
+        _check_raw(raw)
+    return_freed_memory()
+    with PlanFile(Path(request.plan)) as file:
+        threads = _threads(file.plan, request.threads)
+        if threads is not None:
+            torch.set_num_threads(threads)
+        return _train_here(file, request, json_file, raw)
+
+
+def _train_here(file: PlanFile, request: RunRequest, json_file: Path | None, raw: Path | None) -> bool:
+    """Train with an open plan; whether Ctrl-C ended it."""
+    from poet.plans.run_request import was_interrupted
     from poet.report.run import Measured, run_data, run_report
     from poet.runtime import native
     from poet.runtime.runs.fit import load_samples, trained_of
     from poet.runtime.runs.requested import metered_epochs, open_trainer, validation_samples
-    from poet.runtime.system.memory import return_freed_memory
 
-    if request.threads is not None:
-        torch.set_num_threads(request.threads)
-    if raw is not None:
-        _check_raw(raw)
-    return_freed_memory()
-    with PlanFile(Path(request.plan)) as file, open_trainer(file, request) as trainer:
+    with open_trainer(file, request) as trainer:
         samples = load_samples(Path(request.data), trainer.plan, allow_nan=request.allow_nan)
         validation = validation_samples(trainer.plan, request)
         training = metered_epochs(trainer, samples, request, validation)
@@ -290,8 +306,16 @@ def _teller(json_file: Path | None) -> Callable[[Epoch], None]:
     return lambda epoch: say(epoch_line(epoch), err=str(json_file) == "-")
 
 
-def _budget_bytes(plan_file: Path) -> int:
+def _threads(plan: Plan, asked: int | None) -> int | None:
+    """Torch's threads: those asked for, else those that the plan was measured with, which is told."""
+    measured = plan.replayed_kernels.threads
+    if asked is None and measured is not None:
+        count = "1 thread" if measured == 1 else f"{measured} threads"
+        say(f"poet: {count}, as the plan was measured with; --threads takes another number", err=True)
+    return measured if asked is None else asked
+
+
+def _budget_bytes(plan: Plan) -> int:
     """What the plan was made for; where it had no budget, what it predicts."""
-    plan = read_plan(plan_file)
     budget_bytes = plan.request.limits.ram_budget_bytes
     return plan.held_bytes + plan.page_buffer_bytes if budget_bytes is None else budget_bytes

@@ -10,7 +10,7 @@ import typer
 
 from poet.plans.rate_schedule import SCHEDULES
 
-from .options import whole
+from .options import threads_callback, whole
 
 
 class ArenaChoice(StrEnum):
@@ -47,6 +47,15 @@ SeedOption = Annotated[
     typer.Option(
         help="Of the samples' order and of dropout; default: 0, or that of what is resumed.",
         callback=whole,
+    ),
+]
+
+ThreadsOption = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        help="For torch; default: as many as the plan was measured with, else all cores.",
+        callback=threads_callback,
     ),
 ]
 

@@ -10,7 +10,6 @@ from typing import Annotated
 
 import typer
 
-from poet.devices.load import profile_path
 from poet.errors import InputError
 from poet.files.kinds import FileKind, expect
 from poet.loss import LOGITS
@@ -298,6 +297,8 @@ def _file(output: str | None, file: Path | None) -> Path | None:
 
 def _check_paths(model: Path, ask: Ask, about_model: ModelAsk, log: Path | None) -> None:
     """Refuse what could not be written, or would destroy something."""
+    from poet.devices.load import profile_path
+
     profile = None if about_model.device is None else profile_path(about_model.device)
     check_log(log)
     check_files(

@@ -13,7 +13,7 @@ from poet.errors import InputError, nearest
 from poet.files.kinds import FileKind, kind_of
 
 _MEANT = {
-    "plan": "solve", "optimise": "solve", "optimize": "solve", "train": "run", "fit": "run", "exec": "run",
+    "plan": "solve", "optimise": "solve", "optimize": "solve", "train": "run", "exec": "run",
     "show": "explain", "info": "explain", "inspect": "explain", "report": "explain", "compare": "diff",
     "sweep": "what-if", "test": "verify", "prove": "verify", "device": "devices", "profiles": "devices",
     "trace": "export trace", "help": "--help", "version": "--version", "ls": "list", "check": "validate",

@@ -1,4 +1,4 @@
-"""The page tests/benchmarks/results/models.md: today's plans, bounds and choices beside those of before."""
+"""The page benchmarks/results/models.md: today's plans, bounds and choices beside those of before."""
 
 from __future__ import annotations
 
@@ -153,11 +153,12 @@ def _table(columns: Sequence[Column], rows: Mapping[str, Row], then: Mapping[str
 INTRODUCTION = """\
 # Models
 
-Made by `make models-table`: the nine `light_*` networks of the onnx package at batch 1 and eight nets
+Made by `python -m benchmarks models-table`:
+the nine `light_*` networks of the onnx package at batch 1 and eight nets
 exported from plain torch in training mode (`examples/zoo`, batch 1). All parameters are trained by SGD on
 `rpi4b-xnnpack`; a search has {seconds:.0f} s of a core ({low_seconds:.0f} s for the tightest budget) and
 one thread. *Before* is the version that ran every op whole
-(`examples/models_before.json`): without [strips](../../../docs/techniques.md), slices, packed saves,
+(`examples/models_before.json`): without [strips](../../docs/techniques.md), slices, packed saves,
 in-place updates
 and parameters in parts. **Budgets are the bytes of then**: 40, 15 and 5 % of the way from the lower bound
 to keeping everything, as both were before.
@@ -177,7 +178,7 @@ MEMORY_TEXT = """\
 ## RAM
 
 *Keep everything* and *lower bound* are with parameters kept in RAM. *All saves packed*: with
-[bits and bytes](../../../docs/techniques.md#compressed-activations) wherever they can stand for what
+[bits and bytes](../../docs/techniques.md#compressed-activations) wherever they can stand for what
 backward reads; the
 next column compares that with before, both without the parameters. *With placement chosen* is the lower bound
 as by `--home auto`, with the op that makes it: all ops whole as by `--gradients keep`, and as now.

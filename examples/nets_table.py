@@ -6,7 +6,7 @@ everything needs and the lower bound; the step is verified by `torch.equal` at 1
 are trained, and the trained state is loaded into the original module strictly. What is refused says why.
 With ``--only``, the rows of the other nets stay as they stand in the page.
 
-    python examples/nets_table.py [--only NAME ...] [--output tests/benchmarks/results/nets.md]
+    python examples/nets_table.py [--only NAME ...] [--output benchmarks/results/nets.md]
 """
 
 from __future__ import annotations
@@ -152,7 +152,8 @@ def document(lines_by_row: dict[tuple[str, str], str]) -> str:
     lines = [
         "# The usual nets",
         "",
-        "Made by `make nets-table`: nets as people write them (`examples/usual_nets.py`), small, as modules",
+        "Made by `python -m benchmarks nets-table`:",
+        "nets as people write them (`examples/usual_nets.py`), small, as modules",
         "and by both of torch's exporters in training mode (`dynamo=True` with `optimize=False`). From ONNX,",
         "the module's own names are given (`poet solve --names`, `names=` in Python). Each is planned for a",
         "`rpi4b-xnnpack` halfway between what keeping everything needs and the lower bound, trained for",
@@ -176,7 +177,7 @@ def main() -> None:
     """Write the table, net by net."""
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("--only", nargs="*", choices=list(USUAL), default=list(USUAL))
-    parser.add_argument("--output", type=Path, default=Path("tests/benchmarks/results/nets.md"))
+    parser.add_argument("--output", type=Path, default=Path("benchmarks/results/nets.md"))
     arguments = parser.parse_args()
     kept = arguments.output.read_text(encoding="utf-8") if arguments.output.exists() else ""
     lines = {row: text for row, text in lines_of(kept).items() if row[0] not in arguments.only}

@@ -21,7 +21,7 @@ from poet.planning.saves_choice import without_choice
 from poet.problem import Limits
 from poet.simulator import Trace, simulate
 from poet.solution import SolveOptions
-from poet.solvers.heuristics.keep_everything import keep_everything
+from poet.solvers.heuristics.policies import keep_everything
 from poet.strips import Gradients
 from poet.units import format_bytes, format_share
 

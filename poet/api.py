@@ -102,6 +102,8 @@ def plan(
     targets: Tensor | Sequence[Tensor] | None = None,
     optimizer: str | OptimizerSpec | torch.optim.Optimizer = "sgd",
     train: Iterable[str] | None = None,
+    clip_norm: float | None = None,
+    clip_value: float | None = None,
     output: str | None = None,
     bind: Mapping[str, int] | None = None,
     names: str | Path | nn.Module | Mapping[str, Tensor] | None = None,
@@ -145,6 +147,9 @@ def plan(
             that reads any; what they hold does not matter.
         optimizer: by name, with options behind a colon (``"rmsprop:alpha=0.9"``), a specification with its
             settings, or a new optimizer of torch with its parameter groups, of this module's parameters.
+        clip_norm: the norm of all gradients together is brought down to this, as by
+            `torch.nn.utils.clip_grad_norm_`.
+        clip_value: gradients are clamped to this first, as by `torch.nn.utils.clip_grad_value_`.
         train: patterns of parameter names; not given: all that require a gradient, and none of an ONNX
             file's weights in Constant nodes.
         output: ``"logits"``: the first output is what the model's last softmax, log_softmax or sigmoid is
@@ -209,6 +214,8 @@ def plan(
         device=device,
         loss=loss,
         optimizer=optimizer,
+        clip_norm=clip_norm,
+        clip_value=clip_value,
         train=train,
         output=output,
         home=home,

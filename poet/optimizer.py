@@ -143,8 +143,20 @@ class OptimizerSpec:
         name, colon, written = text.partition(":")
         if name not in STATES:
             raise unknown(name)
+        for option in (item.partition("=")[0] for item in written.split(",")):
+            if option in ("clip_norm", "clip_value"):
+                flag = f"--{option.replace('_', '-')}"
+                raise InputError(
+                    f"optimizer {text!r}: {option} is beside the optimizer: {flag} on the command line, "
+                    f"{option}= of poet.plan in Python"
+                )
         given = options_in(f"optimizer {text!r}", name, written, OPTIONS[name]) if colon else {}
         return OptimizerSpec(name, **given)
+
+    def clipped(self, *, clip_norm: float | None = None, clip_value: float | None = None) -> OptimizerSpec:
+        """The same with gradients clipped as given; what is ``None`` stays as it is."""
+        given: dict[str, Any] = {"clip_norm": clip_norm, "clip_value": clip_value}
+        return replace(self, **{name: amount for name, amount in given.items() if amount is not None})
 
     def __str__(self) -> str:
         """Name and settings; groups and clipping stand beside it."""

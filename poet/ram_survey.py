@@ -11,7 +11,7 @@ from poet.problem import Limits, Problem
 from poet.simulator import simulate
 from poet.solution import LowerBound, Solution, SolveOptions
 from poet.solvers import minimum_ram_bytes, solve
-from poet.solvers.heuristics.keep_everything import keep_everything
+from poet.solvers.heuristics.policies import keep_everything
 
 SURVEY_SHARES = (0.8, 0.6, 0.4, 0.2, 0.0)
 """Budgets that a survey solves, as shares of the way from the lower bound to keeping everything."""

@@ -21,7 +21,6 @@ from poet.problem import Limits, Objective, Problem
 from poet.schedule import Schedule
 from poet.search_record import NO_SEARCH, SearchRecord
 from poet.simulator import Trace
-from poet.tuning import DEFAULT, Tuning
 from poet.units import IN_ORDER, format_bytes, format_gap, format_joules, format_seconds
 
 WHOLE_PROBLEM = "whole problem"
@@ -108,7 +107,6 @@ class SolveOptions:
         start_by: who made ``start``, for the answer's ``solver`` where nothing better is found.
         known_bound: of an earlier search; passed over where it does not hold for what is searched.
         spare_seconds: of the time limit, left unused where there is no plan: for what explains that.
-        tuning: the constants of the search, for benchmarks and tests.
         clock: by which seconds of the search are counted.
         any_order: whether first runs may leave the listed order, see `poet.solvers.search.orders`. Only
             problems of few ops have other orders tried.
@@ -128,7 +126,6 @@ class SolveOptions:
     start_by: str = "the plan given as a start"
     known_bound: KnownBound | None = None
     spare_seconds: float = 0.0
-    tuning: Tuning = DEFAULT
     clock: Clock = WALL
     any_order: bool = False
 

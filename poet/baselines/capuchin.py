@@ -16,20 +16,21 @@ from dataclasses import dataclass
 
 from poet.problem import Limits, Problem
 from poet.schedule import Schedule
-from poet.solvers.heuristics.judged import walked
 from poet.solvers.heuristics.list_scheduler import Policy, Walk, Way
+from poet.solvers.heuristics.policies import walked
 from poet.solvers.instance.incumbent import Incumbent
 from poet.solvers.instance.instance import Facts
-from poet.tuning import DEFAULT, Tuning
+
+PARTS = 32
+"""In which the ranked candidates are taken, a plan each; the paper takes as many as a device asks for."""
 
 
-def capuchin(problem: Problem, limits: Limits, *, tuning: Tuning = DEFAULT) -> Schedule | None:
+def capuchin(problem: Problem, limits: Limits) -> Schedule | None:
     """The cheapest over how many of the ranked candidates are taken; ``None`` where none fits."""
     facts, best = Facts(problem), Incumbent(problem, limits)
     ranked = _ranked(facts, limits)
-    parts = tuning.rivals.capuchin_parts
-    for part in range(parts + 1):
-        taken = ranked[: len(ranked) * part // parts]
+    for part in range(PARTS + 1):
+        taken = ranked[: len(ranked) * part // PARTS]
         best.consider(walked(facts, limits, _Accesses({(c.tensor, c.after_op): c.way for c in taken})))
     return best.schedule
 

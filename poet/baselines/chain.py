@@ -15,7 +15,9 @@ import numpy as np
 
 from poet.schedule import Compute, Free, PageIn, PageOut, Schedule, Step
 from poet.solvers.instance.instance import Facts
-from poet.tuning import DEFAULT, Tuning
+
+MOST_STAGES = 40
+"""That a step is cut into; programs over stages grow with their cube, so these take seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +48,11 @@ class Stage:
     waiting_bytes: int
 
 
-def chain_of(facts: Facts, tuning: Tuning = DEFAULT) -> tuple[Stage, ...]:
+def chain_of(facts: Facts) -> tuple[Stage, ...]:
     """The step as a chain of so many stages at most; a graph that is none becomes one of few, large ones."""
     turn = _turn(facts)
     cuts = _cuts(facts, turn)
-    step = -(-len(cuts) // tuning.rivals.chain_stages)
+    step = -(-len(cuts) // MOST_STAGES)
     cuts = cuts[step - 1 :: step] if step > 1 else cuts
     ends = [*(op for op, _ in cuts), turn]
     forward = [tuple(range(a + 1, b + 1)) for a, b in itertools.pairwise([-1, *ends])]

@@ -9,7 +9,7 @@ import time
 from dataclasses import dataclass
 
 from poet.alternatives import leanest, taken_by, with_names
-from poet.baselines.registry import BASELINES, EXACT_BASELINES, tuned
+from poet.baselines.registry import BASELINES, EXACT_BASELINES
 from poet.brief import brief
 from poet.errors import InvalidSchedule
 from poet.pins import permitted
@@ -18,9 +18,11 @@ from poet.schedule import Schedule
 from poet.simulator import Trace, simulate
 from poet.solution import Solution, SolveOptions, Status, amount_of
 from poet.solvers import solve
-from poet.tuning import Tuning
 
 _log = logging.getLogger(__name__)
+
+AGAIN_SECONDS = 10.0
+"""Of searching on from another planner's better plan; without, ours may be the more expensive one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +71,7 @@ def compare(problem: Problem, limits: Limits, options: SolveOptions, ours: Solut
     quiet = dataclasses.replace(options, progress=None)
     taken = leanest(problem) if ours.schedule is None else taken_by(problem, ours.schedule)
     allowed = permitted(problem.resolved(taken) if problem.alternatives else problem, limits)
-    rivals = [_quick(name, allowed, limits, options.tuning) for name in BASELINES]
+    rivals = [_quick(name, allowed, limits) for name in BASELINES]
     rivals += [_exact(name, allowed, limits, quiet) for name in EXACT_BASELINES]
 
     for rival in rivals:
@@ -82,18 +84,17 @@ def compare(problem: Problem, limits: Limits, options: SolveOptions, ours: Solut
     best = min(rivals, key=lambda rival: amount(rival.trace))
     if amount(ours.trace) <= amount(best.trace):
         return Comparison(ours, tuple(rivals))
-    seconds = options.tuning.rivals.again_seconds
     _log.info("%s has the better plan: the search goes on from it", best.name)
     start = None if best.schedule is None else with_names(problem, taken, best.schedule)
-    again = dataclasses.replace(quiet, start=start, start_by=best.name, time_limit_seconds=seconds)
+    again = dataclasses.replace(quiet, start=start, start_by=best.name, time_limit_seconds=AGAIN_SECONDS)
     better = solve(problem, limits, again)
     spent = ours.solve_seconds + better.solve_seconds
     return Comparison(dataclasses.replace(better, solve_seconds=spent), tuple(rivals), best.name)
 
 
-def _quick(name: str, problem: Problem, limits: Limits, tuning: Tuning) -> Rival:
+def _quick(name: str, problem: Problem, limits: Limits) -> Rival:
     started = time.monotonic()
-    schedule = tuned(name, tuning)(problem, limits)
+    schedule = BASELINES[name](problem, limits)
     seconds = time.monotonic() - started
     trace = None if schedule is None else simulate(problem, schedule, limits)
     return Rival(name, None, schedule, trace, seconds)

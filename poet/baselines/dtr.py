@@ -11,9 +11,8 @@ from dataclasses import replace
 
 from poet.problem import Limits, Problem
 from poet.schedule import Schedule
-from poet.solvers.heuristics.judged import cheapest_walk
 from poet.solvers.heuristics.list_scheduler import Way
-from poet.solvers.heuristics.policies import ByStaleness
+from poet.solvers.heuristics.policies import ByStaleness, cheapest_walk
 
 
 def dtr(problem: Problem, limits: Limits) -> Schedule | None:

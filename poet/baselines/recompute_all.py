@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from poet.problem import Limits, Problem
 from poet.schedule import Schedule
-from poet.solvers.heuristics.judged import cheapest_walk
 from poet.solvers.heuristics.list_scheduler import Policy, Walk, Way
+from poet.solvers.heuristics.policies import cheapest_walk
 
 
 def recompute_all(problem: Problem, limits: Limits) -> Schedule | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 
 from poet.baselines.capuchin import capuchin
 from poet.baselines.checkmate import checkmate
@@ -19,8 +18,7 @@ from poet.problem import Limits, Problem
 from poet.schedule import Schedule
 from poet.solution import Solution, SolveOptions
 from poet.solvers.heuristics.greedy import greedy
-from poet.solvers.heuristics.keep_everything import keep_everything
-from poet.tuning import Tuning
+from poet.solvers.heuristics.policies import keep_everything
 
 Baseline = Callable[[Problem, Limits], Schedule | None]
 """A schedule within the limits, best over the baseline's own knob, or ``None`` where it finds none."""
@@ -48,19 +46,3 @@ EXACT_BASELINES: dict[str, ExactBaseline] = {
     "optimal-paging": optimal_paging,
 }
 """Restricted problems solved by the model, each up to the time limit of `SolveOptions`."""
-
-
-def tuned(name: str, tuning: Tuning) -> Baseline:
-    """The quick baseline ``name``, with ``tuning`` where it has constants of its own."""
-    match name:
-        case "greedy":
-            return partial(greedy, tuning=tuning)
-        case "rotor":
-            return partial(rotor, tuning=tuning)
-        case "pofo":
-            return partial(pofo, tuning=tuning)
-        case "vdnn":
-            return partial(vdnn, tuning=tuning)
-        case "capuchin":
-            return partial(capuchin, tuning=tuning)
-    return BASELINES[name]

@@ -31,46 +31,54 @@ from poet.errors import InvalidSchedule
 from poet.problem import Limits, Problem
 from poet.schedule import Schedule
 from poet.simulator import simulate
-from poet.solvers.heuristics.judged import walked
 from poet.solvers.heuristics.list_scheduler import Policy, Walk, Way, Weights
+from poet.solvers.heuristics.policies import walked
 from poet.solvers.instance.incumbent import Incumbent
 from poet.solvers.instance.instance import Facts
-from poet.tuning import DEFAULT, Tuning
 
 _Joules = npt.NDArray[np.float64]
 
+MEMORY_UNITS = 500
+"""That the program counts memory in (rotor's default); a size is rounded by a fifth of a per cent at most."""
 
-def rotor(problem: Problem, limits: Limits, *, tuning: Tuning = DEFAULT) -> Schedule | None:
+MEMORY_FACTORS = (1.0, 1.01, 1.03, 1.07, 1.15, 0.95, 0.9, 0.8, 0.65)
+"""Of the memory, a program each; with 1 alone, what rounding and forks take has no room or is wasted."""
+
+GUIDED_WALKS = 16
+"""List schedules by the program, with less and less memory; without, coarse stages have no plan."""
+
+PRUNED_OPS = 10_000
+"""Simulated while reruns are left out one by one; without a limit, that grows with the square of a step."""
+
+
+def rotor(problem: Problem, limits: Limits) -> Schedule | None:
     """Recomputation by the program over the stages, without paging; ``None`` where it does not fit."""
-    return _best(problem, limits, [replace(limits, paging=False)], tuning)
+    return _best(problem, limits, [replace(limits, paging=False)])
 
 
-def pofo(problem: Problem, limits: Limits, *, tuning: Tuning = DEFAULT) -> Schedule | None:
+def pofo(problem: Problem, limits: Limits) -> Schedule | None:
     """Recomputation and paging by the program over the stages; ``None`` where it does not fit."""
-    return _best(problem, limits, [replace(limits, paging=False), limits], tuning)
+    return _best(problem, limits, [replace(limits, paging=False), limits])
 
 
-def _best(problem: Problem, limits: Limits, permissions: list[Limits], tuning: Tuning) -> Schedule | None:
-    how = tuning.rivals
+def _best(problem: Problem, limits: Limits, permissions: list[Limits]) -> Schedule | None:
     facts, best = Facts(problem), Incumbent(problem, limits)
-    stages = chain_of(facts, tuning)
+    stages = chain_of(facts)
     for allowed in permissions:
-        for stretch in how.memory_factors:
-            program = _Program(facts, stages, allowed, stretch, how.memory_units)
+        for stretch in MEMORY_FACTORS:
+            program = _Program(facts, stages, allowed, stretch)
             if not math.isinf(program.least):
                 runs = tuple(program.runs())
                 for paged in {frozenset(program.paged), frozenset[int]()}:
-                    best.consider(_pruned(facts, runs, paged, allowed, how.pruned_ops))
-        rough = _Program(facts, stages, allowed, 1.0, how.memory_units, exact=False)
-        for part in range(how.guided_walks, -1, -1):
-            level = how.memory_units * part // how.guided_walks
+                    best.consider(_pruned(facts, runs, paged, allowed))
+        rough = _Program(facts, stages, allowed, 1.0, exact=False)
+        for part in range(GUIDED_WALKS, -1, -1):
+            level = MEMORY_UNITS * part // GUIDED_WALKS
             best.consider(walked(facts, allowed, _ByStage(facts, stages, rough.choices(level))))
     return best.schedule
 
 
-def _pruned(
-    facts: Facts, runs: tuple[int, ...], paged: frozenset[int], limits: Limits, most_ops: int
-) -> Schedule | None:
+def _pruned(facts: Facts, runs: tuple[int, ...], paged: frozenset[int], limits: Limits) -> Schedule | None:
     """The order as a schedule, without the reruns whose result can stay as well, the dearest first."""
     best = _schedule(facts, runs, paged, limits)
     if best is None:
@@ -83,7 +91,7 @@ def _pruned(
             again.append(place)
         seen.add(op)
     left_out = set[int]()
-    tries = most_ops // max(len(runs), 1)
+    tries = PRUNED_OPS // max(len(runs), 1)
     for place in sorted(again, key=lambda place: -facts.problem.ops[runs[place]].joules)[:tries]:
         fewer = tuple(op for at, op in enumerate(runs) if at not in left_out and at != place)
         schedule = _schedule(facts, fewer, paged, limits)
@@ -127,17 +135,15 @@ class _Program:
         stages: tuple[Stage, ...],
         limits: Limits,
         stretch: float,
-        units: int,
         *,
         exact: bool = True,
     ) -> None:
-        self.units = units
         self.stages, sizes, self.exact = stages, facts.size, exact
         self.paged: set[int] = set()
         budget = sum(sizes) if limits.ram_budget_bytes is None else limits.ram_budget_bytes
         free_bytes = stretch * (budget - sum(sizes[tensor] for tensor in facts.starts_in_ram))
-        self.unit = max(free_bytes, 1.0) / units
-        self.memory = np.arange(units + 1) * self.unit
+        self.unit = max(free_bytes, 1.0) / MEMORY_UNITS
+        self.memory = np.arange(MEMORY_UNITS + 1) * self.unit
         self.saved_bytes = [sum(sizes[t] for t in stage.saved) for stage in stages]
         self.checkpoint_bytes = [sizes[stage.hands_on] if stage.hands_on >= 0 else 0 for stage in stages]
         prices = Walk(facts, limits, Policy(), Weights())
@@ -149,14 +155,14 @@ class _Program:
         self.checkpoint_price = [move[s.hands_on] if s.hands_on >= 0 else math.inf for s in stages]
         self.may_rerun = limits.recompute
         count = len(stages)
-        self.cost = np.zeros((count + 1, count + 1, units + 1))
-        self.option = np.zeros((count, count, units + 1), dtype=int)
+        self.cost = np.zeros((count + 1, count + 1, MEMORY_UNITS + 1))
+        self.option = np.zeros((count, count, MEMORY_UNITS + 1), dtype=int)
         for length in range(1, count + 1):
             for first in range(count - length + 1):
                 options = np.stack(list(self._options(first, first + length - 1)))
                 self.option[first, first + length - 1] = options.argmin(axis=0)
                 self.cost[first, first + length] = options.min(axis=0)
-        self.least = float(self.cost[0, count, units])
+        self.least = float(self.cost[0, count, MEMORY_UNITS])
 
     def _options(self, first: int, last: int) -> Iterator[_Joules]:
         """In turn: keep or page what ``first`` saves; keep or page the checkpoint before each r."""
@@ -174,7 +180,7 @@ class _Program:
             forward += before.joules
             rerunnable &= before.rerunnable
             most = max(most, waiting + entering + before.forward_bytes)
-            again = forward + self.cost[first, r] if rerunnable else np.full(self.units + 1, math.inf)
+            again = forward + self.cost[first, r] if rerunnable else np.full(MEMORY_UNITS + 1, math.inf)
             again = again + self._holds(most)
             rest = self.cost[r, last + 1]
             yield again + self._with_less(rest, self.checkpoint_bytes[r - 1])
@@ -194,7 +200,7 @@ class _Program:
 
     def runs(self) -> Iterator[int]:
         """The ops in the order that the program decided on."""
-        return self._order(0, len(self.stages) - 1, self.units)
+        return self._order(0, len(self.stages) - 1, MEMORY_UNITS)
 
     def _order(self, first: int, last: int, level: int) -> Iterator[int]:
         """Forward and back through ``first`` to ``last``."""

@@ -12,20 +12,22 @@ from dataclasses import replace
 
 from poet.problem import Limits, Problem
 from poet.schedule import Schedule
-from poet.solvers.heuristics.judged import walked
 from poet.solvers.heuristics.list_scheduler import Policy, Walk, Way
+from poet.solvers.heuristics.policies import walked
 from poet.solvers.instance.incumbent import Incumbent
 from poet.solvers.instance.instance import Facts
-from poet.tuning import DEFAULT, Tuning
+
+FAR_OPS = (2, 4, 8, 16, 32)
+"""From which on a reader counts as far, in turn; the paper says the backward pass, which a graph may not."""
 
 
-def vdnn(problem: Problem, limits: Limits, *, tuning: Tuning = DEFAULT) -> Schedule | None:
+def vdnn(problem: Problem, limits: Limits) -> Schedule | None:
     """The cheaper of both policies over what counts as far; ``None`` where neither fits."""
     facts, best = Facts(problem), Incumbent(problem, limits)
     seconds = [op.seconds for op in problem.ops]
     mean = statistics.fmean(seconds) if seconds else 0.0
     costly = {t for op, inputs in enumerate(facts.inputs) if seconds[op] > mean for t in inputs}
-    for far_ops in tuning.rivals.far_ops:
+    for far_ops in FAR_OPS:
         for chosen in (frozenset(range(facts.tensor_count)), frozenset(costly)):
             policy = _Offload(chosen, far_ops)
             best.consider(walked(facts, replace(limits, recompute=False), policy))

@@ -31,7 +31,7 @@ from poet.problem import Tensor as ProblemTensor
 from poet.random_batches import random_batch
 from poet.runtime import StepResult, Trainer
 from poet.schedule import Compute
-from poet.solvers.heuristics.keep_everything import keep_everything
+from poet.solvers.heuristics.policies import keep_everything
 
 STEPS = 7
 """That are made of a training: others only make an op longer, so the lower quartile is taken."""

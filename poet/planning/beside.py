@@ -29,7 +29,7 @@ from poet.schedule import Schedule
 from poet.simulator import judge
 from poet.solution import Solution, SolveOptions, Status
 from poet.solvers import solve
-from poet.solvers.heuristics.keep_everything import keep_everything
+from poet.solvers.heuristics.policies import keep_everything
 
 SEARCH_SECONDS = 10.0
 _LEAST_SECONDS = 0.2  # as without a plan beside it there is no evaluation, or no micro-batches

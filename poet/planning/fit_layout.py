@@ -25,7 +25,7 @@ from poet.schedule import Schedule
 from poet.simulator import Trace, judge
 from poet.solution import Solution, SolveOptions, Status, amount_of
 from poet.solvers import minimum_ram_bytes, solve
-from poet.solvers.heuristics.following import followed
+from poet.solvers.heuristics.lp_guided import PRICE_EXPONENTS, followed
 from poet.units import format_bytes, format_joules
 
 FITTING_SHARE = 0.25
@@ -305,7 +305,7 @@ class _Fit:
         """``base`` followed in so much less RAM than its peak; ``None``: it takes too much, or cannot be."""
         assert self.limits.ram_budget_bytes is not None
         narrower = replace(self.limits, ram_budget_bytes=base.trace.peak_ram_bytes - held_bytes)
-        exponents = self.options.tuning.walks.price_exponents
+        exponents = PRICE_EXPONENTS
         schedule = followed(self.problem, base.schedule, narrower, exponents)
         if schedule is None:
             return None

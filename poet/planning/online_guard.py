@@ -24,7 +24,7 @@ from poet.problem import Limits, Objective, Problem
 from poet.schedule import Schedule
 from poet.simulator import Trace, judge
 from poet.solution import Solution, SolveOptions, Status, amount_of
-from poet.solvers.heuristics.keep_everything import keep_everything
+from poet.solvers.heuristics.policies import keep_everything
 from poet.units import format_bytes
 
 _POLICIES: dict[str, Callable[[Problem, Limits], Schedule | None]] = {

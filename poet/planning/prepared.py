@@ -113,6 +113,8 @@ def prepare(
     output: str | None = None,
     has_shapes: bool = False,
     evaluation: bool = False,
+    clip_norm: float | None = None,
+    clip_value: float | None = None,
 ) -> Prepared:
     """Read or take the model, trace its training step, and cost it on the device.
 
@@ -141,6 +143,8 @@ def prepare(
         gradients=gradients,
         micro=micro,
         output=output,
+        clip_norm=clip_norm,
+        clip_value=clip_value,
     )
     step = traced.step
     kernels = kernels_on(profile, step.graph, step.kernels)

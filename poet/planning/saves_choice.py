@@ -29,7 +29,7 @@ from poet.problem import Alternative, Limits, Objective, Pins, Place, Problem
 from poet.schedule import Compute
 from poet.simulator import judge
 from poet.solution import Solution, SolveOptions
-from poet.solvers.heuristics.keep_everything import keep_everything
+from poet.solvers.heuristics.policies import keep_everything
 from poet.solvers.search.explain import explained
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ from poet.reshaping import Reshaping
 from poet.schedule import Compute, Free, PageIn
 from poet.simulator import judge
 from poet.solution import LowerBound
-from poet.solvers.heuristics.keep_everything import keep_everything
+from poet.solvers.heuristics.policies import keep_everything
 from poet.solvers.instance.feasibility import least_moments
 
 LARGEST_SIZE = 1 << 20

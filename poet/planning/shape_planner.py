@@ -32,7 +32,7 @@ from poet.plans.training_plan import Plan, Shape, shape_words
 from poet.reshaping import Reshaping
 from poet.simulator import judge
 from poet.solution import SolveOptions
-from poet.solvers.heuristics.keep_everything import keep_everything
+from poet.solvers.heuristics.policies import keep_everything
 from poet.units import format_bytes
 
 if TYPE_CHECKING:

@@ -79,6 +79,8 @@ def trace_model(
     gradients: Gradients | str = Gradients.STREAM,
     micro: MicroBatches | None = None,
     output: str | None = None,
+    clip_norm: float | None = None,
+    clip_value: float | None = None,
 ) -> Traced:
     """Read or take the model and trace its training step, in the form that is asked for.
 
@@ -106,6 +108,7 @@ def trace_model(
         spec = optimizer
     else:
         spec, patterns = _taken(optimizer, source.module, patterns)
+    spec = spec.clipped(clip_norm=clip_norm, clip_value=clip_value)
     module = with_output(original(source.module), output)
     remark = _constants_remark(source.constants) if patterns is None else ""
     step = trace_training_step(

@@ -15,7 +15,7 @@ from poet.problem import Limits, Problem
 from poet.schedule import Schedule
 from poet.simulator import simulate
 from poet.solvers.heuristics.greedy import greedy
-from poet.solvers.heuristics.keep_everything import keep_everything
+from poet.solvers.heuristics.policies import keep_everything
 
 GREEDY_SECONDS = 5.0
 """After which greedy planning tries no further plan once it has one."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from poet.solvers.instance.feasibility import has_schedules, minimum_ram_bytes
-    from poet.solvers.search.over_alternatives import solve
+    from poet.solvers.search.alternatives import solve
 
 logging.getLogger(__name__).addHandler(logging.NullHandler())  # who wants to hear sets a handler
 
@@ -17,7 +17,7 @@ __all__ = ["has_schedules", "minimum_ram_bytes", "solve"]
 def __getattr__(name: str) -> Any:
     """Import engines only where they are used."""
     if name == "solve":
-        from poet.solvers.search.over_alternatives import solve
+        from poet.solvers.search.alternatives import solve
 
         return solve
     if name in ("has_schedules", "minimum_ram_bytes"):

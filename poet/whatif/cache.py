@@ -54,7 +54,7 @@ SOLVING = (
     "solvers", "files", "problem.py", "schedule.py", "simulator.py", "solution.py", "homes.py", "pins.py",
     "codec.py", "units.py", "errors.py", "extras.py", "children.py", "brief.py", "graph.py",
     "graph_parts.py", "graph_checks.py", "calls.py", "strips.py", "wholes.py", "operators.py",
-    "search_record.py", "tuning", "clock.py", "closing.py", "freed_memory.py", "held_memory.py",
+    "search_record.py", "clock.py", "closing.py", "freed_memory.py", "held_memory.py",
     "alternatives.py", "problem_parts.py", "problem_choices.py", "interrupts.py", "streams.py",
 )  # fmt: skip
 """What an answer depends on: the searches and all that they import."""
@@ -67,8 +67,8 @@ IMPORTING = (
     "kernel_facts.py", "kernel_allocations.py", "named_options.py", "optimizer.py",
     "optimizer_kinds.py", "optimizer_steps.py", "optimizer_text.py", "loss.py", "micro.py",
     "untrained.py", "codec.py", "errors.py", "units.py", "version.py", "brief.py", "children.py", "extras.py",
-    "memory", "plans", "devices/host.py", "problem.py", "schedule.py", "simulator.py", "solution.py",
-    "search_record.py", "homes.py", "pins.py", "tuning", "clock.py", "closing.py", "wholes.py", "named.py",
+    "memory", "plans", "problem.py", "schedule.py", "simulator.py", "solution.py",
+    "search_record.py", "homes.py", "pins.py", "clock.py", "closing.py", "wholes.py", "named.py",
     "alternatives.py", "problem_parts.py", "problem_choices.py", "interrupts.py", "streams.py",
 )  # fmt: skip
 """What an imported graph and its kernels' facts depend on; of what ``traced.py`` imports, these alone."""

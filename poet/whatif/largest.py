@@ -67,6 +67,7 @@ class _Probe:
     least_bytes: int
     joules: float | None
     why: str
+    seconds: float = 0.0
 
 
 @dataclass(slots=True)
@@ -118,7 +119,7 @@ class _Search:
         answer = self.solver.solve([Wanted(setting.problem, allowed, self._name(size))])[0]
         least = setting.lower_bound.bytes
         if answer is not None and answer.trace is not None:
-            return _Probe(size, least, answer.trace.joules, "")
+            return _Probe(size, least, answer.trace.joules, "", answer.trace.seconds)
         proven = answer is not None and answer.status is Status.INFEASIBLE
         why = f"proven infeasible {IN_ORDER}" if proven else "no plan was found in time"
         return _Probe(size, least, None, why)
@@ -178,6 +179,7 @@ def largest_answer(
         text = f"No {axis.name} of {axis.text(axis.step)} or more trains {where}: {reason}."
         return Answer(key, text, Basis.SOLVED)
     best = search.probes[steps]
+    figures = (("size", float(best.size)), ("joules", best.joules or 0.0), ("seconds", best.seconds))
     text = f"The largest {axis.name} that trains {where} is {axis.text(best.size)}, at "
     text += f"{format_joules(best.joules or 0.0)} per step"
     if capped < ram_budget_bytes and tried_larger:
@@ -186,4 +188,4 @@ def largest_answer(
         text += "; larger ones were not tried"
     else:
         text += f"; {axis.text(best.size + axis.step)} has no plan: {search.probes[steps + 1].why}"
-    return Answer(key, f"{text}.", Basis.SOLVED, (), (("size", float(best.size)),))
+    return Answer(key, f"{text}.", Basis.SOLVED, (), figures)

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from poet.problem import Limits
 from poet.simulator import simulate
 from poet.solution import SolveOptions
-from poet.solvers.heuristics.keep_everything import keep_everything
+from poet.solvers.heuristics.policies import keep_everything
 from poet.units import IN_ORDER, format_bytes, format_joules, format_share
 from poet.whatif.cache import Cache, SolvedCell, cached_cell, cell_key, digest_of, judge_cell, pack
 from poet.whatif.knowledge import Candidate, Cell, Knowledge, Known

@@ -50,7 +50,7 @@ def test_a_gradient_that_is_off_is_found(curves: Curves, monkeypatch: pytest.Mon
 @pytest.mark.slow
 @pytest.mark.parametrize("name", c99_numbers.NETS)
 def test_nets_of_full_size(name: str, tmp_path: Path) -> None:
-    """A few steps of what `make c99-numbers-table` tries over a hundred.
+    """A few steps of what `python -m benchmarks c99-numbers` tries over a hundred.
 
     Where batch norm and rectifiers follow each other, free runs of float32 and float64 drift apart at once.
     """

@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 from poet.__main__ import main
 from poet.errors import INTERRUPTED, InputError, PoetError
 
-COMMANDS = ("check", "solve", "explain", "diff", "run", "verify", "devices", "export")
+COMMANDS = ("check", "fit", "solve", "explain", "diff", "run", "verify", "devices", "export")
 
 
 def invoke(*arguments: str) -> tuple[int, str, str]:

@@ -21,6 +21,7 @@ from poet.files.tensorfile import TensorFile
 from poet.frontend import in_place_choice
 from poet.plans.plan_file import read_plan
 from poet.runtime.kernels import overwriting
+from poet.runtime.system.process import torch_threads
 
 BATCH = 4
 DEVICE = ("--device", "rpi4b", "--bind", f"N={BATCH}")
@@ -137,6 +138,21 @@ def test_running_trains_pages_and_saves(folder: Path, plan: Path) -> None:
         assert "conv1.weight" in file.entries
     again = invoke("run", plan, *data, "--resume", saved)
     assert again.startswith("epoch 3: loss")  # it goes on
+
+
+def test_a_run_takes_the_threads_of_its_plan_unless_told(folder: Path, plan: Path) -> None:
+    measured = read_plan(plan).replayed_kernels.threads
+    assert measured is not None
+    arguments = ["run", str(plan), "--data", str(folder / "data.npz"), "--page-file", str(folder / "pages")]
+    with torch_threads(measured + 1):
+        told = CliRunner().invoke(app, arguments)
+        assert told.exit_code == 0
+        assert "as the plan was measured with; --threads takes another number" in told.stderr
+        assert torch.get_num_threads() == measured
+    with torch_threads(measured):
+        asked = CliRunner().invoke(app, [*arguments, "--threads", str(measured + 1)])
+        assert "as the plan was measured with" not in asked.stderr
+        assert torch.get_num_threads() == measured + 1
 
 
 @pytest.mark.slow

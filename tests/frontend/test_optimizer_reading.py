@@ -52,6 +52,26 @@ def test_an_optimizer_of_torch_is_taken_with_its_groups(tmp_path: Path) -> None:
         assert torch.equal(found[name], tensor)
 
 
+@pytest.mark.parametrize("optimizer", ["momentum", OptimizerSpec("momentum", lr=0.1), "torch"])
+def test_gradients_are_clipped_as_the_plan_is_asked_to(
+    tmp_path: Path, optimizer: str | OptimizerSpec
+) -> None:
+    module = net()
+    taken = torch.optim.SGD(module.parameters(), lr=0.1) if optimizer == "torch" else optimizer
+    made = api.plan(
+        module, torch.zeros(3, 2, 4, 4), device="rpi4b", ram=None, optimizer=taken, clip_norm=0.01,
+        clip_value=0.1, time_limit_seconds=1.0,
+    )  # fmt: skip
+    assert (made.plan.optimizer.clip_norm, made.plan.optimizer.clip_value) == (0.01, 0.1)
+    made.save(tmp_path / "p")
+    verify(tmp_path / "p", module=net(), steps=2, threads=(1,)).require()
+
+
+def test_clipping_among_an_optimizers_options_names_what_to_write() -> None:
+    with pytest.raises(InputError, match=r"--clip-norm on the command line, clip_norm= of poet\.plan"):
+        OptimizerSpec.parse("adam:clip_norm=5")
+
+
 @pytest.mark.parametrize("name", [name for name in SPECS if "clip" not in name and name != "everything"])
 def test_what_torch_is_told_is_what_is_read_back(name: str) -> None:
     from poet.frontend.optimizers import torch_optimizer

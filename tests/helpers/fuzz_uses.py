@@ -32,7 +32,7 @@ from poet.runtime.storage.state import Saved
 from poet.simulator import simulate
 from poet.solution import SolveOptions, solution_to_json
 from poet.solvers import minimum_ram_bytes, solve
-from poet.solvers.heuristics.keep_everything import keep_everything
+from poet.solvers.heuristics.policies import keep_everything
 from poet.whatif import cache
 from poet.whatif.knowledge import Knowledge
 from poet.whatif.measure import _read

@@ -35,7 +35,7 @@ from helpers import hand_net, part_nets, row_net
 from poet.runtime import Trainer
 from poet.schedule import Compute, Free
 
-DOCUMENT = Path(__file__).parents[2] / "tests" / "benchmarks" / "results" / "runtime-safety.md"
+DOCUMENT = Path(__file__).parents[2] / "benchmarks" / "results" / "runtime-safety.md"
 BEGIN, END = "<!-- cuts: begin -->\n", "<!-- cuts: end -->\n"
 LONGEST_SECONDS = 0.15
 TRAINING_SHARE = 0.8

@@ -27,7 +27,7 @@ FLOORS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
         "what must run and what it costs; schedules, and the simulator that judges them",
         (
             "schedule", "problem_parts", "problem_choices", "problem", "alternatives", "homes", "pins",
-            "simulator", "tuning", "search_record", "solution", "progress",
+            "simulator", "search_record", "solution", "progress",
         ),
     ),
     (

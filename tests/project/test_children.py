@@ -84,6 +84,7 @@ COMMANDS = {
     "solve": (
         "solve", "{net}", "--device", "rpi4b", "--bind", "N=8", "--ram", "1MiB", "-o", "{made}", *SHORT,
     ),
+    "fit": ("fit", "{net}", "--device", "rpi4b", "--ram", "64KiB", *SHORT),
     "explain": ("explain", "{plan}", "--html", "{made}.html"),
     "diff": ("diff", "{plan}", "{plan}", "--html", "{made}.html"),
     "run": ("run", "{plan}", "--data", "{data}", "-o", "{made}.safetensors"),

@@ -23,7 +23,7 @@ from documents import (
 from poet.cli.main import app
 from typer.main import get_command
 
-RESULTS = ROOT / "tests" / "benchmarks" / "results"
+RESULTS = ROOT / "benchmarks" / "results"
 COMMANDS: Any = get_command(app)
 ALL_PAGES = (*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *RESULTS.glob("*.md"))
 

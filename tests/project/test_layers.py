@@ -180,6 +180,10 @@ def test_the_light_commands_leave_torch_alone(arguments: tuple[str, ...], tmp_pa
     assert not loaded & {"torch", "onnx", "onnxruntime", "sklearn"}
 
 
+def test_the_help_loads_what_it_prints_alone() -> None:
+    assert not _loaded_by(_cli("--help")) & {"numpy", "pydantic", "scipy", "joblib", "numba"}
+
+
 def test_the_runtime_needs_nothing_but_torch() -> None:
     loaded = _loaded_by("import poet.runtime")
     assert "torch" in loaded

@@ -15,7 +15,7 @@ from poet.homes import decided
 from poet.problem import Alternative, Limits, Place, Problem, ProblemOp, Tensor, Transfer
 from poet.schedule import Compute
 from poet.simulator import simulate
-from poet.solvers.heuristics.keep_everything import keep_everything
+from poet.solvers.heuristics.policies import keep_everything
 from poet.solvers.instance.feasibility import has_schedules, minimum_ram_bytes
 
 MOVE = Transfer(0.5, 0.25)

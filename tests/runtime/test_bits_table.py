@@ -1,4 +1,4 @@
-"""Some rows of the table of bits; `make bits-table` has all."""
+"""Some rows of the table of bits; `python -m benchmarks bits --write` has all."""
 
 from __future__ import annotations
 

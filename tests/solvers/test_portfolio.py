@@ -19,8 +19,8 @@ from poet.problem import Limits, Problem
 from poet.simulator import simulate
 from poet.solution import Solution, SolveOptions, Status
 from poet.solvers.instance.feasibility import minimum_ram_bytes
-from poet.solvers.portfolio.linear_relaxation import linear_relaxation
 from poet.solvers.portfolio.turns import Seated
+from poet.solvers.portfolio.windows_relaxation import linear_relaxation
 from poet.solvers.search.least_energy import MEMBERS, solve
 
 SECONDS = 2.0  # of counted work

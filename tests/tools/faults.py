@@ -34,7 +34,7 @@ from poet.runtime import Trainer
 from poet.simulator import simulate
 from poet.solvers.instance.incumbent import overlap
 
-DOCUMENT = Path(__file__).parents[2] / "tests" / "benchmarks" / "results" / "runtime-safety.md"
+DOCUMENT = Path(__file__).parents[2] / "benchmarks" / "results" / "runtime-safety.md"
 BEGIN, END = "<!-- faults: begin -->\n", "<!-- faults: end -->\n"
 SEED = 7  # of a schedule that writes and reads before the first update and after it
 

@@ -23,7 +23,6 @@ from poet.ram_survey import keep_everything_bytes
 from poet.simulator import simulate
 from poet.solution import SolveOptions, Status
 from poet.solvers import solve
-from poet.tuning import DEFAULT
 from poet.whatif import workers
 from poet.whatif.cache import IMPORTING, SOLVING, Cache, cached_cell, cell_key, digest_of, pack_solution
 from poet.whatif.question import Question
@@ -229,8 +228,6 @@ def test_keys_tell_problems_limits_and_options_apart() -> None:
         QUICK,
         dataclasses.replace(QUICK, time_limit_seconds=3.0),
         dataclasses.replace(QUICK, seed=1),
-        dataclasses.replace(QUICK, tuning=DEFAULT.having("greedy.most_tries", 24)),
-        dataclasses.replace(QUICK, tuning=DEFAULT.having("greedy.most_tries", 25)),
     ]
     keys = {cell_key(*parts) for parts in product(digests, limits, options)}
     assert len(keys) == len(digests) * len(limits) * len(options)

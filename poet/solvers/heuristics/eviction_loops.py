@@ -1,86 +1,30 @@
-"""List scheduling with eviction over arrays, and local search over its decisions, as machine code.
+"""List scheduling with eviction over arrays, as machine code.
 
-The decoder is `poet.solvers.heuristics.list_scheduler` on arrays: first runs in the listed order and exact
-memory. What it has to drop, and how that comes back, is said per *gap*, the time between two uses of a
-tensor: dropped first, by value, or last; by page-in, by recomputation, or by whichever costs less. So every
-choice of gaps gives a schedule or none, and a neighbour differs in a few gaps (random keys decoded by a list
-scheduler: Bean 1994; threshold accepting: Dueck and Scheuer 1990). numba compiles all of it once, which takes
-half a minute; the machine code is kept beside this module, or in the user's cache.
-
-All functions work on one `Machine`: few arrays with named rows, as each array that is passed costs time to
-compile.
+It is `poet.solvers.heuristics.list_scheduler` on arrays. What it has to drop, and how that comes back, is
+said per gap: dropped first, by value, or last; by page-in, by recomputation, or by whichever costs less. So
+every choice of gaps gives a schedule or none (random keys decoded by a list scheduler: Bean 1994). numba
+compiles it once, in half a minute; the machine code is kept beside this module, or in the user's cache.
+All functions work on one `Machine`: few arrays, as each array that is passed costs time to compile.
 """
 
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-Ints = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
-
-BY_VALUE, DROP, KEEP = 0, 1, 2
-"""Of a gap: when its tensor is dropped."""
-
-CHEAPER, PAGE, REMAKE = 0, 1, 2
-"""Of a gap: how its tensor comes back."""
-
-COMPUTE, FREE, PAGE_OUT, PAGE_IN = 0, 1, 2, 3
-"""Of a step."""
-
-NEVER = 1 << 40
-MOST_CHAIN = 48
-"""Ops that an estimate of a recomputation follows before it takes it for impossible."""
-
-# rows of Machine.t, by tensor: what the problem says, then what a schedule in the making has
-(
-    SIZE, STORED_SIZE, PRODUCER, LAST_UPDATE, FIRST_GAP, START, END, CHOSEN, MAY_MOVE, MUST_MOVE, KEPT,
-    USES, USES_END, PRESENT, STORED, HELD_UNTIL, USE, OWES, ENDS_IN_RAM, MOVABLE, PINNED, PROTECTED, HOPELESS,
-    RAM_LIST, RAM_PLACE, HOME,
-) = range(26)  # fmt: skip
-# rows of Machine.o, by op
-(
-    INPUTS, INPUTS_END, RERUNS, RERUNS_END, OUTPUTS, OUTPUTS_END, UPDATES, UPDATES_END, RERUN_LIMIT,
-    RERUN_NEED, WORKSPACE, RELEASE_HEAD, SEEN, OPS_AGAIN,
-) = range(14)  # fmt: skip
-STACK, LEAVES, KINDS, WHATS, RELEASE_NEXT, RELEASE_ITEM = range(6)  # rows of Machine.w
-MARK, WAY, ABSENT = range(3)  # rows of Machine.g
-PRICE, SCORE, IN_COST, OUT_COST = 0, 1, 2, 5  # rows of Machine.x; a cost has three
-OPS, TENSORS, BUDGET, WRITABLE, CAPACITY, POSITION, RAM, STEPS, HELD, IN_RAM, ROOM, OWED, FAILED, WALKS = (
-    range(14)
-)
-SPENT, MOST, SECONDS, METERED, BIAS, MOST_SECONDS, MOST_METERED, BASE_SECONDS = range(8)
-
-
-class Machine(NamedTuple):
-    """A problem, the choice of every gap, and the schedule that is being made of it.
-
-    Attributes:
-        t: rows by tensor. ``START`` and ``END`` are places, bit 1 RAM and bit 2 storage; ``CHOSEN`` is 1
-            where the plan chooses the home, 2 where an op updates it as well; ``HOME`` is 1 in storage.
-        o: rows by op; where lists begin and end in ``flat``.
-        flat: tensors that ops read, read again, make and update, and ops that read each tensor, then the end.
-        w: work area, and steps.
-        g: rows by gap; gap k of a tensor is before its use k. ``ABSENT``: it was dropped there.
-        x: joules by tensor: of coming back, not a number where unknown; the score; page-in and page-out in
-            joules, seconds and metered joules, infinite where not allowed.
-        y: joules, seconds and metered joules by op.
-        n: counts and limits in bytes.
-        a: amounts and limits.
-    """
-
-    t: Ints
-    o: Ints
-    flat: Ints
-    w: Ints
-    g: Ints
-    x: Floats
-    y: Floats
-    n: Ints
-    a: Floats
+# isort: off
+from poet.solvers.heuristics.gap_arrays import (
+    ABSENT, BASE_SECONDS, BIAS, BUDGET, CAPACITY, CHEAPER, CHOSEN, COMPUTE, DROP, END, ENDS_IN_RAM, FAILED,
+    FIRST_GAP, FREE, HELD, HELD_UNTIL, HOME, HOPELESS, IN_COST, IN_RAM, INPUTS, INPUTS_END, KEEP, KEPT,
+    KINDS, LAST_UPDATE, LEAVES, MARK, MAY_MOVE, METERED, MOST, MOST_CHAIN, MOST_METERED, MOST_SECONDS,
+    MOVABLE, MUST_MOVE, NEVER, OPS, OPS_AGAIN, OUT_COST, OUTPUTS, OUTPUTS_END, OWED, OWES, PAGE, PAGE_IN,
+    PAGE_OUT, PINNED, POSITION, PRESENT, PRICE, PRODUCER, PROTECTED, RAM, RAM_LIST, RAM_PLACE, RELEASE_HEAD,
+    RELEASE_ITEM, RELEASE_NEXT, REMAKE, RERUN_LIMIT, RERUN_NEED, RERUNS, RERUNS_END, ROOM, SCORE, SECONDS,
+    SEEN, SIZE, SPENT, STACK, START, STEPS, STORED, STORED_SIZE, TENSORS, UPDATES, UPDATES_END, USE, USES,
+    USES_END, WALKS, WAY, WHATS, WORKSPACE, WRITABLE, Floats, Ints, Machine,
+)  # fmt: skip
+# isort: on
 
 
 def next_need(m: Machine, t: int) -> int:
@@ -340,13 +284,8 @@ def make_room(m: Machine, new_bytes: int) -> None:
         best, most = -1, -1.0
         for k in range(m.n[IN_RAM]):
             t = m.t[RAM_LIST, k]
-            if (
-                m.t[SIZE, t] == 0
-                or m.t[HOPELESS, t]
-                or m.t[PINNED, t]
-                or m.t[PROTECTED, t] > 0
-                or m.t[KEPT, t]
-            ):
+            barred = m.t[HOPELESS, t] or m.t[PINNED, t] or m.t[PROTECTED, t] > 0 or m.t[KEPT, t]
+            if m.t[SIZE, t] == 0 or barred:
                 continue
             if math.isnan(m.x[SCORE, t]):
                 m.x[SCORE, t] = value(m, t)
@@ -375,8 +314,7 @@ def settle(m: Machine, t: int) -> None:
     m.x[PRICE, t] = math.nan
     if m.t[PRESENT, t] == 0 or m.t[PROTECTED, t] > 0 or m.t[PINNED, t]:
         return
-    need = next_need(m, t)
-    if need == NEVER:
+    if next_need(m, t) == NEVER:
         if m.t[OWES, t] == 1:
             page_out(m, t)
         free(m, t)
@@ -559,92 +497,3 @@ def decode(m: Machine, most: float) -> float:
             if m.t[OWES, t] == 1 and m.n[FAILED] == 0:
                 page_out(m, t)
     return math.inf if m.n[FAILED] == 1 else m.a[SPENT]
-
-
-def changed(m: Machine, gaps: Ints, weights: Floats, owners: Ints, homes: Ints) -> None:
-    """Change the decisions of one gap, two that trade RAM, one home, or what bytes count for.
-
-    Half of the gaps are ones in which something is absent, as these are what the schedule pays for.
-    """
-    draw = np.random.random()
-    g = gaps[min(np.searchsorted(weights, np.random.random() * weights[-1]), len(gaps) - 1)]
-    if np.random.random() < 0.6:
-        for _ in range(32):
-            if m.g[ABSENT, g]:
-                break
-            g = gaps[np.random.randint(len(gaps))]
-    if len(homes) and draw < 0.12:
-        t = homes[np.random.randint(len(homes))]
-        m.t[HOME, t] = 1 - m.t[HOME, t]
-    elif draw < 0.20:  # all gaps that begin about there
-        first = np.random.randint(len(gaps))
-        stop = min(first + 2 + np.random.randint(24), len(gaps))
-        mark, way = np.random.randint(3), np.random.randint(3)
-        for k in range(first, stop):
-            if np.random.random() < 0.8:
-                m.g[MARK, gaps[k]], m.g[WAY, gaps[k]] = mark, way
-    elif draw < 0.23:
-        m.a[BIAS] = min(max(m.a[BIAS] + 0.3 * np.random.standard_normal(), 0.1), 1.5)
-    elif draw < 0.42:
-        m.g[WAY, g] = (m.g[WAY, g] + 1 + np.random.randint(2)) % 3
-    elif draw < 0.70:
-        m.g[MARK, g] = (m.g[MARK, g] + 1 + np.random.randint(2)) % 3
-    else:  # one is kept in the place of another that is there at the same time
-        h = gaps[np.random.randint(len(gaps))]
-        for _ in range(16):
-            overlap = owners[1, h] < owners[2, g] and owners[1, g] < owners[2, h]
-            if overlap and h != g and not m.g[ABSENT, h]:
-                break
-            h = gaps[np.random.randint(len(gaps))]
-        m.g[MARK, g], m.g[MARK, h] = KEEP, DROP
-
-
-def improve(
-    m: Machine, b: Machine, gaps: Ints, weights: Floats, owners: Ints, homes: Ints,
-    here: float, best: float, slack: float, tries: int, seed: int,
-) -> tuple[float, float, int]:  # fmt: skip
-    """Go from one choice of gaps to its neighbours.
-
-    Args:
-        m: the problem, and the choice to begin with.
-        b: gets the steps and the choice of each new best one.
-        gaps: that may change.
-        weights: how often, as a running sum.
-        owners: tensor, begin and end of each gap.
-        homes: tensors whose home may change.
-        here: joules of the choice to begin with.
-        best: joules of the best one.
-        slack: the part of its joules by which the next one may take more.
-        tries: how many neighbours.
-        seed: of the random choices.
-
-    Returns:
-        joules of the last choice and of the best, and after how many tries that was found; 0: never.
-    """
-    np.random.seed(seed)
-    mark, way, home, bias = m.g[MARK].copy(), m.g[WAY].copy(), m.t[HOME].copy(), m.a[BIAS]
-    found, absent = 0, m.g[ABSENT].copy()
-    for number in range(1, tries + 1):
-        changed(m, gaps, weights, owners, homes)
-        while np.random.random() < 0.4:
-            changed(m, gaps, weights, owners, homes)
-        most = here * (1.0 + slack * np.random.random())
-        joules = decode(m, most)
-        if joules <= most and joules < math.inf:
-            here = joules
-            mark[:], way[:], home[:], bias = m.g[MARK], m.g[WAY], m.t[HOME], m.a[BIAS]
-            absent[:] = m.g[ABSENT]
-            if joules < best * (1.0 - 1e-9):
-                best, found = joules, number
-                b.w[:] = m.w
-                b.g[:] = m.g
-                b.t[HOME, :] = home
-                b.n[:] = m.n
-                b.a[BIAS] = bias
-        else:
-            m.g[MARK, :] = mark
-            m.g[WAY, :] = way
-            m.g[ABSENT, :] = absent
-            m.t[HOME, :] = home
-            m.a[BIAS] = bias
-    return here, best, found

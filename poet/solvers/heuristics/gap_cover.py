@@ -12,7 +12,6 @@ import bisect
 import heapq
 import itertools
 import math
-import random
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,7 +20,12 @@ import numpy.typing as npt
 from poet.problem import Limits
 from poet.solvers.heuristics.list_scheduler import Policy, Walk, Way, Weights
 from poet.solvers.instance.instance import Facts
-from poet.tuning.heuristics import GreedyTuning
+
+LONGEST_REMAKE_OPS = 24
+"""Of one recomputation; without, its price takes long to find, and paging is mostly cheaper."""
+
+REFUND_FACTOR = 4.0
+"""Times the price of paging that a recomputation may take; with 1, none is taken that others share."""
 
 _Bytes = npt.NDArray[np.float64]
 
@@ -36,7 +40,6 @@ class _Gap:
         back: the op for which it is in RAM again, if it is dropped: ``after``; or an earlier op, for which
             another tensor is recomputed from this one, and this one then stays.
         content: the tensor version that it holds meanwhile.
-        factor: random, times its price, so that tries differ.
         way: how it comes back; ``None``: it is not dropped.
     """
 
@@ -45,7 +48,6 @@ class _Gap:
     after: int
     back: int
     content: int
-    factor: float
     way: Way | None = None
 
 
@@ -89,10 +91,7 @@ class Cover:
         facts: of the problem.
         limits: with a RAM budget.
         weights: of seconds and of recomputation against joules.
-        how: constants.
         bias: exponent of the bytes relieved; below 1 it prefers small prices to long gaps.
-        noise: standard deviation of the logarithm of a random factor on each price.
-        seed: of those factors.
     """
 
     def __init__(
@@ -100,17 +99,14 @@ class Cover:
         facts: Facts,
         limits: Limits,
         weights: Weights,
-        how: GreedyTuning,
         *,
         bias: float = 1.0,
-        noise: float = 0.0,
-        seed: int = 0,
     ) -> None:
-        self.facts, self.how, self.bias = facts, how, bias
+        self.facts, self.bias = facts, bias
         self.walk = Walk(facts, limits, Policy(), weights)  # for its prices and permissions
         assert limits.ram_budget_bytes is not None
         self.events = self._events()
-        self.gaps = self._gaps(noise, random.Random(seed))  # noqa: S311 - a search, not a secret
+        self.gaps = self._gaps()
         self.of_tensor: list[list[_Gap]] = [[] for _ in range(facts.tensor_count)]
         for gap in self.gaps:
             self.of_tensor[gap.tensor].append(gap)
@@ -156,14 +152,13 @@ class Cover:
             events[tensor].extend(self.facts.uses[tensor])
         return events
 
-    def _gaps(self, noise: float, rng: random.Random) -> list[_Gap]:
+    def _gaps(self) -> list[_Gap]:
         gaps = []
         for tensor, events in enumerate(self.events):
             for before, after in itertools.pairwise(events):
                 if after - before > 1 and self.facts.size[tensor] and tensor not in self.walk.kept:
                     content = bisect.bisect_right(self.facts.update_ops[tensor], before)
-                    factor = math.exp(rng.gauss(0.0, noise)) if noise else 1.0
-                    gaps.append(_Gap(tensor, before, after, after, content, factor))
+                    gaps.append(_Gap(tensor, before, after, after, content))
         return gaps
 
     def _memory(self) -> _Bytes:
@@ -186,13 +181,11 @@ class Cover:
         tensor = gap.tensor
         inside = [op for op in self.relied.get(tensor, ()) if gap.before < op < gap.after]
         paging = self._paging_price(tensor, gap.content) + len(inside) * self.walk.in_price[tensor]
-        remake = self._remake(
-            tensor, gap.after, most_joules=self.how.refund_factor * paging
-        )  # a part may be refunded
+        remake = self._remake(tensor, gap.after, most_joules=REFUND_FACTOR * paging)  # a part may be refunded
         remaking = remake.price + sum(self._remake(tensor, op).price for op in inside)
-        best = _Choice(self._per_byte(gap, paging, relieved), Way.PAGE)
+        best = _Choice(self._per_byte(paging, relieved), Way.PAGE)
         if remaking < paging:
-            best = _Choice(self._per_byte(gap, remaking, relieved), Way.REMAKE, remake)
+            best = _Choice(self._per_byte(remaking, relieved), Way.REMAKE, remake)
         if remake.shared:
             # what is remade on the way and was to be remade later anyway: keep it from here on
             refund, kept_bytes = 0.0, 0.0
@@ -201,13 +194,13 @@ class Cover:
                 held = self.excess[gap.after : other.back] + self.facts.size[other.tensor]
                 kept_bytes += float(np.clip(held, 0.0, self.facts.size[other.tensor]).sum())
             if relieved > kept_bytes:
-                ratio = self._per_byte(gap, max(remaking - refund, 0.0), relieved - kept_bytes)
+                ratio = self._per_byte(max(remaking - refund, 0.0), relieved - kept_bytes)
                 if ratio < best.ratio:
                     best = _Choice(ratio, Way.REMAKE, remake, shares=True)
         return best
 
-    def _per_byte(self, gap: _Gap, price: float, relieved: float) -> float:
-        return float(gap.factor * price / relieved**self.bias)
+    def _per_byte(self, price: float, relieved: float) -> float:
+        return float(price / relieved**self.bias)
 
     def _price(self, gap: _Gap) -> float:
         paging = self._paging_price(gap.tensor, gap.content)
@@ -246,7 +239,7 @@ class Cover:
                 ops.append(op)
                 price += self.walk.op_price[op]
                 pending.extend(self.facts.rerun_inputs[op])
-            if price > most_joules or math.isinf(price) or len(ops) > self.how.longest_remake_ops:
+            if price > most_joules or math.isinf(price) or len(ops) > LONGEST_REMAKE_OPS:
                 return _IMPOSSIBLE
         return _Remake(price, ops, found, shared)
 

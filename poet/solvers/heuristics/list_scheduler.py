@@ -22,6 +22,7 @@ import numpy.typing as npt
 from poet.pins import pinned
 from poet.problem import Limits, Transfer
 from poet.schedule import Compute, Free, PageIn, PageOut, Schedule, Step
+from poet.solvers.heuristics.gap_arrays import MOST_CHAIN
 from poet.solvers.instance.instance import Facts
 
 Tensors = npt.NDArray[np.int64]
@@ -37,7 +38,7 @@ class Way(enum.Enum):
 
 
 class Stuck(Exception):
-    """The policy leaves no next step inside the limits, or none for as few joules as were asked for."""
+    """The policy leaves no next step inside the limits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,12 +79,13 @@ class Policy:
         """
         return None
 
-    def values(self, walk: Walk, tensors: Tensors) -> Values | None:
-        """`value` of each of ``tensors``, where a policy can tell all at once; ``None``: one by one.
+    def values(self, walk: Walk, tensors: Tensors) -> Values:
+        """`value` of each of ``tensors``; -inf: it must stay.
 
         A victim is sought among all that is in RAM, thousands of tensors in the largest steps.
         """
-        return None
+        each = [self.value(walk, tensor) for tensor in tensors.tolist()]
+        return np.array([-math.inf if one is None else one for one in each], dtype=np.float64)
 
     def lingers(self, walk: Walk, tensor: int) -> int:
         """Last op before which a dead tensor is kept as input of a planned recomputation; -1: free it now."""
@@ -97,24 +99,14 @@ class Walk:
         facts, limits: what is planned.
         policy: what to drop.
         weights: what seconds count for.
-        most_joules: of ops and transfers, above which the walk is given up.
     """
 
-    def __init__(
-        self,
-        facts: Facts,
-        limits: Limits,
-        policy: Policy,
-        weights: Weights,
-        *,
-        most_joules: float = math.inf,
-    ) -> None:
+    def __init__(self, facts: Facts, limits: Limits, policy: Policy, weights: Weights) -> None:
         problem = facts.problem
         self.facts, self.limits, self.policy = facts, limits, policy
         self.budget = math.inf if limits.ram_budget_bytes is None else limits.ram_budget_bytes
         self.position = 0  # the next op to run for the first time
         self.steps: list[Step] = []
-        self.joules_left = most_joules
         self.step_limit = 60 * facts.op_count + 10 * facts.tensor_count + 1000
         self.present = [False] * facts.tensor_count
         self.in_ram = np.zeros(facts.tensor_count, dtype=bool)  # those present that take room
@@ -160,7 +152,7 @@ class Walk:
         """The schedule.
 
         Raises:
-            Stuck: the policy leaves no next step inside the limits, or the joules are used up.
+            Stuck: the policy leaves no next step inside the limits.
         """
         facts = self.facts
         if self.ram_bytes > self.budget:
@@ -202,7 +194,7 @@ class Walk:
             return self.in_price[tensor]
         return self.in_price[tensor] + self.out_price[tensor] if self.may_page_out(tensor) else math.inf
 
-    def remake_price(self, tensor: int, most_ops: int = 48) -> float:
+    def remake_price(self, tensor: int) -> float:
         """Joules of recomputing ``tensor`` for its next use, estimated.
 
         What is in RAM now counts as there then if it is used or held at least as long and not marked.
@@ -224,7 +216,7 @@ class Walk:
                     price += min(self.page_price(current), self.in_price[current])
                     continue
             op = facts.producer[current]
-            if not self.may_rerun(op, need) or len(ops) > most_ops:
+            if not self.may_rerun(op, need) or len(ops) > MOST_CHAIN:
                 return math.inf
             if op not in ops:
                 ops.add(op)
@@ -250,14 +242,6 @@ class Walk:
     def distances(self, tensors: Tensors) -> Tensors:
         """Ops from now until `next_need` of each, that one included; one more than the ops left: none."""
         return self.needs[tensors] - (self.position - 1)
-
-    def values_of(self, tensors: Tensors) -> Values:
-        """The policy's priority of dropping each; -inf: it must stay."""
-        found = self.policy.values(self, tensors)
-        if found is None:
-            each = [self.policy.value(self, tensor) for tensor in tensors.tolist()]
-            found = np.array([-math.inf if one is None else one for one in each], dtype=np.float64)
-        return found
 
     def may_page_out(self, tensor: int) -> bool:
         """Whether the present content may be written, with room left for what must be written yet."""
@@ -355,7 +339,7 @@ class Walk:
             (marked[~barred[marked]], True),
             (np.flatnonzero(self.in_ram & ~barred), False),
         ):
-            values = self.values_of(tensors)
+            values = self.policy.values(self, tensors)
             if len(values) and values.max() > -math.inf:
                 best = int(tensors[values.argmax()])
                 return best, self.marked[best] if is_marked else self.policy.unplanned
@@ -447,12 +431,6 @@ class Walk:
 
     # --- the four steps ---
 
-    def _spend(self, joules: float, seconds: float) -> None:
-        self.seconds += seconds
-        self.joules_left -= joules
-        if self.joules_left < 0.0:
-            raise Stuck
-
     def _appear(self, tensor: int) -> None:
         self.present[tensor] = True
         self.in_ram[tensor] = self.facts.size[tensor] > 0
@@ -467,7 +445,7 @@ class Walk:
             raise Stuck
         what = self.facts.problem.ops[op]
         self.steps.append(Compute(what.name))
-        self._spend(what.joules, what.seconds)
+        self.seconds += what.seconds
         for tensor in self.facts.outputs[op]:
             self._appear(tensor)
             self.ram_bytes += self.facts.size[tensor]
@@ -481,7 +459,7 @@ class Walk:
         what = self.facts.problem.tensors[tensor]
         self.steps.append(PageIn(what.name))
         if what.page_in is not None:
-            self._spend(what.page_in.joules, what.page_in.seconds)
+            self.seconds += what.page_in.seconds
         self._appear(tensor)
         self.ram_bytes += self.facts.size[tensor]
         self.pinned.add(tensor)
@@ -492,7 +470,7 @@ class Walk:
         what = self.facts.problem.tensors[tensor]
         self.steps.append(PageOut(what.name))
         if what.page_out is not None:
-            self._spend(what.page_out.joules, what.page_out.seconds)
+            self.seconds += what.page_out.seconds
         self.stored[tensor] = True
         self.room_in_storage -= self.facts.stored_size[tensor]
         if self.owed[tensor] and not self._updates_ahead(tensor):

@@ -7,33 +7,42 @@ needs room, it first drops tensors that the solution drops before their next use
 tensors with most bytes × ops until the next use per joule of coming back. Where the relaxation
 under-counts memory, the schedule pays for more transfers and reruns; but which tensors are absent at
 the few moments at which RAM is short is decided together, by the solution. A solution in whole numbers
-is a better guide than a fractional one.
+is a better guide than a fractional one. A plan that lacks a few bytes is a guide as well: what it has out of
+RAM, when, and how that comes back, is kept.
 """
 
 from __future__ import annotations
 
 import bisect
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-import numpy as np
-
-from poet.homes import decide
-from poet.schedule import Schedule
+from poet.homes import decide, decided
+from poet.problem import Limits, Problem
+from poet.schedule import Compute, Free, PageIn, Schedule
 from poet.solvers.bounds.relaxation import Bound, Segment
 from poet.solvers.engines.program import Numbers, value
-from poet.solvers.heuristics.judged import walked
-from poet.solvers.heuristics.list_scheduler import Policy, Tensors, Values, Walk, Way, Weights
+from poet.solvers.heuristics.list_scheduler import Walk, Way, Weights
+from poet.solvers.heuristics.policies import ByDistance, cheapest_walk, walked
 from poet.solvers.instance.instance import Facts, Instance
+
+SURE_SHARES = (0.5, 0.99)
+"""Of a version, from which on it counts as kept, schedules for each; with one, fractions are read one way."""
+
+PRICE_EXPONENTS = (1.4, 1.0, 0.7)
+"""Of the joules of coming back in what is dropped first; with one, all schedules weigh them alike."""
+
+BACK_SHARE = 0.3
+"""Of a version, above which it counts as made again or paged in; at 0, spread fractions show no place."""
 
 
 def walks_along(instance: Instance, bound: Bound) -> Iterator[Schedule]:
     """Schedules that follow the solution of ``bound``; none without a solution.
 
-    One for each pair of a threshold in ``sure_shares`` and an exponent in ``price_exponents``. Where the plan
+    One for each pair of a threshold in ``SURE_SHARES`` and an exponent in ``PRICE_EXPONENTS``. Where the plan
     chooses homes, they are where the solution has the larger part of each.
     """
-    values, tuning = bound.answer.values, instance.tuning.walks
+    values = bound.answer.values
     if values is None:
         return
     at_home = bound.relaxation.at_home
@@ -42,14 +51,14 @@ def walks_along(instance: Instance, bound: Bound) -> Iterator[Schedule]:
     facts, told = Facts(problem), set[tuple[tuple[Absence, ...], ...]]()
     idle = problem.idle_watts
     weights = Weights(idle, 0.0 if problem.background_storage else idle)
-    for surely in tuning.sure_shares:
+    for surely in SURE_SHARES:
         stretches = bound.relaxation.segments + bound.relaxation.tails
         absences = _absences(facts, instance, stretches, values, surely)
         if absences in told:  # a solution in whole numbers gives the same for all thresholds
             continue
         told.add(absences)
         wanted = _wanted(facts, instance, stretches, values)
-        for bias in tuning.price_exponents:
+        for bias in PRICE_EXPONENTS:
             schedule = walked(facts, instance.limits, AsRelaxed(absences, wanted, bias), weights)
             if schedule is not None:
                 yield schedule
@@ -64,7 +73,7 @@ class Absence:
     way: Way
 
 
-class AsRelaxed(Policy):
+class AsRelaxed(ByDistance):
     """Drops what the solution has out of RAM before its next use, then what frees most per joule.
 
     Args:
@@ -76,7 +85,8 @@ class AsRelaxed(Policy):
     def __init__(
         self, absences: tuple[tuple[Absence, ...], ...], wanted: tuple[int, ...], bias: float
     ) -> None:
-        self.absences, self.wanted, self.bias = absences, wanted, bias
+        super().__init__(bias)
+        self.absences, self.wanted = absences, wanted
         self.starts = [[absence.after for absence in mine] for mine in absences]
 
     def mark(self, walk: Walk, tensor: int) -> Way | None:
@@ -86,18 +96,6 @@ class AsRelaxed(Policy):
             return None
         absence = self.absences[tensor][index]
         return absence.way if need is None or absence.after < need else None
-
-    def value(self, walk: Walk, tensor: int) -> float:
-        """Bytes × ops until the next use, per joule of coming back to the power of the bias."""
-        need = walk.next_need(tensor)
-        distance = (walk.facts.op_count + 1 if need is None else need) - walk.position + 1
-        return float(walk.facts.size[tensor] * distance / (walk.return_price(tensor) ** self.bias + 1e-30))
-
-    def values(self, walk: Walk, tensors: Tensors) -> Values:
-        """See `value`."""
-        # one by one: numpy's power differs in the last bit with what the processor can do, and so would plans
-        prices = np.array([price**self.bias for price in walk.return_prices(tensors).tolist()])
-        return walk.facts.sizes[tensors] * walk.distances(tensors) / (prices + 1e-30)
 
     def lingers(self, walk: Walk, tensor: int) -> int:
         """Last op before which the solution remakes something from ``tensor``.
@@ -115,23 +113,22 @@ def _absences(
     facts: Facts, instance: Instance, segments: tuple[Segment, ...], values: Numbers, surely: float
 ) -> tuple[tuple[Absence, ...], ...]:
     """Per tensor, the windows of all versions through which the solution keeps less than ``surely``."""
-    back = instance.tuning.walks.back_share
     number = {tensor.name: index for index, tensor in enumerate(facts.problem.tensors)}
     absences: list[list[Absence]] = [[] for _ in number]
     for segment in segments:
         tensor = number[instance.contents[segment.content].tensor]
         for window, kept in enumerate(segment.kept):
             if value(kept, values) < surely:
-                way = _way_back(segment, window, values, back)
+                way = _way_back(segment, window, values)
                 absences[tensor].append(Absence(segment.moments[window], segment.ends[window], way))
     return tuple(tuple(sorted(mine, key=lambda absence: absence.after)) for mine in absences)
 
 
-def _way_back(segment: Segment, window: int, values: Numbers, back: float) -> Way:
-    """How the version first comes back, by more than ``back`` of it, after it was dropped in ``window``."""
+def _way_back(segment: Segment, window: int, values: Numbers) -> Way:
+    """How the version first comes back after it was dropped in ``window``."""
     for paged, made in zip(segment.paged[window:], segment.made[window:], strict=True):
         in_pages, in_runs = value(paged, values), value(made, values)
-        if in_pages + in_runs > back:
+        if in_pages + in_runs > BACK_SHARE:
             return Way.REMAKE if in_runs > in_pages else Way.PAGE
     return Way.CHEAPER
 
@@ -140,10 +137,70 @@ def _wanted(
     facts: Facts, instance: Instance, segments: tuple[Segment, ...], values: Numbers
 ) -> tuple[int, ...]:
     """Per tensor, the last op before which the solution remakes something from it; -1: none."""
-    wanted, back = [-1] * facts.tensor_count, instance.tuning.walks.back_share
+    wanted = [-1] * facts.tensor_count
     for segment in segments:
         producer = instance.contents[segment.content].producer
-        if producer is not None and any(value(made, values) > back for made in segment.made):
+        if producer is not None and any(value(made, values) > BACK_SHARE for made in segment.made):
             for tensor in facts.rerun_inputs[producer]:
                 wanted[tensor] = max(wanted[tensor], segment.until)
+    return tuple(wanted)
+
+
+# --- along another plan ---
+
+
+def followed(
+    problem: Problem, schedule: Schedule, limits: Limits, price_exponents: Iterable[float] = PRICE_EXPONENTS
+) -> Schedule | None:
+    """The plan of least energy within ``limits`` that has absent what ``schedule`` has absent, and more.
+
+    Args:
+        problem: of ``schedule``.
+        schedule: a plan that is not within ``limits``: it takes more RAM.
+        limits: of the result.
+        price_exponents: of the joules of coming back, a plan for each: the best is taken.
+
+    Returns:
+        ``None`` where list schedules get stuck. Tensors are at home where ``schedule`` has them.
+    """
+    problem = decided(problem, schedule)
+    facts = Facts(problem)
+    absences, wanted = _absences_in(facts, schedule), _wanted_by(facts, schedule)
+    return cheapest_walk(problem, limits, (AsRelaxed(absences, wanted, bias) for bias in price_exponents))
+
+
+def _absences_in(facts: Facts, schedule: Schedule) -> tuple[tuple[Absence, ...], ...]:
+    """Per tensor, between which ops it is out of RAM, and how it comes back."""
+    number = {tensor.name: index for index, tensor in enumerate(facts.problem.tensors)}
+    ops = {op.name: index for index, op in enumerate(facts.problem.ops)}
+    absences: list[list[Absence]] = [[] for _ in number]
+    away: dict[int, int] = {}  # tensors that were there and are not, with the op before
+    position = 0
+    for step in schedule:
+        match step:
+            case Free(tensor):
+                away[number[tensor]] = position - 1
+            case PageIn(tensor):
+                index = number[tensor]
+                absences[index].append(Absence(away.pop(index, -1), position, Way.PAGE))
+            case Compute(op):
+                for index in facts.outputs[ops[op]]:
+                    if index in away:
+                        absences[index].append(Absence(away.pop(index), position, Way.REMAKE))
+                position = max(position, ops[op] + 1)
+            case _:
+                pass
+    return tuple(map(tuple, absences))
+
+
+def _wanted_by(facts: Facts, schedule: Schedule) -> tuple[int, ...]:
+    """Per tensor, the last op before which ``schedule`` remakes something from it; -1: none."""
+    ops = {op.name: index for index, op in enumerate(facts.problem.ops)}
+    wanted, position = [-1] * facts.tensor_count, 0
+    for step in schedule:
+        if isinstance(step, Compute):
+            if ops[step.op] < position:
+                for index in facts.rerun_inputs[ops[step.op]]:
+                    wanted[index] = position
+            position = max(position, ops[step.op] + 1)
     return tuple(wanted)

@@ -18,7 +18,6 @@ from poet.homes import decide
 from poet.pins import pinned
 from poet.problem import Limits, Place, Problem, Tensor, Transfer
 from poet.simulator import content_versions
-from poet.tuning import DEFAULT, Tuning
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +121,7 @@ class Instance:
     """A problem and its limits as tasks and contents.
 
     ``serial``: transfers block compute, or are planned as if they did. ``metered_joules_allowed``: above
-    running every op once; ``None``: any. ``tuning``: of whatever bounds or plans it. ``forms``: two by two,
+    running every op once; ``None``: any. ``forms``: two by two,
     of alternatives that are open, which the windows relaxation alone may be given
     (`poet.solvers.instance.undecided`).
     """
@@ -133,7 +132,6 @@ class Instance:
     tasks: tuple[Task, ...]
     contents: tuple[Content, ...]
     metered_joules_allowed: float | None = None
-    tuning: Tuning = DEFAULT
     forms: tuple[Form, ...] = ()
 
     @property
@@ -162,7 +160,6 @@ def instance_of(
     *,
     serial: bool | None = None,
     metered: Metered | None = None,
-    tuning: Tuning = DEFAULT,
 ) -> Instance:
     """``problem`` inside ``limits``, numbered; ``serial`` is as the problem's storage unless given.
 
@@ -170,8 +167,8 @@ def instance_of(
     may be moved, nothing runs beside compute.
     """
     if metered is not None:
-        plain = instance_of(problem, limits, serial=serial, tuning=tuning)
-        original = instance_of(metered.problem, limits, serial=serial, tuning=tuning)
+        plain = instance_of(problem, limits, serial=serial)
+        original = instance_of(metered.problem, limits, serial=serial)
         return _with_meter(plain, original, metered)
     if serial is None:
         moving = any(_may_move(limits, tensor) for tensor in problem.tensors)
@@ -218,7 +215,7 @@ def instance_of(
                 )
             )
     tasks = _tasks(problem, limits, number_of, contents)
-    return Instance(problem, limits, serial, tasks, tuple(contents), tuning=tuning)
+    return Instance(problem, limits, serial, tasks, tuple(contents))
 
 
 def _with_meter(instance: Instance, original: Instance, metered: Metered) -> Instance:

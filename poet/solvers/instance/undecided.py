@@ -21,7 +21,6 @@ from dataclasses import dataclass, field, replace
 from poet.alternatives import relaxed
 from poet.problem import Alternative, Limits, Problem, ProblemOp, Tensor
 from poet.solvers.instance.instance import Form, Instance, instance_of
-from poet.tuning import DEFAULT, Tuning
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,13 +38,13 @@ class Undecided:
     joules: float
 
 
-def undecided(problem: Problem, limits: Limits, *, tuning: Tuning = DEFAULT) -> Undecided:
+def undecided(problem: Problem, limits: Limits) -> Undecided:
     """``problem`` inside ``limits`` with the forms of its alternatives open."""
     both = [each for each in problem.alternatives if _has_two_forms(problem, each)]
     others = tuple(each for each in problem.alternatives if each not in both)
     rest = relaxed(replace(problem, alternatives=others))
     made = _Joined(rest.problem, both)
-    instance = instance_of(made.problem(), limits, tuning=tuning)
+    instance = instance_of(made.problem(), limits)
     number_of = {content.tensor: content.number for content in reversed(instance.contents)}
     tasks = {task.name: task.number for task in instance.tasks}
     forms = tuple(

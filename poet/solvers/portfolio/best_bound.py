@@ -1,4 +1,4 @@
-"""The best bound of a search that holds for the whole problem, and what proves it."""
+"""The best bound of a search that holds for the whole problem, what proves it, and the names of who finds."""
 
 from __future__ import annotations
 
@@ -12,6 +12,30 @@ Claim = TypeVar("Claim")
 """What an engine said, and of which program; here it is only remembered."""
 
 _REFUTED = 1e-6  # of a plan's joules
+
+# who finds plans and bounds: what an answer gives as its ``solver``, and its record
+GREEDY = "greedy"
+WALKS = "walks along the relaxation, highs"
+ROUNDS = "neighbourhood search, highs"
+
+
+def model_by(engine: str) -> str:
+    """The event model, solved by ``engine``; of two side by side it is not known which found the plan."""
+    return f"event model, {engine}"
+
+
+LOCAL = "local search over what each use comes from"
+COPIES = "search over copies in storage"
+EARLIER = "an earlier search"
+EVERY_OP_ONCE = "running every op once"
+REFUTED = "what is left after a second opinion"
+LINEAR = "windows relaxation, summed from duals"
+WHOLE = "windows relaxation in whole numbers, highs"
+
+
+def relaxed_by(engine: str) -> str:
+    """Who found a bound: the relaxed event model, solved by ``engine``."""
+    return f"relaxed event model, {engine}"
 
 
 @dataclass(slots=True)

@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 
 from poet.solvers.bounds.resident_sets import MOST_ARCS, resident_sets_bounds
-from poet.solvers.portfolio.finders import COPIES
+from poet.solvers.portfolio.best_bound import COPIES
 from poet.solvers.portfolio.state import GOES_ON, WAITS, SearchState, Steps
 
 AGAIN_SHARE = 0.05

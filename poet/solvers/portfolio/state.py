@@ -8,21 +8,23 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 
 from poet import codec
+from poet.clock import WALL
 from poet.interrupts import was_told
-from poet.problem import Limits, Problem
+from poet.problem import Limits, Objective, Problem
 from poet.schedule import Schedule
+from poet.search_record import Advance, Phase, Rejected, SearchRecord, shortened_phases, thinned
 from poet.solution import SolveOptions
 from poet.solvers.bounds.relaxation import Bound
 from poet.solvers.engines.program import Matrix
-from poet.solvers.instance.incumbent import Incumbent
+from poet.solvers.instance.incumbent import Incumbent, Rejections
 from poet.solvers.instance.instance import Metered, instance_of
-from poet.solvers.portfolio.best_bound import BestBound
-from poet.solvers.portfolio.finders import EARLIER, EVERY_OP_ONCE
-from poet.solvers.portfolio.recorder import Recorder
+from poet.solvers.portfolio.best_bound import EARLIER, EVERY_OP_ONCE, BestBound
 
 _log = logging.getLogger(__name__)
 
@@ -30,6 +32,76 @@ Steps = Generator[bool]
 """Of a member's work, with pauses between: `GOES_ON`, or `WAITS` for what others may bring."""
 
 GOES_ON, WAITS = False, True
+
+
+_UNITS = {Objective.ENERGY: "J", Objective.TIME: "s", Objective.RAM: "B", Objective.WRITES: "B"}
+
+
+class Recorder:
+    """Keeps phases, best plans, highest bounds and rejections of one search.
+
+    Args:
+        objective: whose amounts are kept.
+        clock: seconds of the search's clock.
+    """
+
+    def __init__(
+        self, objective: Objective = Objective.ENERGY, *, clock: Callable[[], float] = WALL.now
+    ) -> None:
+        self.rejections = Rejections()
+        self._unit, self._clock, self._began = _UNITS[objective], clock, clock()
+        self._phases: list[Phase] = []
+        self._plans: list[Advance] = []
+        self._bounds: list[Advance] = []
+
+    def plan(self, amount: float, by: str) -> None:
+        """A plan is the best from now on."""
+        self._plans.append(Advance(self._seconds(), amount, by))
+        _log.info("plan %.9g %s, by %s", amount, self._unit, by)
+
+    def bound(self, amount: float, by: str) -> None:
+        """The bound that holds from now on; passed over where it is the one that holds already."""
+        if not self._bounds or amount != self._bounds[-1].amount:
+            self._bounds.append(Advance(self._seconds(), amount, by))
+            _log.info("bound %.9g %s, by %s", amount, self._unit, by)
+
+    def count(self, rejected: Iterable[Rejected]) -> None:
+        """Add what the simulator rejected in a search within this one."""
+        for one in rejected:
+            self.rejections.schedules[one.rule] += one.schedules
+            self.rejections.faults[one.rule] += one.faults
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """The block is a phase of the search."""
+        begin, plans, bounds = self._seconds(), len(self._plans), len(self._bounds)
+        _log.info("begins: %s", name)
+        try:
+            yield
+        finally:
+            end, found = self._seconds(), len(self._plans) - plans
+            saved = self._plans[plans - 1].amount - self._plans[-1].amount if plans and found else 0.0
+            raised = self._bounds[-1].amount - self._bounds[bounds - 1].amount if bounds else 0.0
+            self._phases.append(Phase(name, begin, end, found, saved, raised))
+            _log.info(
+                "ends: %s; %.3f s, %d better plans, %.6g %s less, bound %+.6g %s",
+                name, end - begin, found, saved, self._unit, raised, self._unit,
+            )  # fmt: skip
+
+    def record(self) -> SearchRecord:
+        """What was written down so far."""
+        return SearchRecord(
+            phases=shortened_phases(self._phases),
+            plans=thinned(self._plans),
+            bounds=thinned(self._bounds),
+            rejected=tuple(
+                Rejected(rule, self.rejections.schedules[rule], self.rejections.faults[rule])
+                for rule in sorted(self.rejections.schedules)
+            ),
+        )
+
+    def _seconds(self) -> float:
+        return self._clock() - self._began
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,13 +130,12 @@ class SearchState:
 
     Attributes:
         instance: the problem, numbered.
-        serial: the same, in time even if no transfer runs beside compute.
         baseline_joules: of running every op once with no transfer.
         best, bound, recorder: the best plan, the best bound, and when they were found.
         known: the bound of an earlier search that holds for this one; ``None``: there is none.
         empty: the claim that has no solution by an engine's word.
         seed: of what is random; restarts take others.
-        planned: what plans are made for: ``serial`` where a deadline must hold whatever runs beside.
+        planned: the same, in time even if no transfer runs beside compute: plans are made for it.
         first: the best plan when the members begin.
         guide: the last solution of the relaxation that was better than the best plan.
         asked: reruns that a plan may need, per stage in their order, each of which a model is to be offered.
@@ -79,29 +150,20 @@ class SearchState:
         self, problem: Problem, limits: Limits, options: SolveOptions, engine: str, metered: Metered | None
     ) -> None:
         self.problem, self.limits, self.options = problem, limits, options
-        self.tuning, self.seed = options.tuning.search, options.seed
+        self.seed = options.seed
         self.clock, self.started = options.clock, options.clock.now()
         self.recorder = Recorder(options.objective, clock=self.clock.now)
-        self.instance = instance_of(problem, limits, metered=metered, tuning=options.tuning)
-        self.serial = (
-            self.instance
-            if self.instance.serial
-            else instance_of(problem, limits, serial=True, metered=metered, tuning=options.tuning)
-        )
+        numbered = partial(instance_of, problem, limits, metered=metered)
+        self.instance = self.planned = numbered()
+        if problem.background_storage and limits.deadline_seconds is not None and not self.instance.serial:
+            self.planned = numbered(serial=True)
         self.baseline_joules = problem.compute_joules
-        self.best = Incumbent(
-            problem,
-            limits,
-            metered,
-            rejections=self.recorder.rejections,
-            clock=self.clock,
-        )
+        rejections = self.recorder.rejections
+        self.best = Incumbent(problem, limits, metered, rejections=rejections, clock=self.clock)
         self.bound = BestBound[Claim](self.baseline_joules, self.clock)
         self.empty: Claim | None = None
         self.stopped = self.refuted = False
         self.engine, self.metered, self.turn_end, self.others = engine, metered, math.inf, 0
-        in_time = problem.background_storage and limits.deadline_seconds is not None
-        self.planned = self.serial if in_time else self.instance
         self.first: Schedule | None = None
         self.guide: Bound | None = None
         self.asked = list[Mapping[int, tuple[int, ...]]]()

@@ -3,36 +3,40 @@
 The simulator validates every schedule before it counts, and every bound is checked against its
 joules. "Optimal" is reported only if the simulator accepts the plan and a bound for the whole problem
 matches it. "Infeasible" is reported only if a lower bound on RAM or time shows it by arithmetic, or if
-a relaxation has no solution and no plan was found.
+a relaxation has no solution and no plan was found. What one engine says alone is confirmed by a proof in
+exact fractions or by another engine, or the answer says that it is not.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from poet.held_memory import counted_from_here
 from poet.problem import Limits, Problem
 from poet.schedule import Schedule
-from poet.solution import Solution, SolveOptions
+from poet.solution import Solution, SolveOptions, Status
 from poet.solvers.engines import choose_engine
-from poet.solvers.engines.proof import Confidence, Confirmation
+from poet.solvers.engines.proof import Confidence, Confirmation, confirm
 from poet.solvers.heuristics.greedy import greedy
 from poet.solvers.instance.feasibility import Conflict, conflict_in
 from poet.solvers.instance.instance import Metered
 from poet.solvers.portfolio import turns
-from poet.solvers.portfolio.finders import GREEDY
-from poet.solvers.portfolio.gap_search import local_search
-from poet.solvers.portfolio.linear_relaxation import linear_relaxation
-from poet.solvers.portfolio.model_runs import ModelRuns
+from poet.solvers.portfolio.best_bound import GREEDY, REFUTED, model_by, refutes
+from poet.solvers.portfolio.local_search import local_search
 from poet.solvers.portfolio.neighbourhoods import neighbourhoods
-from poet.solvers.portfolio.relaxed_intervals import relaxed_intervals
 from poet.solvers.portfolio.resident_sets import resident_sets
-from poet.solvers.portfolio.retention_intervals import retention_intervals
-from poet.solvers.portfolio.state import SearchState
-from poet.solvers.portfolio.whole_relaxation import whole_relaxation
-from poet.solvers.search.answer import answer, no_plan
-from poet.solvers.search.messages import STOPPED, conflict_sentence, impossible_sentence, returns_sentence
-from poet.solvers.search.second_opinion import SecondOpinion
+from poet.solvers.portfolio.retention_intervals import ModelRuns, relaxed_intervals, retention_intervals
+from poet.solvers.portfolio.state import Claim, SearchState
+from poet.solvers.portfolio.windows_relaxation import linear_relaxation, whole_relaxation
+from poet.solvers.search.messages import (
+    STOPPED,
+    conflict_sentence,
+    impossible_sentence,
+    no_plan_sentence,
+    returns_sentence,
+    time_up_sentence,
+)
 
 MEMBERS: tuple[turns.Seated, ...] = (
     ("linear relaxation and list schedules along it", linear_relaxation, 2.0),
@@ -46,10 +50,15 @@ MEMBERS: tuple[turns.Seated, ...] = (
 """With shares of the time: provers have half of what makers of plans have."""
 
 GREEDY_SECONDS = 1.0
-"""For greedy plans at most: what they find by then, other members begin with."""
+"""For greedy plans at most, and a quarter of the time; without, a large step has no other member's plan."""
 
-GREEDY_SHARE = 0.25
-"""Of the time for them, so that short searches have a bound as well; half of what is left, for a conflict."""
+PROOF_SECONDS = 1.0
+"""For a proof in exact fractions at most, and a tenth of the search; else a second engine has no time.
+
+That one has twice this where the search took less; without, it is stopped on small programs.
+"""
+
+_EXACT = Confirmation(Confidence.EXACT).words
 
 
 @counted_from_here()
@@ -70,72 +79,96 @@ def solve(
     Raises:
         InputError: the engine named in ``options`` is not available.
     """
-    search = _Search(
-        problem,
-        limits or Limits(),
-        options or SolveOptions(),
-        metered,
-        MEMBERS if members is None else members,
-    )
+    options = options or SolveOptions()
+    engine = choose_engine(options.engine, threads=options.threads, clock=options.clock)
+    search = _Search(SearchState(problem, limits or Limits(), options, engine, metered))
     try:
-        return search.run()
+        return search.run(MEMBERS if members is None else members)
     except KeyboardInterrupt:
         search.state.stopped = True
         return search.answer(STOPPED)
 
 
 class _Search:
-    """One search, from the first plan to its answer."""
+    """One search, from the first plan to its answer.
 
-    def __init__(
-        self,
-        problem: Problem,
-        limits: Limits,
-        options: SolveOptions,
-        metered: Metered | None,
-        members: Sequence[turns.Seated],
-    ) -> None:
-        self.problem, self.limits, self.options, self.members = problem, limits, options, members
-        engine = choose_engine(options.engine, threads=options.threads, clock=options.clock)
-        self.state = SearchState(problem, limits, options, engine, metered)
-        self.opinion = SecondOpinion(ModelRuns(self.state))
+    Attributes:
+        refuted_by: in words, who refuted the bound after it had closed the gap; empty where nobody did.
+    """
 
-    def run(self) -> Solution:
+    def __init__(self, state: SearchState) -> None:
+        self.state, self.refuted_by = state, ""
+
+    def run(self, members: Sequence[turns.Seated]) -> Solution:
         state = self.state
-        exact = Confirmation(Confidence.EXACT).words
         impossible = impossible_sentence(state.instance)
         if impossible:
-            return no_plan(state, state.engine, impossible, exact)
+            return self._no_plan(impossible, _EXACT)
         self._start()
         if state.best.trace is None and (conflict := self._conflict()) is not None:
-            return no_plan(state, state.engine, returns_sentence(state.instance, conflict), exact)
+            return self._no_plan(returns_sentence(state.instance, conflict), _EXACT)
         state.first = state.best.schedule
         while True:
             state.refuted = False
-            turns.run(state, self.members)
+            turns.run(state, members)
             if state.refuted and state.best.trace is None:
-                confirmation = self.opinion.on_no_plan()
+                confirmation = self._confirmed_no_plan()
                 if state.best.trace is None and confirmation.confidence is not Confidence.REFUTED:
-                    message = conflict_sentence(self.problem, self.limits, confirmation)
-                    return no_plan(state, state.engine, message, confirmation.words)
+                    message = conflict_sentence(state.problem, state.limits, confirmation)
+                    return self._no_plan(message, confirmation.words)
             if state.stopped:
                 return self.answer(STOPPED)
             refuted, state.refuted = state.refuted, False
-            proof = self.opinion.on_the_bound()
-            if state.finished() or not (refuted or self.opinion.refuted_by):
+            proof = self._proof_of_bound()
+            if state.finished() or not (refuted or self.refuted_by):
                 return self.answer("", proof)
             # an engine erred, and its word was refuted
 
     def answer(self, message: str, proof: str = "") -> Solution:
-        """What is known now."""
-        refuted_by = self.opinion.refuted_by
-        return answer(self.state, self.state.engine, message, proof=proof, refuted_by=refuted_by)
+        """What is known now; ``message`` for the user, if empty what more time may bring to a gap."""
+        state, best, bound_joules = self.state, self.state.best, self.state.bound.joules
+        if best.trace is None:
+            status, in_time = Status.TIMEOUT, state.seconds_left() > 0.0
+            message = message or no_plan_sentence(state.problem, state.limits, in_time=in_time)
+        else:
+            bound_joules = min(bound_joules, best.trace.joules)
+            status = Status.OPTIMAL if state.closed(state.bound.joules) else Status.FEASIBLE
+            if status is Status.FEASIBLE:
+                message = message or self._open_gap_sentence()
+        return Solution(
+            status=status,
+            schedule=best.schedule,
+            trace=best.trace,
+            bound_joules=bound_joules,
+            baseline_joules=state.baseline_joules,
+            solve_seconds=state.clock.now() - state.started,
+            solver=model_by(state.engine) if best.trace is None else best.found_by,
+            message=message,
+            proof=proof,
+            was_interrupted=state.stopped,
+            record=state.recorder.record(),
+        )
+
+    def _no_plan(self, message: str, proof: str) -> Solution:
+        """That there is none, and who says so."""
+        self.state.best.forget()
+        return replace(self.answer(message, proof), status=Status.INFEASIBLE)
+
+    def _open_gap_sentence(self) -> str:
+        """Why the search did not close the gap; empty where it stopped at ``enough_joules``."""
+        state = self.state
+        if self.refuted_by:
+            return f"{self.refuted_by[0].upper()}{self.refuted_by[1:]}: the gap is open again."
+        if state.seconds_left() > 0.0:
+            return ""
+        plan_seconds, bound_seconds = state.best.found_after_seconds, state.bound.after_seconds
+        return time_up_sentence(state.engine, plan_seconds=plan_seconds, bound_seconds=bound_seconds)
 
     def _start(self) -> None:
         """The caller's plan, and greedy ones."""
-        state = self.state
-        if self.options.start is not None:
-            state.consider(self.options.start, self.options.start_by, is_ours=False)
+        state, options = self.state, self.state.options
+        if options.start is not None:
+            state.consider(options.start, options.start_by, is_ours=False)
             if state.finished():  # an earlier search proved it
                 return
 
@@ -145,13 +178,11 @@ class _Search:
 
         with state.recorder.phase("greedy plans"):
             schedule = greedy(
-                self.problem,
-                self.limits,
-                seconds=min(GREEDY_SECONDS, GREEDY_SHARE * state.seconds_left()),
+                state.problem,
+                state.limits,
+                seconds=min(GREEDY_SECONDS, state.seconds_left() / 4.0),
                 most_seconds=state.seconds_left(),
-                seed=state.seed,
                 rejections=state.recorder.rejections,
-                tuning=self.options.tuning,
                 clock=state.clock,
                 found=found,
             )
@@ -161,6 +192,62 @@ class _Search:
     def _conflict(self) -> Conflict | None:
         """A proof that there is no plan, from when contents can come back into RAM."""
         state = self.state
-        end = state.clock.now() + 0.5 * min(state.seconds_left(), 1e9)
+        end = state.clock.now() + min(state.seconds_left(), 1e9) / 2.0
         with state.recorder.phase("what can come back into RAM, and when"):
             return conflict_in(state.instance, lambda: state.finished() or state.clock.now() >= end)
+
+    # --- second opinions on what one engine says ---
+
+    def _confirmed_no_plan(self) -> Confirmation:
+        """On the model that has no solution by an engine's word."""
+        empty = self.state.empty
+        if empty is None:  # it follows from duals of a linear program, summed by our own code
+            return Confirmation(Confidence.EXACT)
+        with self.state.recorder.phase("second opinion that there is no plan"):
+            return self._confirm(empty, None)
+
+    def _proof_of_bound(self) -> str:
+        """What proves the bound of an optimal plan, in words; empty if it is not proven optimal."""
+        state, bound, options = self.state, self.state.bound, self.state.options
+        if state.best.trace is None or not state.closed(bound.joules):
+            return ""
+        joules, known, claim = state.best.trace.joules, state.known, bound.claim
+        if known is not None and bound.joules <= known.joules and not refutes(joules, known.joules):
+            return known.words
+        if bound.alone:
+            return Confirmation(Confidence.ALONE, ("highs",)).words
+        if claim is None:
+            return _EXACT
+        if not options.confirm:
+            return Confirmation(Confidence.ALONE, (claim.engine,)).words
+        allowed = joules - options.allowed_gap_joules(joules, state.baseline_joules)
+        with state.recorder.phase("second opinion on the bound"):
+            confirmation = self._confirm(claim, allowed - state.baseline_joules)
+        if confirmation.confidence is Confidence.REFUTED:
+            self.refuted_by = confirmation.words
+        refuted_before = self.refuted_by and confirmation.confidence is Confidence.ALONE
+        if confirmation.confidence is Confidence.REFUTED or refuted_before:
+            bound.forget()
+            state.recorder.bound(bound.joules, REFUTED)
+        return confirmation.words
+
+    def _confirm(self, claim: Claim, below: float | None) -> Confirmation:
+        """A second opinion, in about the time that the search took; plans that contradict it are judged."""
+        state = self.state
+        spent_seconds, left_seconds = state.clock.now() - state.started, state.seconds_left()
+        if left_seconds <= 0.0:
+            return Confirmation(Confidence.ALONE, (claim.engine,))
+        proof_seconds = min(max(spent_seconds, PROOF_SECONDS) / 10.0, PROOF_SECONDS, left_seconds / 2.0)
+        left_seconds -= proof_seconds
+        second_seconds = min(max(spent_seconds, 2.0 * PROOF_SECONDS), left_seconds)
+        confirmation = confirm(
+            claim.program(),
+            claim.engine,
+            ModelRuns(state).effort(second_seconds, left_seconds),
+            proof_seconds=proof_seconds,
+            below_joules=None if below is None else below - claim.fixed_joules,
+        )
+        if confirmation.values is not None and claim.plan is not None:
+            found_by = model_by(confirmation.engines[-1])
+            state.consider(claim.plan(confirmation.values), found_by, is_ours=False)
+        return confirmation

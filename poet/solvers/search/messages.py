@@ -80,13 +80,18 @@ def impossible_sentence(instance: Instance) -> str:
     floor = None if budget is None else least_of(instance)
     if budget is not None and floor is not None and floor.bytes > budget:
         return floor_sentence(problem, floor)
-    least = problem.compute_seconds
-    if allowed is not None and least > allowed * (1 + 1e-9):
-        return (
-            f"Running every op once takes {exact_seconds(least)}, longer than the deadline of "
-            f"{exact_seconds(allowed)} by {format_seconds(least - allowed)}."
-        )
-    return ""
+    return _too_slow_sentence(problem, allowed)
+
+
+def _too_slow_sentence(problem: Problem, allowed: float | None) -> str:
+    """That running every op once takes longer than ``allowed`` seconds; empty where it does not."""
+    least, forms = problem.compute_seconds, " in the fastest forms" if problem.alternatives else ""
+    if allowed is None or least <= allowed * (1 + 1e-9):
+        return ""
+    return (
+        f"Running every op once takes {exact_seconds(least)}{forms}, longer than the deadline of "
+        f"{exact_seconds(allowed)} by {format_seconds(least - allowed)}."
+    )
 
 
 def returns_sentence(instance: Instance, conflict: Conflict) -> str:
@@ -108,22 +113,14 @@ def returns_sentence(instance: Instance, conflict: Conflict) -> str:
 
 def impossible_in_all_forms(problem: Problem, limits: Limits) -> str:
     """`impossible_sentence` of a problem with alternatives: true whichever are taken."""
-    allowed = limits.deadline_seconds
-    if not has_schedules(problem, limits):
-        floor = minimum_ram_bytes(problem, limits)
-        lean = problem.resolved(leanest(problem))
-        reached = minimum_ram_bytes(lean, limits)
-        if reached.bytes == floor.bytes:
-            return floor_sentence(lean, reached)
-        needs = f"{problem.name} needs at least {floor.bytes} bytes ({format_bytes(floor.bytes)}) {IN_ORDER}"
-        return f"{needs}, in whatever forms its ops run."
-    least = problem.compute_seconds
-    if allowed is not None and least > allowed * (1 + 1e-9):
-        return (
-            f"Running every op once takes {exact_seconds(least)} in the fastest forms, longer than the "
-            f"deadline of {exact_seconds(allowed)} by {format_seconds(least - allowed)}."
-        )
-    return ""
+    if has_schedules(problem, limits):
+        return _too_slow_sentence(problem, limits.deadline_seconds)
+    floor, lean = minimum_ram_bytes(problem, limits), problem.resolved(leanest(problem))
+    reached = minimum_ram_bytes(lean, limits)
+    if reached.bytes == floor.bytes:
+        return floor_sentence(lean, reached)
+    needs = f"{problem.name} needs at least {floor.bytes} bytes ({format_bytes(floor.bytes)}) {IN_ORDER}"
+    return f"{needs}, in whatever forms its ops run."
 
 
 def untried_forms_sentence(tried: int, alternatives: int, *, in_time: bool) -> str:

@@ -12,22 +12,31 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import Any
 
 from poet.pins import permitted
 from poet.problem import Limits, Objective, Pins, Problem, ProblemOp, Tensor, Transfer
-from poet.schedule import Schedule
 from poet.search_record import NO_SEARCH, Phase, SearchRecord, joined
-from poet.simulator import Trace, simulate
+from poet.simulator import simulate
 from poet.solution import PROVEN, Solution, SolveOptions, Status
 from poet.solvers.instance.feasibility import minimum_ram_bytes
 from poet.solvers.instance.instance import Metered
-from poet.solvers.portfolio.recorder import Recorder
+from poet.solvers.portfolio.state import Recorder
 from poet.solvers.search.least_energy import solve as least_energy
 from poet.solvers.search.messages import exact_joules, time_up_sentence
 from poet.units import IN_ORDER, format_bytes
 
 _TOLERANCE = 1e-9  # relative, of sums of seconds and joules
+
+PROBE_SHARE = 1.0 / 3.0
+"""Of the time left, for one of several searches, such as a budget of a bisection; with all, it has all."""
+
+PROBE_SECONDS = 0.5
+"""For that at least; with less, a search has neither greedy plans nor a first bound."""
+
+EXPLAIN_SECONDS = 2.0
+"""For all that is searched to explain that there is no plan; without, none says what would help."""
 
 
 def solve(problem: Problem, limits: Limits | None = None, options: SolveOptions | None = None) -> Solution:
@@ -40,14 +49,12 @@ def solve(problem: Problem, limits: Limits | None = None, options: SolveOptions 
         InputError: the engine named in ``options`` is not available.
     """
     limits, options = limits or Limits(), options or SolveOptions()
-    left = _seconds_left(options.clock.now(), options)
-    found = _solve(permitted(problem, limits), limits, options)
-    seconds = min(options.tuning.objectives.pins_seconds, left())
-    if found.status is not Status.INFEASIBLE or limits.pins == Pins() or seconds <= 0.0:
+    left = _seconds_left(options)
+    found = _with_ties_broken(permitted(problem, limits), limits, options)
+    if found.status is not Status.INFEASIBLE or limits.pins == Pins() or left() <= 0.0:
         return found
-    free = replace(limits, pins=Pins())
-    without = _least_joules(problem, free, replace(_any_plan(limits, options), time_limit_seconds=seconds))
-    if without.schedule is None:
+    any_plan = replace(_any_plan(limits, options), time_limit_seconds=min(EXPLAIN_SECONDS / 2.0, left()))
+    if _least_joules(problem, replace(limits, pins=Pins()), any_plan).schedule is None:
         return found
     return replace(found, message="Without the pins there is a plan: one of them asks for too much.")
 
@@ -67,17 +74,16 @@ def _least(problem: Problem, limits: Limits, options: SolveOptions) -> Solution:
             return _least_priced(problem, limits, options)
 
 
-def _solve(problem: Problem, limits: Limits, options: SolveOptions) -> Solution:
+def _with_ties_broken(problem: Problem, limits: Limits, options: SolveOptions) -> Solution:
     if options.objective is Objective.ENERGY:
         return _least_joules(problem, limits, options)
-    started = options.clock.now()
-    first_seconds = _part(options.time_limit_seconds, options.tuning.objectives.first_share)
-    first = replace(options, time_limit_seconds=first_seconds)
-    best = _least(problem, limits, first)
+    started, allowed = options.clock.now(), options.time_limit_seconds
+    first_seconds = None if allowed is None else (1.0 - PROBE_SHARE) * allowed
+    best = _least(problem, limits, replace(options, time_limit_seconds=first_seconds))
     if best.schedule is None or best.trace is None or best.was_interrupted:
         return best
     spent_seconds = options.clock.now() - started
-    left = None if options.time_limit_seconds is None else options.time_limit_seconds - spent_seconds
+    left = None if allowed is None else allowed - spent_seconds
     cheapest = _cheapest_as_good(problem, limits, replace(options, time_limit_seconds=left), best)
     whole_seconds = options.clock.now() - started
     ties = Phase("of the plans that take as little, one of least energy", 0.0, whole_seconds - spent_seconds)
@@ -93,36 +99,26 @@ def priced(problem: Problem, objective: Objective) -> Problem:
     """
     of_time = objective is Objective.TIME
 
-    def at_prices(tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        return tuple(_priced_tensor(tensor, by_byte=not of_time) for tensor in tensors)
+    def op(one: ProblemOp) -> ProblemOp:
+        return replace(one, joules=0.0 if of_time else float(one.stored_written_bytes))
+
+    def tensor(one: Tensor) -> Tensor:
+        written = 0.0 if of_time else float(one.storage_bytes)
+        return replace(
+            one,
+            page_in=None if one.page_in is None else Transfer(one.page_in.seconds, 0.0),
+            page_out=None if one.page_out is None else Transfer(one.page_out.seconds, written),
+        )
 
     return replace(
         problem,
-        ops=tuple(_priced_op(op, by_byte=not of_time) for op in problem.ops),
-        tensors=at_prices(problem.tensors),
+        ops=tuple(map(op, problem.ops)),
+        tensors=tuple(map(tensor, problem.tensors)),
         alternatives=tuple(
-            replace(
-                each,
-                ops=tuple(_priced_op(op, by_byte=not of_time) for op in each.ops),
-                tensors=at_prices(each.tensors),
-            )
+            replace(each, ops=tuple(map(op, each.ops)), tensors=tuple(map(tensor, each.tensors)))
             for each in problem.alternatives
         ),
         idle_watts=1.0 if of_time else 0.0,
-    )
-
-
-def _priced_op(op: ProblemOp, *, by_byte: bool) -> ProblemOp:
-    return replace(op, joules=float(op.stored_written_bytes) if by_byte else 0.0)
-
-
-def _priced_tensor(tensor: Tensor, *, by_byte: bool) -> Tensor:
-    page_in, page_out = tensor.page_in, tensor.page_out
-    written_joules = float(tensor.storage_bytes) if by_byte else 0.0
-    return replace(
-        tensor,
-        page_in=None if page_in is None else Transfer(page_in.seconds, 0.0),
-        page_out=None if page_out is None else Transfer(page_out.seconds, written_joules),
     )
 
 
@@ -167,34 +163,26 @@ def _least_priced(problem: Problem, limits: Limits, options: SolveOptions) -> So
     within = replace(limits, joules_budget=None)
     at_prices = priced(problem, options.objective)
     found = least_energy(at_prices, within, replace(options, enough_joules=None), metered=metered)
-    found = replace(found, record=joined(before, found.record, after_seconds=before_seconds))
-    return _in_its_unit(problem, limits, found, options.objective, found.bound_joules)
-
-
-def _in_its_unit(
-    problem: Problem, limits: Limits, found: Solution, objective: Objective, bound: float
-) -> Solution:
-    """A solution of the problem at other prices as one of ``problem``; ``bound`` is of the objective."""
-    if objective is not Objective.TIME:
-        bound = _next_sum(bound, _unit_bytes(problem, objective))
+    bound = found.bound_joules
+    if options.objective is Objective.WRITES and math.isfinite(bound):  # up to a sum that there is
+        unit = _unit_bytes(problem, options.objective)
+        bound = float(math.ceil(bound * (1 - _TOLERANCE) / unit - 1e-6) * unit)
     trace = None if found.schedule is None else simulate(problem, found.schedule, limits)
     solution = replace(
         found,
         trace=trace,
         bound_joules=problem.compute_joules,
         baseline_joules=problem.compute_joules,
-        objective=objective,
+        objective=options.objective,
         objective_bound=bound,
+        record=joined(before, found.record, after_seconds=before_seconds),
     )
     if trace is None or solution.amount is None:
         return solution
-    reached = solution.amount <= bound * (1 + _TOLERANCE)
-    return replace(
-        solution,
-        status=Status.OPTIMAL if reached else found.status,
-        message="" if reached and not found.was_interrupted else found.message,
-        objective_bound=min(bound, solution.amount),
-    )
+    if solution.amount <= bound * (1 + _TOLERANCE):
+        message = solution.message if solution.was_interrupted else ""
+        solution = replace(solution, status=Status.OPTIMAL, message=message)
+    return replace(solution, objective_bound=min(bound, solution.amount or 0.0))
 
 
 def _unit_bytes(problem: Problem, objective: Objective) -> int:
@@ -207,115 +195,72 @@ def _unit_bytes(problem: Problem, objective: Objective) -> int:
     return max(1, math.gcd(*parts))
 
 
-def _next_sum(bound: float, unit: int) -> float:
-    """The least multiple of ``unit`` that is not below ``bound``, within rounding."""
-    return bound if math.isinf(bound) else float(math.ceil(bound * (1 - _TOLERANCE) / unit - 1e-6) * unit)
-
-
 # --- RAM ---
-
-
-@dataclass(slots=True)
-class _Halving:
-    """Bisection over RAM budgets: none below ``proven_bytes`` has a plan; the leanest plan found so far."""
-
-    proven_bytes: int
-    recorder: Recorder
-    schedule: Schedule | None = None
-    trace: Trace | None = None
-    solver: str = "none"
-    proof: str = ""  # of ``proven_bytes``
-
-    @property
-    def peak_bytes(self) -> float:
-        return math.inf if self.trace is None else self.trace.peak_ram_bytes
 
 
 def _least_ram(problem: Problem, limits: Limits, options: SolveOptions) -> Solution:
     """Bisect the RAM budgets between the proven bound and the best plan's peak."""
-    started = options.clock.now()
-    unit = _unit_bytes(problem, Objective.RAM)
-    recorder = Recorder(Objective.RAM, clock=options.clock.now)
-    halving = _Halving(minimum_ram_bytes(problem, limits).bytes, recorder, proof=PROVEN)
-    halving.recorder.bound(halving.proven_bytes, "what one op needs at once")
-    left = _seconds_left(started, options)
-    wide = _probe(problem, limits, options, left(), halving, limits.ram_budget_bytes)
-    if halving.trace is None:
-        return replace(
-            wide,
-            objective=Objective.RAM,
-            objective_bound=float(halving.proven_bytes),
-            record=halving.recorder.record(),
-        )
-    low = halving.proven_bytes  # below it nothing is worth a try
-    budget = low
-    while halving.proven_bytes < halving.peak_bytes and left() > 0.0 and not wide.was_interrupted:
-        if low >= halving.peak_bytes:  # between the proven bytes and here every search was cut short
-            low = budget = halving.proven_bytes
+    started, unit = options.clock.now(), _unit_bytes(problem, Objective.RAM)
+    recorder, left = Recorder(Objective.RAM, clock=options.clock.now), _seconds_left(options)
+    proven, proof = minimum_ram_bytes(problem, limits).bytes, PROVEN  # below these bytes there is no plan
+    recorder.bound(proven, "what one op needs at once")
+    found = best = _probe(problem, limits, options, left(), recorder, math.inf)
+    if best.trace is None:
+        bound = float(proven)
+        return replace(best, objective=Objective.RAM, objective_bound=bound, record=recorder.record())
+    peak = best.trace.peak_ram_bytes
+    low = budget = proven  # below ``low`` nothing is worth a try
+    while proven < peak and left() > 0.0 and not found.was_interrupted:
+        if low >= peak:  # between the proven bytes and here every search was cut short
+            low = budget = proven
             options.clock.spend(programs=1)  # so that searches that count no work end by any clock
-        wide = _probe(problem, limits, options, left(), halving, budget)
+        found = _probe(problem, replace(limits, ram_budget_bytes=budget), options, left(), recorder, peak)
+        if found.trace is not None and found.trace.peak_ram_bytes < peak:
+            best, peak = found, found.trace.peak_ram_bytes
         if options.progress is not None:
-            gap = 1.0 - halving.proven_bytes / halving.peak_bytes
-            options.progress(halving.peak_bytes, halving.proven_bytes, gap, options.clock.now() - started)
-        if wide.status is Status.INFEASIBLE and halving.proven_bytes == low:
-            halving.proven_bytes, halving.proof = (budget // unit + 1) * unit, wide.proof
-            halving.recorder.bound(halving.proven_bytes, "no plan with less")
-        if wide.schedule is None:
-            low = (budget // unit + 1) * unit
-        budget = low + int((halving.peak_bytes - low) / unit) // 2 * unit
-    bound = min(float(halving.proven_bytes), halving.peak_bytes)
+            options.progress(peak, proven, 1.0 - proven / peak, options.clock.now() - started)
+        above = (budget // unit + 1) * unit
+        if found.status is Status.INFEASIBLE and proven == low:
+            proven, proof = above, found.proof
+            recorder.bound(proven, "no plan with less")
+        if found.schedule is None:
+            low = above
+        budget = low + int((peak - low) / unit) // 2 * unit
+    is_optimal, record = proven >= peak, recorder.record()
+    message = "" if is_optimal else _open_sentence(record, options)
     return replace(
-        wide,
-        status=Status.OPTIMAL if bound == halving.peak_bytes else Status.FEASIBLE,
-        schedule=halving.schedule,
-        trace=halving.trace,
-        solver=halving.solver,
-        proof=halving.proof if bound == halving.peak_bytes else "",
-        message=_open_sentence(wide, halving, options, bound),
+        best,
+        status=Status.OPTIMAL if is_optimal else Status.FEASIBLE,
+        proof=proof if is_optimal else "",
+        message=found.message if found.was_interrupted else message,
+        was_interrupted=found.was_interrupted,
         bound_joules=problem.compute_joules,
         objective=Objective.RAM,
-        objective_bound=bound,
-        record=halving.recorder.record(),
+        objective_bound=float(min(proven, peak)),
+        record=record,
     )
 
 
-def _open_sentence(last: Solution, halving: _Halving, options: SolveOptions, bound: float) -> str:
-    """Why the bisection ended with a gap, after the probe ``last``; empty where it left none."""
-    if last.was_interrupted:
-        return last.message
-    if bound == halving.peak_bytes:
-        return ""
-    record = halving.recorder.record()
+def _open_sentence(record: SearchRecord, options: SolveOptions) -> str:
+    """Why the bisection ended with a gap."""
     plan_seconds = max((found.seconds for found in record.plans), default=0.0)
     bound_seconds = max((found.seconds for found in record.bounds), default=0.0)
     return time_up_sentence(options.engine, plan_seconds=plan_seconds, bound_seconds=bound_seconds)
 
 
 def _probe(
-    problem: Problem,
-    limits: Limits,
-    options: SolveOptions,
-    seconds: float,
-    halving: _Halving,
-    budget_bytes: int | None,
+    problem: Problem, limits: Limits, options: SolveOptions, seconds: float, recorder: Recorder, peak: float
 ) -> Solution:
-    """Search for any plan within ``budget_bytes``; ``halving`` takes it over if its peak is the least."""
-    tuning = options.tuning.objectives
-    least_seconds = min(seconds, tuning.probe_least_seconds)
-    share = None if math.isinf(seconds) else max(tuning.probe_share * seconds, least_seconds)
-    asked = replace(_any_plan(limits, options), time_limit_seconds=share)
-    budget = "any RAM" if budget_bytes is None else f"{format_bytes(budget_bytes)} of RAM"
-    with halving.recorder.phase(f"any plan with {budget}"):
-        found = _least_joules(problem, replace(limits, ram_budget_bytes=budget_bytes), asked)
-        _keep_leanest(found, halving)
+    """Search for any plan for a part of ``seconds``; it is noted where it needs less RAM than ``peak``."""
+    allowed = None if math.isinf(seconds) else min(seconds, max(PROBE_SHARE * seconds, PROBE_SECONDS))
+    asked = replace(_any_plan(limits, options), time_limit_seconds=allowed)
+    budget = limits.ram_budget_bytes
+    with recorder.phase(f"any plan with {'any RAM' if budget is None else f'{format_bytes(budget)} of RAM'}"):
+        found = _least_joules(problem, limits, asked)
+        recorder.count(found.record.rejected)
+        if found.trace is not None and found.trace.peak_ram_bytes < peak:
+            recorder.plan(found.trace.peak_ram_bytes, found.solver)
     return found
-
-
-def _keep_leanest(found: Solution, halving: _Halving) -> None:
-    halving.recorder.count(found.record.rejected)
-    if found.trace is not None and found.trace.peak_ram_bytes < halving.peak_bytes:
-        halving.schedule, halving.trace, halving.solver = found.schedule, found.trace, found.solver
-        halving.recorder.plan(found.trace.peak_ram_bytes, found.solver)
 
 
 # --- what they share ---
@@ -351,35 +296,28 @@ def _cheapest_as_good(problem: Problem, limits: Limits, options: SolveOptions, b
     )
 
 
+LIMIT_FIELDS = {
+    Objective.ENERGY: "joules_budget", Objective.TIME: "deadline_seconds",
+    Objective.RAM: "ram_budget_bytes", Objective.WRITES: "written_budget_bytes",
+}  # fmt: skip
+"""The field of `poet.problem.Limits` that limits each objective."""
+
+
 def limited(limits: Limits, objective: Objective, *, amount: float) -> Limits:
     """``limits`` with at most ``amount`` of ``objective``, unless they are narrower already."""
     least = min(amount, limit_of(limits, objective))
-    match objective:
-        case Objective.ENERGY:
-            return replace(limits, joules_budget=least)
-        case Objective.TIME:
-            return replace(limits, deadline_seconds=least)
-        case Objective.RAM:
-            return replace(limits, ram_budget_bytes=math.floor(least))
-        case Objective.WRITES:
-            return replace(limits, written_budget_bytes=math.floor(least))
+    is_whole = objective in (Objective.RAM, Objective.WRITES)
+    changed: dict[str, Any] = {LIMIT_FIELDS[objective]: math.floor(least) if is_whole else least}
+    return replace(limits, **changed)
 
 
 def limit_of(limits: Limits, objective: Objective) -> float:
     """What ``limits`` allow of ``objective``; infinite where they do not limit it."""
-    allowed = {
-        Objective.ENERGY: limits.joules_budget,
-        Objective.TIME: limits.deadline_seconds,
-        Objective.RAM: limits.ram_budget_bytes,
-        Objective.WRITES: limits.written_budget_bytes,
-    }[objective]
+    allowed: float | None = getattr(limits, LIMIT_FIELDS[objective])
     return math.inf if allowed is None else allowed
 
 
-def _part(seconds: float | None, share: float) -> float | None:
-    return None if seconds is None else share * seconds
-
-
-def _seconds_left(started: float, options: SolveOptions) -> Callable[[], float]:
-    limit = math.inf if options.time_limit_seconds is None else options.time_limit_seconds
-    return lambda: limit - (options.clock.now() - started)
+def _seconds_left(options: SolveOptions) -> Callable[[], float]:
+    """Of the time limit, from now on; infinite without one."""
+    started, limit = options.clock.now(), options.time_limit_seconds
+    return lambda: math.inf if limit is None else max(0.0, limit - (options.clock.now() - started))

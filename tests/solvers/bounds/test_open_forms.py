@@ -18,7 +18,7 @@ from poet.solution import SolveOptions
 from poet.solvers.bounds.relaxation import bound_overhead
 from poet.solvers.instance.instance import instance_of
 from poet.solvers.instance.undecided import undecided
-from poet.solvers.search.form_guide import form_guide
+from poet.solvers.search.choices import form_guide
 
 DEAR = Transfer(50.0, 50.0)
 

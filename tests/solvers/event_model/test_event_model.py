@@ -20,7 +20,7 @@ from poet.solvers.event_model.families import CUTS, FAMILIES, RELAXATION, Family
 from poet.solvers.event_model.model import build, matrix_of, schedule_of, values_of
 from poet.solvers.instance.candidates import candidates, fullest
 from poet.solvers.instance.instance import Metered, instance_of, timeline_of
-from poet.solvers.portfolio.slots_of_plans import merged
+from poet.solvers.portfolio.rerun_slots import merged
 from poet.solvers.search.objectives import priced
 
 EFFORT = Effort(seconds=20.0, threads=1, seed=0, absolute_joules=1e-7)

@@ -1,33 +1,31 @@
-"""What a policy says of many tensors at once is what it says of each, at every victim of a walk."""
+"""What a policy says of many tensors at once is what it says of each alone, at every victim of a walk."""
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from helpers.random_problems import mixed_problem, random_limits, training_like
 
 from poet.problem import Limits, Problem
-from poet.solvers.heuristics.judged import walked
 from poet.solvers.heuristics.list_scheduler import Policy, Tensors, Values, Walk, Way, Weights
 from poet.solvers.heuristics.lp_guided import AsRelaxed
-from poet.solvers.heuristics.policies import ByStaleness
+from poet.solvers.heuristics.policies import ByStaleness, walked
 from poet.solvers.instance.feasibility import minimum_ram_bytes
 from poet.solvers.instance.instance import Facts
 
 
 class Compared(Policy):
-    """``policy``, whose `values` are held against `value` at each call."""
+    """``policy``, whose values of all are held against those of each at each call."""
 
     def __init__(self, policy: Policy) -> None:
         self.policy, self.unplanned, self.calls = policy, policy.unplanned, 0
 
-    def values(self, walk: Walk, tensors: Tensors) -> Values | None:
+    def values(self, walk: Walk, tensors: Tensors) -> Values:
         found = self.policy.values(walk, tensors)
-        assert found is not None
-        each = [self.policy.value(walk, tensor) for tensor in tensors.tolist()]
-        assert found.tolist() == [-math.inf if one is None else one for one in each]
+        each = [self.policy.values(walk, tensors[k : k + 1])[0] for k in range(len(tensors))]
+        assert found.tolist() == each
         for tensor in tensors.tolist():
             need = walk.next_need(tensor)
             assert walk.needs[tensor] == (walk.facts.op_count + 1 if need is None else need)
@@ -36,13 +34,13 @@ class Compared(Policy):
 
 
 class OneByOne(Policy):
-    """``policy`` without `values`."""
+    """``policy``, asked for each tensor alone."""
 
     def __init__(self, policy: Policy) -> None:
         self.policy, self.unplanned = policy, policy.unplanned
 
     def value(self, walk: Walk, tensor: int) -> float | None:
-        return self.policy.value(walk, tensor)
+        return float(self.policy.values(walk, np.array([tensor]))[0])
 
 
 def policies(facts: Facts) -> list[Policy]:

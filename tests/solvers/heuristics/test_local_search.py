@@ -11,9 +11,9 @@ from poet.pins import permitted
 from poet.problem import Limits, Problem
 from poet.simulator import simulate
 from poet.solvers.heuristics.greedy import greedy
-from poet.solvers.heuristics.local_search import LocalSearch
 from poet.solvers.instance.feasibility import minimum_ram_bytes
 from poet.solvers.instance.instance import instance_of
+from poet.solvers.portfolio.local_search import LocalSearch
 
 
 def _cases(count: int) -> list[tuple[Problem, Limits]]:

@@ -26,7 +26,7 @@ from poet.solvers.event_model.decisions import EventModel
 from poet.solvers.event_model.model import build, matrix_of
 from poet.solvers.instance.candidates import candidates
 from poet.solvers.instance.instance import instance_of, timeline_of
-from poet.solvers.portfolio import model_runs
+from poet.solvers.portfolio import retention_intervals as intervals
 from poet.solvers.search import least_energy as search
 from poet.solvers.search.explain import explained
 from poet.solvers.search.messages import budget_sentence
@@ -148,7 +148,7 @@ def test_an_engine_that_lies_is_found_out(monkeypatch: pytest.MonkeyPatch) -> No
     def lie(*arguments: object, **options: object) -> Outcome:
         return Outcome(None, float("inf"), True, True, False)
 
-    monkeypatch.setattr(model_runs, "run_engine", lie)
+    monkeypatch.setattr(intervals, "run_engine", lie)
     monkeypatch.setattr(search, "greedy", lambda *arguments, **options: None)
     found = search.solve(problem, limits, counted(1.0))
     assert found.status is not Status.INFEASIBLE

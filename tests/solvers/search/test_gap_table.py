@@ -10,7 +10,7 @@ from types import ModuleType
 
 import pytest
 
-SCRIPT = Path(__file__).parents[2] / "benchmarks" / "gap_table.py"
+SCRIPT = Path(__file__).parents[3] / "benchmarks" / "gap_table.py"
 
 
 @pytest.fixture(scope="module")

@@ -23,15 +23,14 @@ from poet.solvers import minimum_ram_bytes, solve
 from poet.solvers.engines import Outcome, available_engines, run_engine
 from poet.solvers.engines import proof as confirm_module
 from poet.solvers.heuristics.greedy import greedy
-from poet.solvers.heuristics.keep_everything import keep_everything
+from poet.solvers.heuristics.policies import keep_everything
 from poet.solvers.instance.incumbent import Incumbent
 from poet.solvers.instance.instance import Metered
-from poet.solvers.portfolio import model_runs
-from poet.solvers.portfolio.relaxed_intervals import relaxed_intervals
-from poet.solvers.portfolio.retention_intervals import retention_intervals
+from poet.solvers.portfolio import retention_intervals as intervals
+from poet.solvers.portfolio.retention_intervals import relaxed_intervals, retention_intervals
 from poet.solvers.portfolio.state import WAITS, SearchState, Steps
 from poet.solvers.search import least_energy as search
-from poet.solvers.search import objectives, second_opinion
+from poet.solvers.search import objectives
 
 STEP = training_like(1)
 OPTIONS = SolveOptions(time_limit_seconds=None, engine="highs")
@@ -96,7 +95,7 @@ def test_of_two_engines_the_one_that_found_the_plan_is_named(monkeypatch: pytest
         return run(name, *arguments, **options)  # type: ignore[arg-type]
 
     _models_alone(monkeypatch)
-    monkeypatch.setattr(model_runs, "run_engine", only_cpsat)
+    monkeypatch.setattr(intervals, "run_engine", only_cpsat)
     monkeypatch.setattr(search, "greedy", lambda *arguments, **options: None)
     found = dict[str, str]()
     for seed in range(12):
@@ -202,7 +201,7 @@ def test_a_bound_that_is_refuted_is_named_and_the_search_goes_on(monkeypatch: py
         asked.append(engine)
         return confirmation
 
-    monkeypatch.setattr(second_opinion, "confirm", refuted)
+    monkeypatch.setattr(search, "confirm", refuted)
     _models_alone(monkeypatch)  # what sums of our own prove, nobody refutes
     solution = solve(STEP, limits, ticking())
     assert solution.status is Status.FEASIBLE
@@ -252,7 +251,7 @@ def test_the_engine_whose_word_a_bound_is_does_not_confirm_it(monkeypatch: pytes
 
     asked: list[str] = []
     _models_alone(monkeypatch)
-    monkeypatch.setattr(model_runs, "run_engine", only_cpsat)
+    monkeypatch.setattr(intervals, "run_engine", only_cpsat)
     monkeypatch.setattr(confirm_module, "run_engine", seconds)
     monkeypatch.setattr(confirm_module, "prove_none", lambda *arguments, **options: None)
     proofs = set[str]()

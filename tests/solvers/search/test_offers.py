@@ -12,8 +12,7 @@ from poet.solvers.bounds.relaxation import Bound, bound_overhead
 from poet.solvers.engines.program import value
 from poet.solvers.instance.candidates import worth_rerunning
 from poet.solvers.instance.instance import Instance, instance_of
-from poet.solvers.portfolio.slots_of_plans import followed_by
-from poet.solvers.portfolio.slots_of_relaxation import Offer, offered_by
+from poet.solvers.portfolio.rerun_slots import followed_by, offered_by
 
 STEP = training_like(16, seed=3)
 
@@ -36,7 +35,7 @@ def test_what_is_remade_is_offered_where_it_may_run(share: float) -> None:
     of = instance(STEP, share)
     bound = tightest_bound(of)
     worth = worth_rerunning(of)
-    shallow, deep = (offered_by(of, bound, Offer(chain=1, depth=depth)) for depth in (0, 20))
+    shallow, deep = (offered_by(of, bound, chain) for chain in (1, 10))
     assert remade(bound)
     for offered in (shallow, deep):
         assert {of.contents[content].producer for content in remade(bound)} <= set().union(*offered.values())

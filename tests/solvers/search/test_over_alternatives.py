@@ -13,23 +13,22 @@ from helpers.random_problems import mixed_problem, random_limits
 
 from poet.alternatives import taken_by, with_names, without_names
 from poet.problem import Alternative, Limits, Objective, Pins, Problem, ProblemOp, Tensor, Transfer
-from poet.schedule import Compute, Free
 from poet.simulator import simulate
 from poet.solution import Solution, SolveOptions, Status, amount_of
 from poet.solvers import minimum_ram_bytes, solve
-from poet.solvers.heuristics.keep_everything import keep_everything
-from poet.solvers.search import form_guide, objectives, over_alternatives
-from poet.solvers.search.own_form import in_own_form
-from poet.tuning import DEFAULT
+from poet.solvers.heuristics.policies import keep_everything
+from poet.solvers.search import alternatives, choices, objectives
 
 DEAR = Transfer(50.0, 50.0)
 SHORT_SEARCH = SolveOptions(time_limit_seconds=4.0)
-ONE_CHOICE = dataclasses.replace(
-    SHORT_SEARCH,
-    tuning=dataclasses.replace(
-        DEFAULT, alternatives=dataclasses.replace(DEFAULT.alternatives, all_choices=0, rest_choices=0)
-    ),
-)
+
+
+def solve_few(of: Problem, limits: Limits, options: SolveOptions = SHORT_SEARCH) -> Solution:
+    """As of very many alternatives, of which not all choices can be searched."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(alternatives, "FEW_CHOICES", 1)
+        patch.setattr(alternatives, "MOST_CHOICES", 1)
+        return solve(of, limits, options)
 
 
 def chain(layers: int) -> Problem:
@@ -76,7 +75,7 @@ def test_where_ram_is_plenty_nothing_is_taken() -> None:
 def test_as_few_as_fit_are_taken_those_that_cost_least_first() -> None:
     of = chain(6)
     limits = Limits(ram_budget_bytes=keep_bytes(of.resolved(())) - 20)
-    found, few = solve(of, limits, counted(20.0)), solve(of, limits, ONE_CHOICE)
+    found, few = solve(of, limits, counted(20.0)), solve_few(of, limits)
     assert taken(of, found) == taken(of, few) == {"short0", "short1"}
     assert found.joules == few.joules == pytest.approx(12.03)
     assert few.baseline_joules == 12.0 < few.bound_joules < 12.03
@@ -144,8 +143,8 @@ def test_the_best_plan_that_is_told_never_gets_worse_from_choice_to_choice(
     monkeypatch.setattr(objectives, "solve", solving)
     of = chain(6)
     limits = Limits(ram_budget_bytes=keep_bytes(of.resolved(())) - 20)
-    every = dataclasses.replace(DEFAULT.alternatives, all_choices=5)
-    options = counted(1e4, tuning=dataclasses.replace(DEFAULT, alternatives=every))
+    monkeypatch.setattr(choices.Choices, "keeps", lambda *_: False)  # else that ends the search
+    options = counted(1e4)
     solve(of, limits, dataclasses.replace(options, progress=lambda amount, *_: told.append(amount)))
     assert len(told) > 1
     assert set(told) == {20.0}
@@ -157,8 +156,8 @@ def test_what_saves_most_bytes_is_searched_beside_what_the_guide_takes(
     of = chain(6)
     names = frozenset(each.name for each in of.alternatives)
     limits = Limits(ram_budget_bytes=keep_bytes(of.resolved(names)) - 1)
-    nothing = form_guide.FormGuide(0.0, names, frozenset())
-    monkeypatch.setattr(over_alternatives, "form_guide", lambda *_arguments, **_options: nothing)
+    nothing = choices.FormGuide(0.0, names, frozenset())
+    monkeypatch.setattr(alternatives, "form_guide", lambda *_arguments, **_options: nothing)
     searched: list[Problem] = []
     solve_one = objectives.solve
 
@@ -167,14 +166,9 @@ def test_what_saves_most_bytes_is_searched_beside_what_the_guide_takes(
         return solve_one(problem, limits, options)
 
     monkeypatch.setattr(objectives, "solve", noted)
-    options = dataclasses.replace(ONE_CHOICE, time_limit_seconds=0.5)
-    found = solve(of, limits, options)
-    assert searched[:2] == [of.resolved(names), of.resolved(())]
+    found = solve_few(of, limits, dataclasses.replace(SHORT_SEARCH, time_limit_seconds=0.5))
+    assert searched[:2] == [of.resolved(()), of.resolved(names)]
     assert taken(of, found) == names
-    del searched[:]
-    alone = options.tuning.without("alternatives.rivals_share")
-    solve(of, limits, dataclasses.replace(options, tuning=alone))
-    assert searched[0] == of.resolved(())
 
 
 def test_pins_name_what_has_to_be_there() -> None:
@@ -182,19 +176,6 @@ def test_pins_name_what_has_to_be_there() -> None:
     found = solve(of, Limits(ram_budget_bytes=1000, pins=Pins(keep=("s0",))), SHORT_SEARCH)
     assert found.status is Status.OPTIMAL
     assert taken(of, found) == {"short0"}
-
-
-def test_a_short_form_goes_back_to_the_long_one() -> None:
-    of = chain(2)
-    (short,) = of.alternatives
-    schedule = (
-        Compute("f0"), Compute("f1"), Free("a0"), Compute("b1"), Free("a1"), Compute("b0"), Free("s0"),
-    )  # fmt: skip
-    back = in_own_form(of, short, schedule)
-    assert back is not None
-    assert back[-1] == Free("a0")
-    assert Free("s0") not in back
-    assert simulate(of.resolved(()), back).joules == pytest.approx(4.0)
 
 
 def keep_all_fits_with_two() -> tuple[Problem, Limits]:
@@ -263,7 +244,7 @@ def test_pins_are_not_searched_in_choices_without_what_they_name() -> None:
     found = solve(of, limits, SHORT_SEARCH)
     assert (found.status, found.schedule) == (Status.INFEASIBLE, None)
     assert "names no tensor" not in found.message
-    few = solve(of, limits, ONE_CHOICE)
+    few = solve_few(of, limits)
     assert (few.status, few.schedule) == (Status.TIMEOUT, None)
     assert "The time limit passed" not in few.why_no_plan
     of_ram = dataclasses.replace(SHORT_SEARCH, objective=Objective.RAM, time_limit_seconds=0.2)
@@ -321,7 +302,7 @@ def _judge_against_the_oracle(
     of = make(mixed_problem(seed, largest=5), seed)
     limits = random_limits(of.resolved(forms.choices_of(of)[-1]), seed, deadline=seed % 3 == 0)
     best = forms.least_joules(of, limits)
-    found = solve(of, limits, SHORT_SEARCH if tries_all else ONE_CHOICE)
+    found = (solve if tries_all else solve_few)(of, limits, SHORT_SEARCH)
     if best is None:
         assert found.schedule is None
         return
@@ -368,13 +349,13 @@ def test_ctrl_c_while_forms_are_weighed_keeps_the_best_plan(
     names = [each.name for each in of.alternatives]
     kept = Limits(ram_budget_bytes=keep_bytes(of.resolved(())) - 20)
     low = Limits(ram_budget_bytes=keep_bytes(of.resolved(names)) - 1)
-    start = solve(of, low, dataclasses.replace(ONE_CHOICE, time_limit_seconds=0.3)).schedule
+    start = solve_few(of, low, dataclasses.replace(SHORT_SEARCH, time_limit_seconds=0.3)).schedule
     assert start is not None
 
     def press(*arguments: object, **options: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(form_guide, "refined_bounds", press)
+    monkeypatch.setattr(choices, "refined_bounds", press)
     none = solve(of, low, options)
     assert (none.status, none.schedule) == (Status.TIMEOUT, None)
     from_start = solve(of, low, dataclasses.replace(options, start=start))

@@ -12,7 +12,7 @@ import pytest
 from poet.baselines.registry import BASELINES, EXACT_BASELINES
 from poet.solvers.engines import available_engines
 
-SCRIPT = Path(__file__).parents[2] / "benchmarks" / "planner.py"
+SCRIPT = Path(__file__).parents[3] / "benchmarks" / "planner.py"
 
 
 def run(folder: Path) -> str:

@@ -28,7 +28,7 @@ from poet.solution import SolveOptions, Status, solution_to_json
 from poet.solvers import minimum_ram_bytes, solve
 from poet.solvers.bounds.relaxation import bound_overhead
 from poet.solvers.instance.instance import instance_of
-from poet.solvers.portfolio.recorder import Recorder
+from poet.solvers.portfolio.state import Recorder
 
 STEP, LARGER = training_like(1), training_like(3)
 OPTIONS = SolveOptions(time_limit_seconds=None, engine="highs")

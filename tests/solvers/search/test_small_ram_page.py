@@ -7,7 +7,7 @@ import importlib
 from typing import Any
 
 from poet.solution import Status
-from poet.solvers.portfolio.finders import COPIES, relaxed_by
+from poet.solvers.portfolio.best_bound import COPIES, relaxed_by
 
 bench: Any = importlib.import_module("benchmarks.small_ram")
 

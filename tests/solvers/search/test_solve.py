@@ -18,7 +18,7 @@ from poet.simulator import simulate
 from poet.solution import Solution, SolveOptions, Status, solution_to_json
 from poet.solvers import minimum_ram_bytes, solve
 from poet.solvers.engines import available_engines
-from poet.solvers.heuristics.keep_everything import keep_everything
+from poet.solvers.heuristics.policies import keep_everything
 
 INSTANCES = Path(__file__).parents[2] / "instances"
 

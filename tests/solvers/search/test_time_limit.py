@@ -36,14 +36,14 @@ from poet.solvers.engines import proof as confirm_module
 from poet.solvers.engines.highs import loaded, run
 from poet.solvers.engines.program import scaled
 from poet.solvers.event_model.decisions import EventModel
-from poet.solvers.heuristics.keep_everything import keep_everything
+from poet.solvers.heuristics.policies import keep_everything
 from poet.solvers.instance.instance import instance_of
-from poet.solvers.portfolio import model_runs
-from poet.solvers.portfolio.relaxed_intervals import relaxed_intervals
-from poet.solvers.portfolio.retention_intervals import retention_intervals
+from poet.solvers.portfolio import retention_intervals as intervals
+from poet.solvers.portfolio.retention_intervals import relaxed_intervals, retention_intervals
 from poet.solvers.search import explain
 from poet.solvers.search import least_energy as search
 from poet.solvers.search.explain import answered, explained
+from poet.solvers.search.objectives import EXPLAIN_SECONDS
 
 LIMIT_SECONDS = 10.0
 OPTIONS = SolveOptions(time_limit_seconds=LIMIT_SECONDS, engine="highs")
@@ -91,7 +91,7 @@ def slow_engines(
     def prove(model: EventModel, *, seconds: float, **others: object) -> None:
         clock.seconds += seconds
 
-    monkeypatch.setattr(model_runs, "run_engine", run)
+    monkeypatch.setattr(intervals, "run_engine", run)
     monkeypatch.setattr(confirm_module, "run_engine", run)
     monkeypatch.setattr(confirm_module, "prove_none", prove)
     return taken
@@ -152,7 +152,7 @@ def test_an_explanation_takes_what_is_left_and_two_seconds_at_most(
         return dataclasses.replace(nothing(problem), objective=options.objective)
 
     monkeypatch.setattr(explain, "least", take_all)
-    most_seconds = OPTIONS.tuning.explanation.most_seconds
+    most_seconds = EXPLAIN_SECONDS
     for spent, allowed in ((0.0, most_seconds), (9.0, 1.0), (LIMIT_SECONDS, 0.0), (11.0, 0.0)):
         asked.clear()
         explained(problem, limits, OPTIONS, dataclasses.replace(nothing(problem), solve_seconds=spent))
@@ -295,7 +295,7 @@ def test_ctrl_c_before_the_first_plan_ends_with_one_line(
     command = ["solve", str(tmp_path / "problem.json"), "--ram", f"{tight().ram_budget_bytes}B", "--compare"]
     result = CliRunner().invoke(app, [*command, "--json", str(tmp_path / "answer.json")])
     assert result.exit_code == 130
-        assert result.stderr.splitlines()[-1] == "poet: interrupted"
+    assert result.stderr.splitlines()[-1] == "poet: interrupted"
     assert result.stdout == ""
     assert json.loads((tmp_path / "answer.json").read_text())["schedule"] is None
 
