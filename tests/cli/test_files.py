@@ -79,6 +79,7 @@ ROWS = {
     "export state": Row(
         "export state {plan_file} --state {state} -o {output}", ("plan_file", "state"), ("output",)
     ),
+    "fit": Row("fit {model} --device {device}", ("model", "device"), ()),
     "run": Row(
         "run {plan_file} --data {data} --page-file {page_file} --resume {resume} -o {output} "
         "--validate {validate} --best {best} --add-to {add_to} --c-library {c_library} --json {json_file}",
