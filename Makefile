@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 export PYTHONDONTWRITEBYTECODE :=
 STAMP := $(VENV)/.installed
 
-.PHONY: help setup demo demo-long demo-c test test-cortex-m test-slow lint type gap-table bench documents pictures site clean
+.PHONY: help setup demo demo-long demo-c test test-cortex-m test-slow lint type gap-table bench documents reference pictures site clean
 
 help: ## this list
 	@grep -E '^[a-z0-9-]+:.*## ' Makefile | sed -E 's/^([a-z0-9-]+):.*## (.*)$$/\1|\2/' | awk -F'|' '{printf "make %-18s %s\n", $$1, $$2}'
@@ -62,11 +62,14 @@ pictures: $(STAMP) ## docs/images: what the HTML reports look like, in Chromium 
 	@command -v chromium chromedriver >/dev/null || { echo "no browser here: apt-get install chromium chromium-driver" >&2; exit 2; }
 	POET_PICTURES=docs/images $(BIN)/python -m pytest -q -m '' tests/report/test_html_browser.py -k pictures
 
-documents: $(STAMP) ## the outputs on the pages, made anew by running their commands (long)
+documents: $(STAMP) ## the outputs on the pages, made again by running their commands (long)
 	$(BIN)/python tests/tools/documents.py --write
 
+reference: $(STAMP)  # docs/commands.md, api.md and operators.md, made of the code
+	$(BIN)/python tests/tools/reference.py --write
+
 site: $(STAMP) ## the documentation as a searchable site in build/site, strict about links
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt zensical mkdocstrings-python
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt zensical
 	$(BIN)/zensical build --strict
 
 clean: ## what the targets above made, the virtual environment included

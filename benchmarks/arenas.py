@@ -1,10 +1,10 @@
-"""Arenas of plans of whole nets beside the peaks and the energies that the searches found: docs/arenas.md.
+"""Arenas of plans of whole nets beside the peaks and the energies that the searches found: results/arenas.md.
 
     python -m benchmarks arenas [--only NAME ...] [--time-limit 10] [--as-is]
 
-The plans are those of docs/models.md (batch 1, `rpi4b-xnnpack`, 40 and 5 % of the way from the lower bound to
-keeping everything), those of docs/runtime.md (batches of 1 and 8, 70, 40 and 20 % of the way), here with the
-costs of the profile `x86-host` in place of measured ones, and BERT-base at home in storage in 64 MiB. Each
+Plans as in results/models.md (batch 1, `rpi4b-xnnpack`, 40 and 5 % of the way from the lower bound to
+keeping everything), those of results/runtime.md (batches of 1 and 8, 70, 40 and 20 % of the way), with the
+costs of the profile `x86-host` in place of measured ones, and BERT-base kept in storage in 64 MiB. Each
 net runs in a process of its own. Rows that are done are kept in ``--folder``: an interrupted run goes on.
 """
 
@@ -30,7 +30,7 @@ RUNTIME_SHARES = (0.7, 0.4, 0.2)
 BERT_BYTES = 64 << 20
 HEAP = "it runs from the heap"
 HEADINGS = (
-    "plan", "budget", "peak", "arena", "moves", "energy of the search", "of the plan", "more", "held back",
+    "plan", "budget", "peak", "arena", "moves", "energy of the search", "of the plan", "more", "reserved",
     "arena as large as the peak",
 )  # fmt: skip
 
@@ -71,7 +71,7 @@ def cases() -> dict[str, tuple[str, str, int]]:
 
     found = {f"{name}": ("models", name, 1) for name in (*EXPORTS, *LIGHT)}
     found |= {f"{name}, batch {batch}": ("runtime", name, batch) for name in NETS for batch in BATCHES}
-    return {"BERT-base at home in storage": ("bert", "bert", 1), **found}
+    return {"BERT-base kept in storage": ("bert", "bert", 1), **found}
 
 
 def prepared_for(source: str, net: str, batch: int) -> tuple[Prepared, list[tuple[str, int]]]:
@@ -177,7 +177,7 @@ def cells(row: Row) -> tuple[str, ...]:
 
 
 def page(rows: Sequence[Row], missing: Sequence[str], seconds: float) -> str:
-    """docs/arenas.md."""
+    """results/arenas.md."""
     assert __doc__ is not None
     placed = sum(not row.is_from_heap for row in rows)
     tight = sum(row.tight_moves is not None for row in rows)
@@ -193,7 +193,7 @@ def page(rows: Sequence[Row], missing: Sequence[str], seconds: float) -> str:
         f"- {placed} of {len(rows)} plans have an arena inside their budget, beside the page buffer and in",
         "  whole pages where the system maps it; none of these runs from the heap.",
         f"- {near} of {len(rows)} take at most 0.5 % more energy than the plan that the search found before",
-        "  anything was laid out. *Held back* are bytes that a further search was without.",
+        "  anything was laid out. *reserved* are bytes that a further search was without.",
         f"- For {tight} of {len(rows)} schedules a search of a second finds, with moves, an arena exactly as",
         "  large as the peak, which is of what is live at once. A plan takes a larger one where its budget",
         "  has room for that, since moves cost energy.",
@@ -213,7 +213,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", help="nets, by their names on the page")
     parser.add_argument("--time-limit", type=float, default=10.0, help="seconds for each search")
     parser.add_argument("--folder", type=Path, default=ROOT / "build" / "arenas")
-    parser.add_argument("--output", type=Path, default=ROOT / "docs" / "arenas.md")
+    parser.add_argument("--output", type=Path, default=ROOT / "benchmarks" / "results" / "arenas.md")
     parser.add_argument("--as-is", action="store_true", help="of the rows that are done")
     parser.add_argument("--measure", metavar="NAME", help="one net, in this process, as JSON")
     asked = parser.parse_args()

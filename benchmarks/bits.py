@@ -45,7 +45,7 @@ from poet.runtime.storage.state import raw_tensor  # noqa: E402
 from poet.runtime.system.process import torch_threads  # noqa: E402
 from poet.schedule import Compute, PageIn  # noqa: E402
 
-PAGE = ROOT / "docs" / "bits-table.md"
+PAGE = ROOT / "benchmarks" / "results" / "bits-table.md"
 KEPT = ROOT / "build" / "bits-table.jsonl"
 CHOSEN = (
     "cnn", "mobile", "dropout", "transformer", "masked-attention", "lstm", "gru", "norms", "normed-weights",

@@ -1,4 +1,4 @@
-"""Prints the table of export times in docs/c99.md: `poet export c` of nets with everything kept.
+"""Prints the table of export times in docs/microcontroller.md: `poet export c` of nets with everything kept.
 
     python -m benchmarks c99-export [NET ...]
 

@@ -1,4 +1,4 @@
-"""Makes docs/c99-library.md: a training step by shared library and by PyTorch on this machine, one thread.
+"""Makes results/c99-library.md: a training step by shared library and by PyTorch on this machine, one thread.
 
 The four nets of MLPerf Tiny and MobileNetV2-0.35 (10 classes, 64 x 64), batch 1 (autoencoder 4), SGD,
 everything kept. Each side is a process of its own: the C step with numpy and ctypes alone, the same plan in
@@ -23,7 +23,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-PAGE = ROOT / "docs" / "c99-library.md"
+PAGE = ROOT / "benchmarks" / "results" / "c99-library.md"
 sys.path.insert(0, str(ROOT / "examples"))
 
 MOBILE = "mobilenetv2-0.35"

@@ -1,4 +1,4 @@
-"""Each C operator's error against float64 beside PyTorch's, over random nets: docs/c99-operators.md.
+"""Each C operator's error against float64 beside PyTorch's, over random nets: results/c99-operators.md.
 
 python -m benchmarks c99-operators [--seeds 16] [--output FILE]
 """
@@ -141,7 +141,7 @@ def drawn(seeds: Sequence[int]) -> dict[str, list[Errors]]:
 
 
 def page(rows: Sequence[Judged], seeds: int) -> str:
-    """docs/c99-operators.md."""
+    """results/c99-operators.md."""
     right = sum(row.is_right for row in rows)
     compared = sum(row.tensors for row in rows)
     alone = sum(row.alone for row in rows)
@@ -169,7 +169,7 @@ def main() -> None:
     """Write the page; fails where an operator is not right."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--seeds", type=int, default=14)
-    parser.add_argument("--output", type=Path, default=ROOT / "docs" / "c99-operators.md")
+    parser.add_argument("--output", type=Path, default=ROOT / "benchmarks" / "results" / "c99-operators.md")
     asked = parser.parse_args()
     rows = [judged(target, errors) for target, errors in sorted(drawn(range(asked.seeds)).items())]
     asked.output.write_text(page(rows, asked.seeds), encoding="utf-8")

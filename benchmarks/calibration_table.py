@@ -1,4 +1,4 @@
-"""A calibration of this machine against nets that it has not seen: docs/calibration-table.md.
+"""A calibration of this machine against nets that it has not seen: results/calibration-table.md.
 
     python -m benchmarks calibration-table [FOLDER]
 
@@ -40,7 +40,7 @@ from poet.devices.measurements import (
 from poet.devices.profile import Profile
 
 ROOT = Path(__file__).parents[1]
-PAGE = ROOT / "docs" / "calibration-table.md"
+PAGE = ROOT / "benchmarks" / "results" / "calibration-table.md"
 BENCH = Path(__file__).with_name("calibration_bench.py")
 THREADS, ROUNDS = (1, 2), 12
 FIT_SIZES_BYTES = (4096, 16384, 65536, 262144, 1048576, 4194304)
@@ -226,7 +226,7 @@ def _steps(by_threads: dict[int, Measurements]) -> Iterator[str]:
         others = [low <= 1.0 <= high for low, high, own in ends.values() if not own]
         inside = sum(low <= 1.0 <= high for low, high, _ in ends.values())
         yield (
-            f"Inside the [interval](profiles.md) of nine cases of ten: {inside} of {len(ends)}, "
+            f"Inside the [interval](../../docs/boards.md) of nine cases of ten: {inside} of {len(ends)}, "
             f"{sum(others)} of the {len(others)} by which the profile did not judge itself.\n"
         )
         yield "| net | measured ms | predicted / measured | interval / measured |\n|---|---|---|---|"

@@ -1,4 +1,4 @@
-"""Published training steps against the cost model: docs/devices-table.md, and the fits behind two profiles.
+"""Published training steps against the cost model: results/devices-table.md, and the fits of two profiles.
 
     python -m benchmarks devices-table [--fits]
 
@@ -30,7 +30,7 @@ from poet.devices.profile import OpClass, Profile
 
 FOLDER = Path(__file__).parent / "published"
 STEPS, AMOUNTS = FOLDER / "steps.csv", FOLDER / "step_amounts.csv"
-PAGE = Path(__file__).parents[1] / "docs" / "devices-table.md"
+PAGE = Path(__file__).parent / "results" / "devices-table.md"
 SPEEDS = (
     OpClass.MATMUL, OpClass.CONVOLUTION, OpClass.CONVOLUTION_BACKWARD, OpClass.POINTWISE,
     OpClass.POINTWISE_BACKWARD, OpClass.DEPTHWISE, OpClass.DEPTHWISE_BACKWARD, OpClass.GROUPED,
@@ -237,7 +237,7 @@ from `benchmarks/published/`, where the sources stand. Seconds of a PyTorch
 training step (batch 16, 224x224 pixels, SGD, decoding of images included; torch 1.13.1), published by
 jafermarq/federated-embedded-vision, and predicted / published. *Left out*: by a fit to the other nets.
 *Head only*: the same nets with the classifier alone trained, used in no fit. The cost model's form:
-[profiles](profiles.md#the-cost-model).
+[profiles](../../docs/boards.md#the-cost-model).
 
 The clocks of the boards are not stated, and timm is newer here than where the nets were measured. FasterViTs
 are no nets of timm and are missing.

@@ -8,7 +8,7 @@ devices and plans them for four budgets each. Problems, and each measurement as 
 build/large-graphs/, so that a run which was stopped goes on where it was. Every search runs in a
 process of its own, which is looked at from outside for the memory that it and its children hold
 (`helpers.held_memory`). The time limit is in seconds of a core's work, the children's included
-(`CoreClock`), on one thread. Writes docs/large-graphs.md.
+(`CoreClock`), on one thread. Writes results/large-graphs.md.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from helpers.clocks import CoreClock  # noqa: E402
 from helpers.held_memory import run  # noqa: E402
 
 BUILD = ROOT / "build" / "large-graphs"
-PAGE = ROOT / "docs" / "large-graphs.md"
+PAGE = ROOT / "benchmarks" / "results" / "large-graphs.md"
 NETS = ("resnet50", "bert", "mobilenet_v2", "unet", "gpt", "bert_24", "resnet152")
 DEVICES = ("nrf52840", "rpi4b-xnnpack", "x86-host")
 SHARES = (0.7, 0.5, 0.3, 0.15)

@@ -5,7 +5,7 @@
 Takes our plans' energy from what `large_graphs.py` measured (build/large-graphs/rows.jsonl), and runs
 each quick baseline of `poet.baselines.registry` on the same problem inside the same budget.
 Each answer is kept as a line, so that a run which was stopped goes on. Writes
-docs/large-graphs-rivals.md.
+results/large-graphs-rivals.md.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from poet.baselines.registry import BASELINES
 from poet.problem import Limits
 from poet.simulator import simulate
 
-PAGE = ROOT / "docs" / "large-graphs-rivals.md"
+PAGE = ROOT / "benchmarks" / "results" / "large-graphs-rivals.md"
 RIVALS = tuple(name for name in BASELINES if name != "greedy")  # that one is ours
 
 

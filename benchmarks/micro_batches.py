@@ -2,7 +2,7 @@
 
     python -m benchmarks micro-batches [--vit 1,8] [--bert 1,2,4] [--write]
 
-``--write`` writes docs/micro-batches.md.
+``--write`` writes results/micro-batches.md.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from poet.micro import MicroBatches
 from poet.planning.prepared import prepare
 from poet.units import format_bytes, format_joules, format_seconds, format_share
 
-PAGE = Path(__file__).parents[1] / "docs" / "micro-batches.md"
+PAGE = Path(__file__).parent / "results" / "micro-batches.md"
 SAMPLES, LENGTH, WORDS, WIDTH, LAYERS = 8, 32, 1000, 128, 4
 VIT_RAM, BERT_RAM = "72MiB", "3MiB"
 COLUMNS = (
@@ -117,7 +117,7 @@ def page(vit: Sequence[str], bert: Sequence[str], vit_seconds: float, bert_secon
     lines = [
         "# Micro-batches, as planned",
         "",
-        f"Batches of {SAMPLES}, trained in pieces ([how](training-scripts.md#micro-batches)). Predicted",
+        f"Batches of {SAMPLES}, trained in pieces ([how](../../docs/training-loops.md)). Predicted",
         "figures of plans that the simulator accepted; `python -m benchmarks micro-batches --write`",
         "writes this page, on a machine of",
         f"{os.cpu_count()} processors with a load average of {os.getloadavg()[1]:.0f} meanwhile.",
@@ -131,8 +131,8 @@ def page(vit: Sequence[str], bert: Sequence[str], vit_seconds: float, bert_secon
         "|---|---|---|---|---|",
         *vit,
         "",
-        f"A BERT-like encoder of {weights} of weights (four layers of width {WIDTH}) with momentum, at",
-        f"home in storage, on rpi4b in {BERT_RAM}, after {bert_seconds:g} s of search each:",
+        f"A BERT-like encoder of {weights} of weights (four layers of width {WIDTH}) with momentum,",
+        f"kept in storage, on rpi4b in {BERT_RAM}, after {bert_seconds:g} s of search each:",
         "",
         f"| {' | '.join(COLUMNS)} |",
         "|---" * len(COLUMNS) + "|",

@@ -43,7 +43,7 @@ from other_searches_page import DEVICE, EXHAUSTIVE_SECONDS, RANDOM_SECONDS, line
 from other_searches_rows import INSTANCES, KINDS, Question, RandomRow, Row, questions  # noqa: E402
 
 BUILD = ROOT / "build" / "other-searches"
-PAGE = ROOT / "docs" / "other-searches.md"
+PAGE = ROOT / "benchmarks" / "results" / "other-searches.md"
 
 
 class _TooLong(Exception):

@@ -2,10 +2,10 @@
 
     python -m benchmarks planner [--quick] [--only NAME ...] [--time-limit 10] [--minutes 18] [--fresh]
 
-Writes docs/planner-benchmark.md and .svg. Each measurement is a line of a file under build/, so that
+Writes results/planner-benchmark.md and .svg. Each measurement is a line of a file under build/, so that
 a run which was stopped goes on where it was; ``--fresh`` begins anew. Engines run on one thread (the
 pair on two); seconds are wall clock, medians over the seeds of runs that are shorter than
-`REPEATED_SECONDS`. Every plan is judged by the simulator.
+`REPEATED_SECONDS`. Every plan passes the simulator.
 """
 
 from __future__ import annotations
@@ -225,7 +225,9 @@ def main() -> None:
     parser.add_argument("--time-limit", type=float, default=10.0, metavar="SECONDS", help="per search")
     parser.add_argument("--minutes", type=float, default=18.0, help="for all; run again to go on")
     parser.add_argument("--fresh", action="store_true", help="forget earlier measurements")
-    parser.add_argument("--output", type=Path, default=ROOT / "docs" / "planner-benchmark.md")
+    parser.add_argument(
+        "--output", type=Path, default=ROOT / "benchmarks" / "results" / "planner-benchmark.md"
+    )
     parser.add_argument("--rows", type=Path, default=ROOT / "build" / "planner-benchmark.jsonl")
     parser.add_argument("--remark", default="", help="a sentence for the page, as on other load")
     arguments = parser.parse_args()

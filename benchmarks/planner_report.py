@@ -23,7 +23,7 @@ OWN = "greedy"
 
 INTRODUCTION = """# The planner, measured
 
-Made by `python -m benchmarks planner`; every plan is judged by the simulator. *Above* is the energy above
+Made by `python -m benchmarks planner`; every plan passes the simulator. *Above* is the energy above
 running every op once, which no plan can avoid, as a share of it. *Gap* is how far the plan may be
 above the best, as a share of that overhead. Budgets are shares of the RAM that keeping everything takes;
 *least* is the lower bound for any schedule in the listed order.
@@ -43,7 +43,7 @@ def write_report(rows: Sequence[Row], path: Path, *, time_limit_seconds: float, 
         "\n## Engines, every problem and budget\n",
         _engine_table(rows),
         "\n## Planners: energy above running every op once\n",
-        "Proven for what it may do: `*`. No plan found: `–`. Bold: no dearer than ours.\n",
+        "Proven for what it may do: `*`. No plan found: `–`. Bold: no more expensive than ours.\n",
         _baseline_table(rows),
     ]
     path.write_text("\n".join(parts))

@@ -1,4 +1,4 @@
-"""Published speeds of storage and energies of inference against profiles: docs/devices-published.md.
+"""Published speeds of storage and energies of inference against profiles: results/devices-published.md.
 
     python -m benchmarks published-table
 
@@ -22,7 +22,7 @@ from poet.devices.part import Part
 from poet.devices.profile import Direction
 
 FOLDER = Path(__file__).parent / "published"
-PAGE = Path(__file__).parents[1] / "docs" / "devices-published.md"
+PAGE = Path(__file__).parent / "results" / "devices-published.md"
 SUBMISSION = "mlcommons/tiny_results_v1.3"
 """Of the energies: all nets of a board whose power, or an end of it, is from there count as fitted."""
 
@@ -267,7 +267,7 @@ COVERAGE = """
 ## Do the intervals hold?
 
 A plan's answer has an interval that is meant to hold nine cases of ten
-([how](profiles.md#devices-hardware-profiles)). These values are held against that interval; they are of
+([how](../../docs/boards.md)). These values are held against that interval; they are of
 few boards and programs, those of one board are no independent cases, and of those in no fit fewer than
 nine of ten are inside. *Usual width*: upper over lower end.
 """

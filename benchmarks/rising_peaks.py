@@ -1,9 +1,9 @@
-"""Measured peaks of nets at twenty rising budgets, in docs/rising-peaks.md.
+"""Measured peaks of nets at twenty rising budgets, in results/rising-peaks.md.
 
     python -m benchmarks rising-peaks [--only NET ...] [--folder build/rising-peaks] [--fresh]
 
 Budgets lie 5, 10, … 100 % of the way from the lower bound to keeping everything. Each plan is made, replayed
-and measured as those of docs/runtime.md are (`benchmarks/runtime_table.py`), in a process of its own
+and measured as those of results/runtime.md are (`benchmarks/runtime_table.py`), in a process of its own
 for each row. Rows that are done are kept in ``--folder``, so an interrupted run goes on where it was.
 """
 
@@ -26,7 +26,7 @@ NETS = ("resnet18-cifar", "mobilenet-v2", "unet")
 SHARES = tuple(number / 20 for number in range(1, 21))
 ABOVE_SHARE = 0.001  # of its budget, that a peak may be above it
 FALL_SHARE = 0.01  # of the peak at the budget before, that one may be below it
-PAGE = ROOT / "docs" / "rising-peaks.md"
+PAGE = ROOT / "benchmarks" / "results" / "rising-peaks.md"
 
 
 def above(row: Row) -> float:
@@ -41,7 +41,7 @@ def falls(rows: Sequence[Row]) -> list[float]:
 
 
 def page(rows_by_net: dict[str, list[Row]]) -> str:
-    """docs/rising-peaks.md."""
+    """results/rising-peaks.md."""
     rows = [row for some in rows_by_net.values() for row in some]
     fallen = [fall for some in rows_by_net.values() for fall in falls(some)]
     most = format_share(max(fallen, default=0.0))

@@ -1,4 +1,4 @@
-"""Makes docs/robust-table.md: the plan of least largest regret against that of the stated figures.
+"""Makes results/robust-table.md: the plan of least largest regret against that of the stated figures.
 
 Six steps on a device on which paging and recomputing cost about the same, so that its figures decide. Each is
 searched with ``--time-limit`` seconds; all further searches take nine times as long at most.
@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-PAGE = ROOT / "docs" / "robust-table.md"
+PAGE = ROOT / "benchmarks" / "results" / "robust-table.md"
 sys.path.insert(0, str(ROOT / "tests"))
 
 import torch  # noqa: E402

@@ -1,4 +1,4 @@
-"""The runtime table: peak and step time per net, batch and budget, in docs/runtime.md.
+"""The runtime table: peak and step time per net, batch and budget, in results/runtime.md.
 
     python -m benchmarks runtime-table [--only NET ...] [--folder .runtime-table] [--fresh] [--as-is]
 
@@ -167,7 +167,7 @@ def cells(row: Row) -> tuple[str, ...]:
 
 
 def page(rows: Sequence[Row]) -> str:
-    """docs/runtime.md."""
+    """results/runtime.md."""
     assert __doc__ is not None
     counted = sum(_holds(row.plan, row.counted_bytes) for row in rows)
     seen = sum(_holds(row.plan, row.kernel_bytes) for row in rows)
@@ -232,7 +232,7 @@ def main(arguments: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", nargs="*", choices=NETS, default=NETS)
     parser.add_argument("--folder", type=Path, default=ROOT / ".runtime-table")
-    parser.add_argument("--output", type=Path, default=ROOT / "docs" / "runtime.md")
+    parser.add_argument("--output", type=Path, default=ROOT / "benchmarks" / "results" / "runtime.md")
     parser.add_argument("--as-is", action="store_true", help="of the rows that are done")
     parser.add_argument("--fresh", action="store_true", help="measure all rows anew")
     chosen = parser.parse_args(arguments)

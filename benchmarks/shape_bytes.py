@@ -1,8 +1,8 @@
-"""Bytes against input size, learned from a plan's shapes, beside those of problems: docs/shape-bytes.md.
+"""Bytes against input size, learned from a plan's shapes, beside those of problems: results/shape-bytes.md.
 
     python -m benchmarks shape-bytes [--write]
 
-For each net a plan of a few shapes; what a step of other sizes takes is foreseen, and held against the
+For each net a plan of a few shapes; what a step of other sizes takes is predicted, and held against the
 problem of that step, whose kernels are run for their workspaces. Then the largest size that has a step is
 looked for, once where the laws say and once by doubling and bisecting.
 """
@@ -36,7 +36,7 @@ from poet.reshaping import Reshaping
 from poet.runtime.trials.measure import measured
 from poet.solvers import minimum_ram_bytes
 
-PAGE = Path(__file__).parents[1] / "docs" / "shape-bytes.md"
+PAGE = Path(__file__).parent / "results" / "shape-bytes.md"
 DEVICE = "x86-host"
 COLUMNS = (
     "net", "planned shapes", "budget", "sizes asked", "off, everything kept: median, worst",
@@ -150,7 +150,7 @@ def row(case: Case) -> str:
     for samples, size in case.asked:
         sizes = sizes_of(reshaping, samples, size)
         began = time.perf_counter()
-        foreseen = known.at(sizes, within_bytes)
+        predicted = known.at(sizes, within_bytes)
         foreseen_seconds.append(time.perf_counter() - began)
         began = time.perf_counter()
         try:
@@ -158,8 +158,8 @@ def row(case: Case) -> str:
         except InputError:  # the model's own limit
             continue
         exact_seconds.append(time.perf_counter() - began)
-        kept.append(abs(foreseen.kept_bytes / most - 1.0))
-        least.append(abs(foreseen.least_bytes / fewest - 1.0))
+        kept.append(abs(predicted.kept_bytes / most - 1.0))
+        least.append(abs(predicted.least_bytes / fewest - 1.0))
     planner, number = ShapePlanner(), number_of(reshaping, case.dim)
     began = time.perf_counter()
     found = planner.largest(plan, dim=case.dim, multiple_of=case.multiple_of)
@@ -201,8 +201,8 @@ def page(rows: Sequence[str]) -> str:
     lines = [
         "# Bytes against input size",
         "",
-        "What a step of another shape takes, foreseen from the shapes of a plan "
-        "([how](training-scripts.md#how-large-may-a-batch-be)),",
+        "What a step of another shape takes, predicted from the shapes of a plan "
+        "([how](../../docs/training-loops.md#the-largest-batch-that-fits)),",
         "beside what it takes: the problem of that step, whose kernels were run for their workspaces. Sizes",
         "are batch x length, or batch x resolution, inside of the planned ones and up to 1.9 times as large.",
         "`python -m benchmarks shape-bytes --write`",

@@ -1,4 +1,4 @@
-"""A stream of batches of mixed lengths, of which a plan file has three: docs/stream-of-shapes.md.
+"""A stream of batches of mixed lengths, of which a plan file has three: results/stream-of-shapes.md.
 
     python -m benchmarks stream [--steps 500] [--peace 3] [--write]
 
@@ -27,7 +27,7 @@ from poet.planning.shape_planner import ShapePlanner
 from poet.runtime import Trainer
 from poet.units import format_bytes, format_share
 
-PAGE = Path(__file__).parents[1] / "docs" / "stream-of-shapes.md"
+PAGE = Path(__file__).parent / "results" / "stream-of-shapes.md"
 OPTIMIZER = poet.OptimizerSpec("adamw", lr=1e-3)
 BATCH, LONGEST, PLANNED = 4, 64, (64, 40, 20)
 WORDS, CLASSES = 1000, 5
@@ -173,7 +173,7 @@ def page(rows: Sequence[str], steps: int, peace_seconds: float) -> str:
         "",
         f"{steps} steps on batches of {BATCH} sequences with lengths from 4 to {LONGEST} as they come",
         f"(log-normal), by a plan file that has the lengths {planned}. Every other length is planned between",
-        "two steps when it first comes ([how](training-scripts.md#a-shape-without-a-plan)).",
+        "two steps when it first comes ([how](../../docs/training-loops.md#a-shape-without-a-plan)).",
         "`python -m benchmarks stream --write` writes this page; one thread, on a machine of "
         f"{os.cpu_count()} processors with a load average of {os.getloadavg()[1]:.0f} meanwhile.",
         "",
@@ -189,7 +189,7 @@ def page(rows: Sequence[str], steps: int, peace_seconds: float) -> str:
         f"{COMPARED} of these at most, furthest from their bounds, were searched {peace_seconds:g} s more.",
         "**Bits**: the losses of all steps, and all tensors after the last.",
         "",
-        "What a shape takes is foreseen from the shapes that are planned, before any graph is re-shaped: the",
+        "What a shape takes is predicted from the planned shapes, before any graph is re-shaped: the",
         "sizes of tensors by their formulas, kernels' workspaces fitted (after Mimose).",
         "`ShapePlanner.largest` finds the largest length that fits so; [how far off it is](shape-bytes.md).",
         "",

@@ -1,4 +1,4 @@
-"""docs/least-time.md, of what `time_table` found."""
+"""results/least-time.md, of what `time_table` found."""
 
 from __future__ import annotations
 
@@ -53,11 +53,11 @@ def page(every: Mapping[str, Found], seconds: float) -> str:
             "# Least time in little RAM\n",
             "Made by `python -m benchmarks time-table`:",
             f"steps of {len(every)} nets of [models.md](models.md) at batch 1,",
-            "all parameters trained by SGD, at home in RAM, planned for least time (`--minimise time`)",
+            "all parameters trained by SGD, kept in RAM, planned for least time (`--minimise time`)",
             f"on the profile `x86-host`, {seconds:g} s of the processor's time for each search, on a machine",
             "busy with other work. Activation memory is what keeping everything takes less what is in RAM",
             "all the time (parameters, what modules keep, inputs);",
-            "it is counted with everything saved in its [short form](strips.md#bits-and-bytes-for-backward),",
+            "it is counted with everything [compressed](../../docs/techniques.md#compressed-activations),",
             "and as plain training saves it, which is how other planners count. The best published planner",
             "for GPUs states 10 to 15 % more time at these points.\n",
             "| goal | reached | |",
@@ -67,7 +67,7 @@ def page(every: Mapping[str, Found], seconds: float) -> str:
             *(_step_goal(share, steps) for share in SHARES),
             *_import_goals(every),
             "",
-            *_reasons(plans, "In short forms"),
+            *_reasons(plans, "In compressed forms"),
             *_reasons(longs, "As plain training saves it"),
             "## Plans\n",
             "*Slower* is a plan's time above running every op once, as a share of that, *at least* the same",
@@ -85,8 +85,8 @@ def page(every: Mapping[str, Found], seconds: float) -> str:
             *_step_table(steps, plans),
             "## Imports\n",
             "Processor seconds of `poet.api.prepare` in a process of its own, one thread: with `--gradients",
-            "keep`; as by default, where an earlier import left what its [trials](strips.md#the-trial)",
-            "showed; and with `POET_TRIALS=anew`, where none did.\n",
+            "keep`; as by default, where an earlier import kept its trials",
+            "and with `POET_TRIALS=anew`, where none did.\n",
             *_import_table(every),
             *_missing(every),
         )
@@ -219,24 +219,24 @@ def _step_reasons(
     steps: Mapping[str, Sequence[Measured]], plans: Mapping[str, Sequence[Planned]]
 ) -> Iterable[str]:
     """Why steps are slower than the median may be, counted."""
-    foreseen = {(name, row.share): _slower(row) for name, rows in plans.items() for row in rows}
+    predicted = {(name, row.share): _slower(row) for name, rows in plans.items() for row in rows}
     reasons = []
     for name, rows in steps.items():
         for row in rows:
             goal = SHARES[row.share]
             if row.slower <= goal:
                 continue
-            if foreseen.get((name, row.share), 0.0) > goal:
+            if predicted.get((name, row.share), 0.0) > goal:
                 reasons.append("as predicted above the goal")
             elif row.busy <= goal:
                 reasons.append("by waits for storage alone")
             else:
-                reasons.append("as ops and transfers are dearer here than by the profile")
+                reasons.append("as ops and transfers are more expensive here than by the profile")
     if reasons:
         counted = ", ".join(f"{reasons.count(reason)} {reason}" for reason in dict.fromkeys(reasons))
         yield f"{len(reasons)} plans are slower than the median may be: {counted}. What waits for storage"
-        yield "add is this machine's, which others used as well; that kernels of short forms take longer here"
-        yield "than profiles know, [strips.md](strips.md#bits-and-bytes-for-backward) says.\n"
+        yield "add is this machine's, which others used as well; that compressed forms take longer here"
+        yield "than profiles know, [techniques](../../docs/techniques.md#compressed-activations) says.\n"
 
 
 def _step_table(
@@ -249,9 +249,9 @@ def _step_table(
     yield f"| {' | '.join(headings)} |"
     yield "|---|" + "--:|" * (len(headings) - 2) + "---|"
     for name, rows in steps.items():
-        foreseen = {row.share: row.slower for row in plans[name]}
+        slower = {row.share: row.slower for row in plans[name]}
         for row in rows:
-            predicted = foreseen.get(row.share)
+            predicted = slower.get(row.share)
             cells = (
                 title(name),
                 f"{row.share:.0%}",

@@ -1,9 +1,9 @@
-"""Plans of least time at half and at 30 % of the activation memory, whole nets: docs/least-time.md.
+"""Plans of least time at half and at 30 % of the activation memory, whole nets: results/least-time.md.
 
     python -m benchmarks time-table [--only NAME ...] [--kinds KIND ...]
                                                                     [--time-limit 10] [--as-is]
 
-The nets of docs/models.md at batch 1 on the profile `x86-host`, SGD, parameters at home in RAM, planned for
+The nets of results/models.md at batch 1 on the profile `x86-host`, SGD, parameters kept in RAM, planned for
 least time. Six of them make steps here, and all are imported with and without strips. What is done is kept
 in ``--folder``: an interrupted run goes on.
 """
@@ -70,7 +70,7 @@ def main() -> None:
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS, metavar="KIND")
     parser.add_argument("--time-limit", type=float, default=10.0, help="seconds for each search")
     parser.add_argument("--folder", type=Path, default=ROOT / "build" / "least-time")
-    parser.add_argument("--output", type=Path, default=ROOT / "docs" / "least-time.md")
+    parser.add_argument("--output", type=Path, default=Path(__file__).parent / "results" / "least-time.md")
     parser.add_argument("--as-is", action="store_true", help="of what is done")
     parser.add_argument(
         "--measure", choices=KINDS, metavar="KIND", help="of one net, in this process, as JSON"

@@ -42,7 +42,7 @@ from poet.runtime import native
 from poet.units import format_bytes, format_seconds
 
 ROOT = Path(__file__).parents[1]
-PAGE = ROOT / "docs" / "torch-solver.md"
+PAGE = ROOT / "benchmarks" / "results" / "torch-solver.md"
 KEPT = ROOT / "build" / "torch-solver"
 ROWS = (
     "resnet18:medium:4", "mobilenet_v2:medium:4", "bert:medium:8", "vit:small:16", "unet:small:8",
@@ -54,7 +54,7 @@ _TEXT = """# In torch.compile, beside torch's own solvers
 
 Made by `python -m benchmarks torch-solver --write`
 with torch {torch}, {threads} thread, {steps} steps each: {nets} nets x {budgets}
-budgets. [`poet.torch_solver`](wrap.md#in-torchcompile) is given bytes, from what the net takes unlimited down
+budgets. [`poet.torch_solver`](../../docs/training-loops.md) is given bytes, from what the net takes down
 to the least of its pool of saved sets; torch's solvers are given fractions, from 1 down. *Peak* is what
 torch's allocator handed out at most in a step of forward, loss and backward, parameters and the batch
 included; *time* is the median of the steps, of processor time on a machine with other work. Under torch's

@@ -114,7 +114,7 @@ def c(
 ) -> None:
     """Write the training step as plain C99 in a new folder, with weights, a Makefile and a test of its own.
 
-    For plans made for a device whose kernels are poet-c99, with parameters at home in RAM; see docs/c99.md.
+    For plans made for a device whose kernels are poet-c99; see docs/microcontroller.md.
     """
     from poet.c99.project import c_project, check_new
     from poet.plans.plan_file import PlanFile

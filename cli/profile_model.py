@@ -45,9 +45,7 @@ def profile(
             min=1, help="For torch; repeatable; default: all cores, and one.", callback=threads_callback
         ),
     ] = None,
-    repeats: Annotated[
-        int, typer.Option(min=2, max=100, help="How often whole steps are measured anew.")
-    ] = 3,
+    repeats: Annotated[int, typer.Option(min=2, max=100, help="How often whole steps are measured.")] = 3,
 ) -> None:
     """Measure each op of a model's training step on this machine, for `poet devices fit`.
 

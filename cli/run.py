@@ -100,7 +100,7 @@ def run(
     """Train with a plan, inside its RAM, paging to a file.
 
     The trained state is a safetensors file: parameters and module state under the module's names.
-    It is saved after each epoch. Ctrl-C ends the training after the step under way and saves it.
+    It is saved after each epoch. Ctrl-C ends the training after the step in flight and saves it.
     Where the loss is no longer finite, training ends and the last save is kept. Where a step holds more than
     the budget, the state is saved and training ends, exit code 1.
 

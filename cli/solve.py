@@ -187,14 +187,14 @@ def solve(
         typer.Option(
             "--no-kept-plans",
             envvar="POET_NO_KEPT_PLANS",
-            help="Start anew: read no plan of an earlier search, and keep none.",
+            help="Start from nothing: read no plan of an earlier search, and keep none.",
         ),
     ] = False,
     compare: Annotated[
         bool, typer.Option("--compare", help="Beside the plan, those of other planners; needs --ram.")
     ] = False,
     sensitivity: Annotated[
-        bool, typer.Option("--sensitivity", help="Tell which of the device's figures decide; plans anew.")
+        bool, typer.Option("--sensitivity", help="Tell which of the device's figures decide; plans again.")
     ] = False,
     robust: Annotated[
         bool, typer.Option("--robust", help="The plan that loses least wherever the device's figures are.")

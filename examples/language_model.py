@@ -3,7 +3,7 @@
     python examples/language_model.py [--ram 256MiB] [--devices rpi4b-xnnpack rpi-zero-2w] [--time-limit 240]
 
 Random weights. Low-rank adapters of queries and values are trained on 128 tokens at a time; everything
-else is frozen, at home in storage, and never written in a step. Plans a step for each device, compares a step
+else is frozen, kept in storage, and never written in a step. Plans a step for each device, compares a step
 of the first plan with plain PyTorch by `torch.equal`, and trains with `poet run --enforce`: in a process that
 gets no more memory than the budget.
 """

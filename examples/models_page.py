@@ -1,4 +1,4 @@
-"""The page docs/models.md: today's plans, bounds and choices beside those of before."""
+"""The page benchmarks/results/models.md: today's plans, bounds and choices beside those of before."""
 
 from __future__ import annotations
 
@@ -96,8 +96,8 @@ MEMORY: tuple[Column, ...] = (
     ("of that above parameters", lambda _name, then, row: _packed_above(then, row)),
     ("lower bound, before", lambda _name, then, _row: _mib(then.lower_bound_mib)),
     ("now", lambda _name, _then, row: format_bytes(row.lower_bound_bytes)),
-    ("with homes chosen, all ops whole", lambda _name, _then, row: _bound(row.plain_homes_bound)),
-    ("with homes chosen, now", lambda _name, _then, row: _bound(row.homes_bound)),
+    ("with placement chosen, all ops whole", lambda _name, _then, row: _bound(row.plain_homes_bound)),
+    ("with placement chosen, now", lambda _name, _then, row: _bound(row.homes_bound)),
 )
 CHOICES: tuple[Column, ...] = (
     ("model", lambda name, _then, _row: title(name)),
@@ -111,7 +111,7 @@ CHOICES: tuple[Column, ...] = (
         ),
     ),
     ("ops in slices", lambda _name, _then, row: str(row.forms.slices)),
-    ("results over operands", lambda _name, _then, row: str(row.forms.overwriting)),
+    ("in-place updates", lambda _name, _then, row: str(row.forms.overwriting)),
     (
         "saves packed",
         lambda _name, _then, row: _short_of(
@@ -158,7 +158,8 @@ the nine `light_*` networks of the onnx package at batch 1 and eight nets
 exported from plain torch in training mode (`examples/zoo`, batch 1). All parameters are trained by SGD on
 `rpi4b-xnnpack`; a search has {seconds:.0f} s of a core ({low_seconds:.0f} s for the tightest budget) and
 one thread. *Before* is the version that ran every op whole
-(`examples/models_before.json`): without [strips](strips.md), slices, packed saves, results over operands
+(`examples/models_before.json`): without [strips](../../docs/techniques.md), slices, packed saves,
+in-place updates
 and parameters in parts. **Budgets are the bytes of then**: 40, 15 and 5 % of the way from the lower bound
 to keeping everything, as both were before.
 """
@@ -171,14 +172,15 @@ those of plain PyTorch bit for bit (`torch.equal`), with one thread and with two
 verified; those of before are of searches of 6 to 15 s, on the planning problem alone.
 
 A plan has an arena inside its budget, which plans of before did not have: tensors are moved within it, or
-the plan is searched again with bytes held back, where gaps leave no room.
+the plan is searched again with bytes reserved, where gaps leave no room.
 """
 MEMORY_TEXT = """\
 ## RAM
 
-*Keep everything* and *lower bound* are with parameters at home in RAM. *All saves packed*: with
-[bits and bytes](strips.md#bits-and-bytes-for-backward) wherever they can stand for what backward reads; the
-next column compares that with before, both without the parameters. *With homes chosen* is the lower bound
+*Keep everything* and *lower bound* are with parameters kept in RAM. *All saves packed*: with
+[bits and bytes](../../docs/techniques.md#compressed-activations) wherever they can stand for what
+backward reads; the
+next column compares that with before, both without the parameters. *With placement chosen* is the lower bound
 as by `--home auto`, with the op that makes it: all ops whole as by `--gradients keep`, and as now.
 """
 WHOLE_TEXT = """\
@@ -187,13 +189,13 @@ WHOLE_TEXT = """\
 Since the table of before was made, poet's rules for what ops cost have changed (running SqueezeNet's once
 took 0.561 J then and takes 1.126 J with every op whole now), an LSTM became an op for each layer (1.448 J
 in thousands of ops then, 0.618 J now), and the planner is another. These plans are of today, at the first
-budget, with `--gradients keep`: no strips, slices, packed saves or results over operands. *Energy* is of
+budget, with `--gradients keep`: no strips, slices, packed saves or in-place updates. *Energy* is of
 a step, transfers included.
 """
 REACHED_TEXT = """\
 ## In the least RAM
 
-Plans in exactly the bytes of the lower bound with homes chosen: their energy above running every op once,
+Plans in exactly the bytes of the lower bound with placement chosen: their energy above running every op once,
 with all transfers, what they page out in a step, the arena in which their steps run, and whether a step is
 equal.
 """

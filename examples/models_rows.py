@@ -1,4 +1,4 @@
-"""The rows of docs/models.md, and where they are kept until the page is made of them.
+"""The rows of benchmarks/results/models.md, and where they are kept until the page is made of them.
 
 What plans were and needed before ops ran in strips, slices and parts stands in models_before.json, as the
 page showed it then: rows of now are made with the same bytes and stand beside it.
@@ -36,7 +36,7 @@ class Before:
     """A model in the version that ran every op whole; energies in per cent above running every op once.
 
     Attributes:
-        keep_everything_mib, lower_bound_mib: parameters at home in RAM.
+        keep_everything_mib, lower_bound_mib: parameters kept in RAM.
         budget_mib: at `SHARE`, as the page showed it; `budget_bytes` has the bytes.
         overhead_percent, recomputed_runs, written_mib: of the plan at `SHARE`, after a search of 10 s.
         overhead_at_15_percent: of a plan at `MIDDLE_SHARE`, after 6 to 15 s; ``None``: there was none.
@@ -126,7 +126,7 @@ class Row:
         time_limit_seconds: of a search, `LOW_SECONDS` at most for the last plan.
         keep_everything_bytes: with everything that backward reads saved as it is.
         keep_packed_bytes: with whatever can be saved in bits and bytes saved so.
-        lower_bound_bytes: parameters at home in RAM.
+        lower_bound_bytes: parameters kept in RAM.
         homes_bound: parameters at home where the plan likes; ``plain_homes_bound``: with gradients kept.
         parts: parameters in parts, where the plan chooses homes.
         forms: of the graph of the first plan.
@@ -164,7 +164,7 @@ class Whole:
 
 @dataclass(frozen=True)
 class Reached:
-    """A plan in exactly the bytes of the lower bound with homes chosen.
+    """A plan in exactly the bytes of the lower bound with placement chosen.
 
     Attributes:
         plan: verified with one and two threads.
@@ -178,7 +178,7 @@ class Reached:
 
 @dataclass(frozen=True)
 class Placed:
-    """The first of a few budgets from the lower bound with homes chosen on whose plan has an arena.
+    """The first of a few budgets from the lower bound with placement chosen on whose plan has an arena.
 
     Attributes:
         bound_bytes: the lower bound.

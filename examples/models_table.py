@@ -1,4 +1,4 @@
-"""Every model of the test bench imported, planned and verified: writes the tables in docs/models.md.
+"""Every model of the test bench imported, planned and verified: writes benchmarks/results/models.md.
 
 The nine ``light_*`` networks that ship in the onnx package (batch 1) and the eight nets of `zoo` in
 realistic sizes, exported from plain torch. All parameters are trained by SGD; the device is a
@@ -171,7 +171,7 @@ def prepared_at_home(name: str, folder: Path) -> Prepared:
 
 
 def measure_reached(name: str, time_limit_seconds: float) -> Reached:
-    """Plan and verify one model in exactly the bytes of its lower bound with homes chosen."""
+    """Plan and verify one model in exactly the bytes of its lower bound with placement chosen."""
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         prepared = prepared_at_home(name, folder)
@@ -459,7 +459,7 @@ def main() -> int:
     parser.add_argument("--again", action="store_true", help="make rows that are there again")
     parser.add_argument("--as-is", action="store_true", help="write the page of the rows that are there")
     parser.add_argument("--folder", type=Path, default=ROOT / "build" / "models", help="of the rows")
-    parser.add_argument("--output", type=Path, default=ROOT / "docs" / "models.md")
+    parser.add_argument("--output", type=Path, default=ROOT / "benchmarks" / "results" / "models.md")
     parser.add_argument(
         "--measure", metavar="NAME", choices=MODELS, help="one model, in this process, as JSON"
     )

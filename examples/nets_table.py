@@ -1,4 +1,4 @@
-"""The usual nets, three ways: planned, trained, verified, loaded back. Writes docs/nets.md.
+"""The usual nets, three ways: planned, trained, verified, loaded back. Writes results/nets.md.
 
 Fourteen nets of `usual_nets`, small. Each goes three ways to a plan for a Raspberry Pi 4B: as a module,
 and by torch's two exporters with the module's names given. The budget lies halfway between what keeping
@@ -6,7 +6,7 @@ everything needs and the lower bound; the step is verified by `torch.equal` at 1
 are trained, and the trained state is loaded into the original module strictly. What is refused says why.
 With ``--only``, the rows of the other nets stay as they stand in the page.
 
-    python examples/nets_table.py [--only NAME ...] [--output docs/nets.md]
+    python examples/nets_table.py [--only NAME ...] [--output benchmarks/results/nets.md]
 """
 
 from __future__ import annotations
@@ -177,7 +177,7 @@ def main() -> None:
     """Write the table, net by net."""
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("--only", nargs="*", choices=list(USUAL), default=list(USUAL))
-    parser.add_argument("--output", type=Path, default=Path("docs/nets.md"))
+    parser.add_argument("--output", type=Path, default=Path("benchmarks/results/nets.md"))
     arguments = parser.parse_args()
     kept = arguments.output.read_text(encoding="utf-8") if arguments.output.exists() else ""
     lines = {row: text for row, text in lines_of(kept).items() if row[0] not in arguments.only}

@@ -1,7 +1,7 @@
 """RAM over one step of ResNet-18, every op whole and as poet runs it: docs/images/strips-resnet18.svg.
 
-Left, everything is kept; right, both are planned inside the budget of docs/models.md. Whole is the graph of
-``--gradients keep``: no strips, slices, packed saves or results over operands. Times are the device's.
+Left, everything kept; right, both planned inside the budget of results/models.md. Whole is the graph of
+``--gradients keep``: no strips, slices, packed saves or in-place updates. Times are the device's.
 
     python examples/strips_picture.py [--time-limit 30] [--output docs/images/strips-resnet18.svg]
 """

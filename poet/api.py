@@ -126,9 +126,9 @@ def plan(
 ) -> Planned:
     """Plan one training step of ``model`` on ``device`` inside ``ram``.
 
-    What the plan must stay within is said either in short forms (``ram``, ``deadline``, ``recompute``,
+    What the plan must stay within is said either in single arguments (``ram``, ``deadline``, ``recompute``,
     ``paging``, ``written``, ``energy``, ``pins``) or as one record, ``limits``; how to search, either in
-    short forms (``minimise``, ``time_limit_seconds``) or as one record, ``options``.
+    single arguments (``minimise``, ``time_limit_seconds``) or as one record, ``options``.
 
     Args:
         model: path of an ONNX file, a module on the CPU in the mode in which it is to train, or a program
@@ -172,8 +172,8 @@ def plan(
         progress: whether to show the stage, the best plan so far and its gap on stderr: one line that is
             rewritten on a terminal, elsewhere a line for each stage. Or a function, which is called with the
             best plan's amount, the bound, the gap and the seconds of the search.
-        limits: instead of the short forms, for example another plan's ``planned.plan.request.limits``.
-        options: instead of the short forms; it also has the engine, threads, seed and gaps.
+        limits: instead of single arguments, for example another plan's ``planned.plan.request.limits``.
+        options: instead of single arguments; it also has the engine, threads, seed and gaps.
         evaluation: whether to plan the forward pass in evaluation mode as well, for `Trainer.predict` and
             `Trainer.evaluate`. Where that cannot be done, a warning says why.
         micro: how many micro-batches a batch is trained in: ``example_inputs`` are of the whole batch, whose
@@ -305,7 +305,7 @@ def samples_of(inputs: Tensor | Sequence[Tensor] | None, bind: Mapping[str, int]
 
 
 def _given(record: str, whole: object, kind: type, **short: Any) -> dict[str, Any]:
-    """The short forms that were given; none where the ``whole`` record was.
+    """The single arguments that were given; none where the ``whole`` record was.
 
     Raises:
         InputError: both were, or the record is of another kind.

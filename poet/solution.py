@@ -314,7 +314,7 @@ def amount_of(objective: Objective, trace: Trace) -> float:
 
 
 def solution_to_json(problem: Problem, solution: Solution) -> dict[str, Any]:
-    """The ``--json`` answer of any search (docs/problem-format.md)."""
+    """The ``--json`` answer of any search (docs/file-formats.md)."""
     trace = solution.trace
     return {
         "problem": problem.name,

@@ -137,7 +137,7 @@ def _way_out(missing: Iterable[str]) -> str:
     """What to do about operators without a kernel."""
     known = {target: _INSTEAD[target] for target in missing if _INSTEAD.get(target)}
     told = [f"write {instead} in place of {target}" for target, instead in known.items()]
-    return "; ".join([*told, "docs/c99.md lists the operators that have one"])
+    return "; ".join([*told, "docs/operators.md lists the operators that have one"])
 
 
 def check_exportable(plan: Plan) -> None:

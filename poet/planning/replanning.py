@@ -32,7 +32,7 @@ def plan_again(
     time_limit_seconds: float = SEARCH_SECONDS,
     options: SolveOptions | None = None,
 ) -> Plan:
-    """What ``plan`` computes, with all that stands beside it, inside ``ram_bytes``.
+    """What ``plan`` computes, with its auxiliary schedules, inside ``ram_bytes``.
 
     It takes the least of what ``plan`` takes the least of. Homes between steps stay as they are, and so do
     the other limits; ranges of figures are not known.

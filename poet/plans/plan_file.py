@@ -1,6 +1,6 @@
 """The plan file: a safetensors file whose tensors are the weights and whose metadata is the plan.
 
-``docs/plan-format.md`` describes it. A file that opens is whole, of this version, and holds a
+``docs/file-formats.md`` describes it. A file that opens is whole, of this version, and holds a
 consistent `Plan` with a tensor of the right type for every value that needs one. Nothing in it is
 ever taken for a path or for code.
 """

@@ -441,7 +441,7 @@ def test_the_pages_sample_goes_on_after_any_failure_and_never_erases_a_commit(
     homes: tuple[CProject, Path], tmp_path: Path
 ) -> None:
     """A transfer of the first run fails, or of the second, which begins nothing anew."""
-    page = (Path(__file__).parents[2] / "docs" / "c99.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "microcontroller.md").read_text()
     sample = next(block for block in re.findall(r"```c\n(.*?)```", page, re.DOTALL) if "resume" in block)
     function, body = sample.split("\n}\n", 1)
     run = f"static void run(void)\n{{\ntries = began = commits = transfers = 0;\n{body}}}\n"

@@ -21,7 +21,7 @@ from poet.devices.load import load_profile
 from poet.devices.measurements import read_measurements
 from poet.plans.plan_file import read_plan
 
-PAGE = (Path(__file__).parents[2] / "docs" / "profiles.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "boards.md").read_text(encoding="utf-8")
 POET = Path(sysconfig.get_path("scripts")) / "poet"
 
 

@@ -52,7 +52,7 @@ def test_help_shows_examples_that_parse(command: str) -> None:
 
 
 def test_the_version() -> None:
-    assert invoke("--version") == (0, "poet 0.1.0\n", "")
+    assert invoke("--version") == (0, "poet 0.2.0\n", "")
 
 
 def test_ctrl_c_while_it_loads_is_one_line(
@@ -166,7 +166,7 @@ def test_it_runs_as_a_module_and_completes() -> None:
     words = {"_POET_COMPLETE": "complete_bash", "COMP_CWORD": "4", "COMP_WORDS": "poet solve m --device rpi4"}
     python = [sys.executable, "-m", "poet"]
     done = subprocess.run([*python, "--version"], capture_output=True, text=True, check=True)
-    assert done.stdout == "poet 0.1.0\n"
+    assert done.stdout == "poet 0.2.0\n"
     done = subprocess.run(python, capture_output=True, text=True, check=True, env={**os.environ, **words})
     assert done.stdout.split() == ["rpi4b", "rpi4b-torch", "rpi4b-xnnpack"]
     assert "--install-completion" in invoke("--help")[1]

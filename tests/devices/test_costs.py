@@ -109,7 +109,7 @@ def test_transfers_are_whole_pages_and_whole_erase_blocks() -> None:
 
 def test_the_documented_break_even_between_paging_and_recomputing() -> None:
     """Joules of paging 64 KiB out and in, per element, over joules per FLOP of a matrix product."""
-    document = (Path(__file__).parents[2] / "docs" / "profiles.md").read_text(encoding="utf-8")
+    document = (Path(__file__).parents[2] / "docs" / "boards.md").read_text(encoding="utf-8")
     said = dict(re.findall(r"^\| `(\S+)` \| ([\d.]+) \|$", document, re.M))
     assert set(said) == set(WITH_STORAGE)
     for name, flops_per_element in said.items():

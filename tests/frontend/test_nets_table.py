@@ -1,4 +1,4 @@
-"""docs/nets.md is the page that its command makes, and every net is in it by every route."""
+"""results/nets.md is the page that its command makes, and every net is in it by every route."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import nets_table
 from helpers.rooms import ROOT
 from usual_nets import USUAL
 
-PAGE = (ROOT / "docs" / "nets.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "benchmarks" / "results" / "nets.md").read_text(encoding="utf-8")
 
 
 def test_the_page_has_every_net_by_every_route_and_its_commands_words() -> None:

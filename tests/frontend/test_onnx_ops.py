@@ -196,9 +196,3 @@ def test_single_precision_attributes_become_short_decimals() -> None:
     assert shortest(float(np.float32(0.1))) == 0.1
     assert complement(float(np.float32(0.9))) == 0.1
     assert complement(float(np.float32(0.997))) == 0.003
-
-
-def test_the_documentation_lists_the_table() -> None:
-    text = (Path(__file__).parents[2] / "docs" / "onnx.md").read_text(encoding="utf-8")
-    listed = text.split("## Operators")[1].split("An attribute")[0]
-    assert sorted(name.strip() for name in listed.replace("\n", " ").split(",")) == sorted(ROWS)

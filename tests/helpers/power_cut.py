@@ -3,7 +3,7 @@
     PYTHONPATH=tests:tests/tools python tests/helpers/power_cut.py --trials 125 --folder cuts     625 kills
     PYTHONPATH=tests:tests/tools python tests/helpers/power_cut.py --trials 125 --folder cuts --write
 
-With --folder it goes on where it was ended, and --write puts the table into docs/runtime-safety.md.
+With --folder it goes on where it was ended, and --write puts the table into results/runtime-safety.md.
 
 One trial: a child opens the plan, resuming where there is a saved state, and tells of each step once its save
 has returned. SIGKILL comes at a random instant, mostly of the training, sometimes of the opening. Then the
@@ -35,7 +35,7 @@ from helpers import hand_net, part_nets, row_net
 from poet.runtime import Trainer
 from poet.schedule import Compute, Free
 
-DOCUMENT = Path(__file__).parents[2] / "docs" / "runtime-safety.md"
+DOCUMENT = Path(__file__).parents[2] / "benchmarks" / "results" / "runtime-safety.md"
 BEGIN, END = "<!-- cuts: begin -->\n", "<!-- cuts: end -->\n"
 LONGEST_SECONDS = 0.15
 TRAINING_SHARE = 0.8
@@ -198,7 +198,7 @@ def main() -> int:
     parser.add_argument("--trials", type=int, default=60, help="of each of the kinds")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--folder", type=Path, help="for what came of them, to go on from")
-    parser.add_argument("--write", action="store_true", help="the table into docs/runtime-safety.md")
+    parser.add_argument("--write", action="store_true", help="the table into results/runtime-safety.md")
     given = parser.parse_args()
     torch.set_num_threads(1)
     outcomes: dict[str, Outcome] = {}

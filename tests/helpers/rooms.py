@@ -1,18 +1,13 @@
-"""The rooms of the house, bottom first, and which way imports point; docs/rooms.md is drawn from here.
-
-python tests/helpers/rooms.py --write    draws docs/rooms.md anew
-"""
+"""The layers of the package, lowest first: imports point down the table."""
 
 from __future__ import annotations
 
-import argparse
 import ast
 import functools
 from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs" / "rooms.md"
 
 FLOORS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("Words", "errors, units, records as JSON", (
@@ -152,83 +147,3 @@ def _imports(path: Path) -> Iterator[str]:
             base = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
             origin = ".".join([*base, *(node.module.split(".") if node.module else [])])
             yield from (f"{origin}.{alias.name}" for alias in node.names)
-
-
-def _arrows(groups: dict[str, int]) -> set[tuple[int, int]]:
-    """Which group imports from which other."""
-    found = set()
-    for path in sources():
-        room = room_of(module_of(path))
-        for name in imports_of(path):
-            target = room_of(name) if name.startswith("poet.") else None
-            if room in groups and target in groups and groups[room] != groups[target]:
-                found.add((groups[room], groups[target]))
-    return found
-
-
-def _direct(arrows: set[tuple[int, int]]) -> set[tuple[int, int]]:
-    """Arrows that no way over another group stands for."""
-    below: dict[int, set[int]] = {}
-    for above, target in sorted(arrows):  # groups are numbered from the bottom
-        below.setdefault(above, set()).add(target)
-    reach: dict[int, set[int]] = {}
-    for group in sorted(below):
-        reach[group] = below[group].union(*(reach.get(target, set()) for target in below[group]))
-    return {
-        (above, target)
-        for above, target in arrows
-        if not any(target in reach.get(other, set()) for other in below[above] - {target})
-    }
-
-
-def _drawing(labels: list[str], arrows: set[tuple[int, int]]) -> list[str]:
-    lines = ["```mermaid", "flowchart TD"]
-    lines += [f'    R{number}["{label}"]' for number, label in reversed(list(enumerate(labels)))]
-    lines += [f"    R{above} --> R{target}" for above, target in sorted(arrows, reverse=True)]
-    return [*lines, "```"]
-
-
-def _listed(rooms: tuple[str, ...]) -> str:
-    return ", ".join(f"`{room}`" for room in rooms)
-
-
-def page() -> str:
-    """The text of docs/rooms.md."""
-    groups = {room: number for number, (_, _, rooms) in enumerate(FLOORS) for room in rooms}
-    labels = [f"{title}<br>{held}" if held else title for title, held, _ in FLOORS]
-    inside = [room for room in ROOMS if room.startswith("solvers.")]
-    numbers = {room: number for number, room in enumerate(inside)}
-    lines = [
-        "# Rooms",
-        "",
-        "Which part of `poet/` may import which: only what an arrow leads to, directly or over others. Drawn",
-        "from the table that the layer test holds the code to: `python tests/helpers/rooms.py --write`.",
-        "",
-        *_drawing(labels, _direct(_arrows(groups))),
-        "",
-        "The solvers:",
-        "",
-        *_drawing([room.removeprefix("solvers.") for room in inside], _direct(_arrows(numbers))),
-        "",
-        "| floor | rooms, bottom first |",
-        "|---|---|",
-        *(
-            f"| {title} | {', '.join(f'`{room}`' for room in rooms)} |"
-            for title, _, rooms in reversed(FLOORS)
-        ),
-    ]
-    return "\n".join(lines) + "\n"
-
-
-def main() -> None:
-    """Print the page, or with ``--write`` put it in its place."""
-    parser = argparse.ArgumentParser(description=main.__doc__)
-    parser.add_argument("--write", action="store_true")
-    if parser.parse_args().write:
-        PAGE.write_text(page(), encoding="utf-8")
-    else:
-        print(page(), end="")
-
-
-if __name__ == "__main__":
-    main()

@@ -45,8 +45,9 @@ def test_a_wrong_name_is_refused_with_the_nearest() -> None:
 def test_commands_on_pages_exist(page: Path) -> None:
     text, makefile = page.read_text(encoding="utf-8"), (ROOT / "Makefile").read_text(encoding="utf-8")
     targets = set(re.findall(r"^([a-z0-9-]+):", makefile, flags=re.MULTILINE))
-    assert set(re.findall(r"python -m benchmarks ([a-z0-9-]+)", text)) <= set(RUNNER["scripts"]())
-    assert set(re.findall(r"`make ([a-z0-9-]+)", text)) - {"lib"} <= targets
+    named = re.findall(r"(?:python -m benchmarks |benchmarks? `)([a-z0-9-]+)", text)
+    assert set(named) <= set(RUNNER["scripts"]())
+    assert set(re.findall(r"`make ([a-z][a-z0-9-]*)", text)) - {"lib"} <= targets
 
 
 def test_few_targets_are_documented() -> None:

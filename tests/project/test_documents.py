@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import shlex
 from pathlib import Path
+from typing import Any
 
 import pytest
 from documents import (
@@ -18,8 +20,12 @@ from documents import (
     rewritten,
     run,
 )
+from poet.cli.main import app
+from typer.main import get_command
 
-ALL_PAGES = (*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"))
+RESULTS = ROOT / "benchmarks" / "results"
+COMMANDS: Any = get_command(app)
+ALL_PAGES = (*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *RESULTS.glob("*.md"))
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +85,12 @@ def test_every_picture_is_on_a_page() -> None:
         for file, _ in links(page.read_text(encoding="utf-8"))
         if file.endswith((".png", ".svg"))
     }
-    assert shown == {path for kind in ("png", "svg") for path in (ROOT / "docs").rglob(f"*.{kind}")}
+    assert shown == {
+        path
+        for kind in ("png", "svg")
+        for folder in (ROOT / "docs", RESULTS)
+        for path in folder.rglob(f"*.{kind}")
+    }
 
 
 def test_the_readme_is_a_door() -> None:
@@ -123,3 +134,33 @@ def test_of_a_search_only_the_labels_count() -> None:
     assert mismatch(example, ("power  2 J",)) is not None
     wrapped = Example("x", ("headline  it takes 8",), slow=True, searched=True, line=1)
     assert mismatch(wrapped, ("headline  it takes 8.5 %", "  above")) is None
+
+
+@pytest.mark.parametrize("page", ALL_PAGES, ids=lambda page: page.stem)
+def test_every_command_that_a_page_shows_is_one(page: Path) -> None:
+    """In blocks that are not run: the command is there, and its options are."""
+    text = re.sub(r"\\\n>?\s*", "", page.read_text(encoding="utf-8"))
+    blocks = re.findall(r"^ *```(?:sh.*)?\n(.*?)^ *```", text, re.MULTILINE | re.DOTALL)
+    lines = [line.strip() for block in blocks for line in block.splitlines()]
+    for line in lines:
+        words = shlex.split(line)[1:] if line.startswith("poet ") else []
+        command = COMMANDS
+        while words and (inner := getattr(command, "commands", None)):
+            assert words[0] in inner, line
+            command = inner[words.pop(0)]
+        known = {option for parameter in command.params for option in parameter.opts}
+        assert {word for word in words if word.startswith("--")} <= known, line
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_the_scripts_of_a_page_run(page: Path, tmp_path: Path) -> None:
+    """Blocks whose title is ``example.py``, one after the other."""
+    blocks = re.findall(
+        r'^```python title="example.py"\n(.*?)^```',
+        page.read_text(encoding="utf-8"),
+        re.MULTILINE | re.DOTALL,
+    )
+    for block in blocks:
+        (tmp_path / "script.py").write_text(block)
+        run("python script.py", tmp_path)

@@ -11,7 +11,7 @@ from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
-from helpers.rooms import PAGE, ROOMS, ROOT, RUNTIME_MAY_READ, imports_of, module_of, page, room_of, sources
+from helpers.rooms import ROOMS, ROOT, RUNTIME_MAY_READ, imports_of, module_of, room_of, sources
 
 from poet.version import __version__
 
@@ -82,10 +82,6 @@ def test_no_module_imports_itself_by_way_of_others() -> None:
         TopologicalSorter(below).prepare()
     except CycleError as error:
         raise AssertionError(" imports ".join(reversed(error.args[1]))) from None
-
-
-def test_the_picture_of_the_rooms_is_the_table() -> None:
-    assert PAGE.read_text(encoding="utf-8") == page()
 
 
 def test_one_module_measures_kernels_for_an_import() -> None:

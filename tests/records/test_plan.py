@@ -47,7 +47,7 @@ def test_json_round_trip() -> None:
                Graph, KernelFacts, OpFacts],
 )  # fmt: skip
 def test_the_format_page_names_every_field(record: type) -> None:
-    page = (Path(__file__).parents[2] / "docs" / "plan-format.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "file-formats.md").read_text()
     words = set(re.findall(r"\w+", page.partition("# The saved state")[0]))
     stored = {item.name for item in fields(record) if item.init}
     assert stored - words == set()

@@ -26,7 +26,7 @@ from poet.runtime import Trainer
 from poet.runtime.runs.fit import fit, load_samples
 from poet.verification import verify
 
-PAGE = Path(__file__).parents[2] / "docs" / "training-scripts.md"
+PAGE = Path(__file__).parents[2] / "docs" / "training-loops.md"
 BATCH = 4
 
 
@@ -260,7 +260,7 @@ def _resume(desk: Desk) -> None:
 
 
 def _power_cut(desk: Desk) -> None:
-    """The newest save is damaged; 625 kills are in `docs/runtime-safety.md`."""
+    """The newest save is damaged; 625 kills are in results/runtime-safety.md."""
     state = desk.folder / "cut.safetensors"
     with Trainer.open(desk.plan, seed=1) as trainer:
         for number in range(2):

@@ -23,7 +23,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-PAGES = tuple(ROOT / name for name in ("README.md", "docs/tutorial.md", "docs/what-if.md"))
+PAGES = tuple(
+    ROOT / name
+    for name in (
+        "README.md",
+        "docs/index.md",
+        "docs/microcontroller.md",
+        "docs/budgets.md",
+        "docs/what-if.md",
+    )
+)
 """Those with commands."""
 TOLERANCE = 0.05
 MEASURED = re.compile(r"measured|this machine|search|wall clock|imported in|epoch|accuracy")

@@ -1,6 +1,6 @@
 """What storage can do to a training run, and what it leaves behind.
 
-    PYTHONPATH=tests python tests/tools/faults.py            the table of docs/runtime-safety.md
+    PYTHONPATH=tests python tests/tools/faults.py            the table of results/runtime-safety.md
     PYTHONPATH=tests python tests/tools/faults.py --write    puts it there
 
 Each fault strikes the second step of a small net, or the save after it, once with transfers that block and
@@ -34,7 +34,7 @@ from poet.runtime import Trainer
 from poet.simulator import simulate
 from poet.solvers.instance.incumbent import overlap
 
-DOCUMENT = Path(__file__).parents[2] / "docs" / "runtime-safety.md"
+DOCUMENT = Path(__file__).parents[2] / "benchmarks" / "results" / "runtime-safety.md"
 BEGIN, END = "<!-- faults: begin -->\n", "<!-- faults: end -->\n"
 SEED = 7  # of a schedule that writes and reads before the first update and after it
 

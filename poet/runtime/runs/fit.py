@@ -55,7 +55,7 @@ def fit(
     samples that would have come next, and first ends an epoch that was begun. Samples that fill no batch are
     the last step of an epoch where the plan has one for as many, else left out, others in each.
 
-    At Ctrl-C the step under way ends and the incomplete epoch is yielded, the last. A second ends at once.
+    At Ctrl-C the step in flight ends and the incomplete epoch is yielded, the last. A second ends at once.
 
     Args:
         trainer: of the plan for which ``samples`` were loaded.
@@ -64,7 +64,7 @@ def fit(
         seed: of the orders; ``None``: the trainer's, or 0.
         save_path: where the training state is saved after each epoch, an incomplete one too.
         save_every: steps after which it is saved as well.
-        save_seconds: since the last save, after which it is saved as well, when the step under way has ended.
+        save_seconds: since the last save, after which it is saved as well, when the step in flight has ended.
         clock: gives seconds that rise.
         schedule: of the learning rates; one that does not say how many steps there are ends with this call.
         keep_previous: whether the state saved before the last one is kept too, see `Trainer.save`.

@@ -57,7 +57,7 @@ def choose_engine(name: str, *, threads: int = 1, clock: Clock = WALL) -> str:
     """``name``, or for ``"auto"`` the preferred engine for so many threads.
 
     On two threads that is HiGHS beside CP-SAT where OR-tools is installed: measured on problems that
-    neither closes at once, the pair gets further than either alone (docs/planner-benchmark.md).
+    neither closes at once, the pair gets further than either alone (results/planner-benchmark.md).
 
     Raises:
         InputError: no such engine, or it is not installed; or ``clock`` counts work that it does not tell.

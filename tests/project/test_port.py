@@ -1,0 +1,60 @@
+"""Both sides of each script in docs/port-your-script.md run, and train alike."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PAGE = (Path(__file__).parents[2] / "docs" / "port-your-script.md").read_text(encoding="utf-8")
+BLOCK = re.compile(r'^```(python|sh) title="(before|after)"\n(.*?)^```', re.MULTILINE | re.DOTALL)
+SECTIONS = {text.partition("\n")[0]: text for text in PAGE.split("\n## ")[1:]}
+NEEDS = {"A Hugging Face model": "transformers", "A Keras file": "keras"}
+"""What a script imports that poet does not install; its test runs where somebody has it."""
+ROUNDING = {"A Keras file": 1e-4}
+"""Of the loss, where other kernels are compared; else the bits are."""
+
+
+def losses(script: str, folder: Path) -> list[float]:
+    """``losses`` of a script at its end, run by itself."""
+    told = f"{script}\nimport json\nprint(json.dumps(losses))\n"
+    environment = {**os.environ, "POET_NO_KEPT_PLANS": "1"}
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", told],
+        cwd=folder, env=environment, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    found: list[float] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("title", SECTIONS)
+def test_both_sides_train_alike(title: str, tmp_path: Path) -> None:
+    if title in NEEDS and importlib.util.find_spec(NEEDS[title]) is None:
+        pytest.skip(f"{NEEDS[title]} is not installed")
+    blocks = {(kind, side): text for kind, side, text in BLOCK.findall(SECTIONS[title])}
+    before = losses(blocks["python", "before"], tmp_path)
+    after = losses(blocks["python", "after"], tmp_path)
+    assert len(before) == 3
+    assert after == pytest.approx(before, rel=ROUNDING.get(title, 0.0), abs=0.0)
+    if ("sh", "after") in blocks:
+        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+        subprocess.run(
+            ["sh", "-e", "-c", blocks["sh", "after"]],
+            cwd=tmp_path,
+            env={**os.environ, "PATH": path},
+            check=True,
+        )
+
+
+def test_every_script_has_two_sides() -> None:
+    assert len(SECTIONS) == 4
+    for text in SECTIONS.values():
+        assert {side for _, side, _ in BLOCK.findall(text)} == {"before", "after"}
