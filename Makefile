@@ -20,8 +20,8 @@ $(STAMP): pyproject.toml constraints.txt
 	@echo "[2/3] packages, by pip (2 to 5 minutes)"
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt setuptools
 	$(BIN)/python -m pip install --no-build-isolation --constraint constraints.txt --editable '.[dev]'
-	@echo "[3/3] compiling the local search (40 s of a core)"
-	$(BIN)/python -m poet.solvers.portfolio.local_search
+	@echo "[3/3] compiling the loops of the planner (a minute of a core)"
+	$(BIN)/python -m poet.solvers
 	@touch $@
 
 setup: $(STAMP) ## the virtual environment, with pinned versions

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import hashlib
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -26,25 +28,33 @@ def loaded(module: ModuleType) -> ModuleType:
     return module
 
 
-def is_kept(module: ModuleType, last: str) -> bool:
-    """Whether the machine code of ``module`` is there, its function ``last`` included; else it takes long."""
-    function = vars(module)[last]
-    if not isinstance(function, FunctionType):
-        return True
+@functools.cache
+def mark_of(*modules: ModuleType) -> Path | None:
+    """A file that is there where machine code of these very sources is kept; ``None``: it cannot be."""
     import numba
 
+    last = modules[-1]
+    functions = (getattr(each, "py_func", each) for each in vars(last).values())
+    own = next(
+        each for each in functions if isinstance(each, FunctionType) and each.__module__ == last.__name__
+    )
     try:
-        kept: Any = numba.njit(function, cache=True)
-        folder = Path(kept.stats.cache_path)
+        kept: Any = numba.njit(own, cache=True)
     except RuntimeError:  # there is no folder that it may be kept in
-        return False
-    written = Path(str(module.__file__)).stat().st_mtime
-    found = folder.glob(f"{module.__name__.rpartition('.')[2]}.{last}-*.nbi")
-    return any(index.stat().st_mtime >= written for index in found)
+        return None
+    sources = b"".join(Path(str(module.__file__)).read_bytes() for module in modules)
+    name = f"{Path(str(last.__file__)).stem}-{hashlib.sha256(sources).hexdigest()[:16]}.kept"
+    return Path(kept.stats.cache_path) / name
 
 
-def starts_within(seconds: float, module: ModuleType, last: str) -> bool:
+def is_kept(*modules: ModuleType) -> bool:
+    """Whether `python -m poet.solvers` has compiled these very sources here; else it takes long."""
+    mark = mark_of(*modules)
+    return mark is not None and mark.exists()
+
+
+def starts_within(seconds: float, module: ModuleType) -> bool:
     """Whether loops of ``module`` run within so many seconds: loading and compiling are not interrupted."""
     if seconds < 1.0 and "numba" not in sys.modules:
         return False
-    return seconds >= 5.0 or is_kept(module, last)
+    return seconds >= 5.0 or is_kept(module)

@@ -79,7 +79,7 @@ def resident_sets_bounds(
         return
     if any(content.home is not None and content.page_out is None for content in instance.contents):
         return  # its home is no choice
-    if not starts_within(seconds_left(), stages, "way"):
+    if not starts_within(seconds_left(), stages):
         return
     loaded(stages)
     certain = certain_joules(instance)

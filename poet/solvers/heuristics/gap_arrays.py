@@ -1,7 +1,7 @@
 """A problem and a schedule in the making as arrays for machine code; choices of gaps read off schedules.
 
 A *gap* is the time between two uses of a tensor. Numbers of rows are in the machine code that
-`poet.solvers.portfolio.local_search` keeps; it is made again where this file has changed.
+`python -m poet.solvers` keeps; it is made again where this file has changed.
 """
 
 from __future__ import annotations

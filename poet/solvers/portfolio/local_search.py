@@ -11,21 +11,18 @@ leave. Another is at the best plan.
 from __future__ import annotations
 
 import functools
-import hashlib
 import itertools
 import logging
 import math
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from poet import children
-from poet.problem import Limits, Problem, ProblemOp, Tensor
 from poet.schedule import Schedule
-from poet.solvers.bounds.compiled import loaded
+from poet.solvers.bounds.compiled import is_kept, loaded, mark_of
 from poet.solvers.heuristics import eviction_loops as loops
 from poet.solvers.heuristics import gap_arrays
 from poet.solvers.heuristics import gap_moves as moves
@@ -38,11 +35,12 @@ from poet.solvers.heuristics.gap_arrays import (
 
 # isort: on
 from poet.solvers.instance.instance import Facts as Indexed
-from poet.solvers.instance.instance import Instance, instance_of
+from poet.solvers.instance.instance import Instance
 from poet.solvers.portfolio.best_bound import LOCAL
 from poet.solvers.portfolio.state import GOES_ON, SearchState, Steps
 
 _log = logging.getLogger(__name__)
+SOURCES = (gap_arrays, loops, moves)
 
 BATCH_SECONDS = 0.05
 """Of a batch of tries, by clocks that count work."""
@@ -198,7 +196,7 @@ def _machine_code() -> tuple[Callable[..., float], Callable[..., tuple[float, fl
     numba asks of a function's own file alone whether what it kept is still right. The moves have the loops in
     them, and both the numbers of rows, so what was kept of other sources is removed first.
     """
-    mark = _mark()
+    mark = mark_of(*SOURCES)
     if mark is not None and not mark.exists():
         for module in (loops, moves):
             for index in mark.parent.glob(f"{Path(str(module.__file__)).stem}.*.nbi"):
@@ -208,50 +206,18 @@ def _machine_code() -> tuple[Callable[..., float], Callable[..., tuple[float, fl
 
 
 @functools.cache
-def _mark() -> Path | None:
-    """A file that is there where the machine code of these very sources is kept; ``None``: it cannot be."""
-    import numba
-
-    try:
-        kept: Any = numba.njit(moves.changed, cache=True)
-    except RuntimeError:  # there is no folder that it may be kept in
-        return None
-    sources = b"".join(Path(str(module.__file__)).read_bytes() for module in (gap_arrays, loops, moves))
-    return Path(kept.stats.cache_path) / f"gap_moves-{hashlib.sha256(sources).hexdigest()[:16]}.kept"
-
-
-@functools.cache
 def is_ready() -> bool:
     """Whether the machine code is kept; else it is begun to be made, by a process that outlives this one.
 
     That takes half a minute of another core, once on a machine; searches go on without it until then.
     """
-    mark = _mark()
-    if mark is not None and mark.exists():
+    if is_kept(*SOURCES):
         return True
     _log.info("the local search is compiled for this machine, beside this search; the next one has it")
     with children.undisturbed():
         subprocess.Popen(
-            children.command("poet.solvers.portfolio.local_search"),
+            children.command("poet.solvers"),
             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
             env=children.environment(), start_new_session=True,
         )  # fmt: skip
     return False
-
-
-def main() -> None:
-    """Make the machine code, by a search on the smallest problem that there is."""
-    tensor = Tensor("t", 1)
-    ops = (ProblemOp("a", (), ("t",), 1.0, 1.0), ProblemOp("b", ("t",), (), 1.0, 1.0))
-    limits = Limits(ram_budget_bytes=1)
-    instance = instance_of(Problem("smallest", (tensor,), ops), limits)
-    search = LocalSearch(instance, 0)
-    search.batch()
-    search.batch()
-    mark = _mark()
-    if mark is not None:
-        mark.touch()
-
-
-if __name__ == "__main__":
-    main()
