@@ -165,7 +165,7 @@ def run(
         budget_bytes=0 if plan is None else _budget_bytes(plan),
         epochs=epochs,
         seed=0 if seed is None and resume is None else seed,
-        threads=threads if plan is None else _threads(plan, threads),
+        threads=threads if plan is None or threads else plan.replayed_kernels.threads,
         learning_rate=lr,
         page_file=_text(page_file),
         resume=_text(resume),
@@ -186,7 +186,8 @@ def run(
         watch_memory=watch_memory,
         allow_over_budget=allow_over_budget,
     )
-    if _run_enforced(request, json_file) if enforce else _run_here(request, json_file, add_to):
+    remark = "" if plan is None else _threads_remark(plan, threads)
+    if _run_enforced(request, json_file, remark) if enforce else _run_here(request, json_file, add_to):
         raise KeyboardInterrupt
 
 
@@ -221,7 +222,7 @@ def _run_here(request: RunRequest, json_file: Path | None, raw: Path | None) -> 
         _check_raw(raw)
     return_freed_memory()
     with PlanFile(Path(request.plan)) as file:
-        threads = _threads(file.plan, request.threads)
+        threads = request.threads or file.plan.replayed_kernels.threads
         if threads is not None:
             torch.set_num_threads(threads)
         return _train_here(file, request, json_file, raw)
@@ -242,7 +243,7 @@ def _train_here(file: PlanFile, request: RunRequest, json_file: Path | None, raw
         if left := samples.count - trained_of(samples.count, trainer.plan):
             said = f"poet: {left} of {samples.count} samples fill no batch; each epoch leaves out others"
             say(said, err=True)
-        done, peak_bytes = _epochs(training, _teller(json_file))
+        done, peak_bytes = _epochs(training, _teller(json_file, _threads_remark(file.plan, request.threads)))
         if raw is not None and not was_interrupted(done, request):
             _add(raw, trainer, samples)
         plan, memory = trainer.plan, trainer.memory
@@ -289,30 +290,37 @@ def _epochs(
     return done, peak_bytes
 
 
-def _run_enforced(request: RunRequest, json_file: Path | None) -> bool:
+def _run_enforced(request: RunRequest, json_file: Path | None, remark: str) -> bool:
     """Both halves of an enforced run; this process loads no torch. Whether Ctrl-C ended it."""
     from poet.enforce import enforce
     from poet.report.enforce import enforced_data, enforced_report
 
-    done = enforce(request, on_epoch=_teller(json_file))
+    done = enforce(request, on_epoch=_teller(json_file, remark))
     answer(enforced_report(done), lambda: enforced_data(done), json_file=json_file)
     return done.was_interrupted
 
 
-def _teller(json_file: Path | None) -> Callable[[Epoch], None]:
-    """Prints a line per epoch; to stderr where stdout is for the JSON."""
+def _teller(json_file: Path | None, remark: str) -> Callable[[Epoch], None]:
+    """Prints a line per epoch, ``remark`` before the first; to stderr where stdout is for the JSON."""
     from poet.report.run import epoch_line
 
-    return lambda epoch: say(epoch_line(epoch), err=str(json_file) == "-")
+    remarks = [remark] if remark else []
+
+    def tell(epoch: Epoch) -> None:
+        while remarks:
+            say(remarks.pop(), err=True)
+        say(epoch_line(epoch), err=str(json_file) == "-")
+
+    return tell
 
 
-def _threads(plan: Plan, asked: int | None) -> int | None:
-    """Torch's threads: those asked for, else those that the plan was measured with, which is told."""
+def _threads_remark(plan: Plan, asked: int | None) -> str:
+    """That torch has as many threads as the plan was measured with; empty where others are asked for."""
     measured = plan.replayed_kernels.threads
-    if asked is None and measured is not None:
-        count = "1 thread" if measured == 1 else f"{measured} threads"
-        say(f"poet: {count}, as the plan was measured with; --threads takes another number", err=True)
-    return measured if asked is None else asked
+    if asked is not None or measured is None:
+        return ""
+    count = "1 thread" if measured == 1 else f"{measured} threads"
+    return f"poet: {count}, as the plan was measured with; --threads takes another number"
 
 
 def _budget_bytes(plan: Plan) -> int:

@@ -18,6 +18,7 @@ from poet.ram_survey import SURVEY_SHARES, survey
 from poet.report.plan import solution_report
 from poet.report.survey import survey_data, survey_report
 from poet.report.trade_off import trade_off_data, trade_off_report
+from poet.schedule import Compute
 from poet.solution import LISTED, Solution, SolveOptions, Status, solution_to_json
 from poet.solvers.search.explain import answered
 from poet.streams import say
@@ -102,7 +103,7 @@ def search(
             kept = None
     solution = (answered_beside if has_arena else answered)(problem, limits, options)
     limits = bounded_limits(solution, limits)
-    if kept is not None and solution.order == LISTED:
+    if kept is not None and _is_as_listed(problem, solution):
         try:
             kept.keep(problem, limits, solution)
         except InputError as error:
@@ -111,6 +112,14 @@ def search(
         return solution, None
     comparison = compare(problem, limits, search_options(ask), solution)
     return comparison.ours, comparison
+
+
+def _is_as_listed(problem: Problem, solution: Solution) -> bool:
+    """Whether its first runs keep the listed order, so that other searches can begin with it."""
+    if solution.order == LISTED or solution.schedule is None:
+        return True
+    runs = (step.op for step in solution.schedule if isinstance(step, Compute))
+    return [*dict.fromkeys(runs)] == [op.name for op in problem.ops]
 
 
 def _kept_plans() -> KeptPlans | None:

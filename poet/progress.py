@@ -4,7 +4,8 @@
         stage("search")  # from anywhere below
         solve(problem, limits, SolveOptions(progress=progress))
 
-On a terminal that is one line that is rewritten; elsewhere a line for each stage, and one for the first plan.
+On a terminal that is one line that is rewritten. Elsewhere each stage has a line, and the first plan has one;
+what ends within `QUIET_SECONDS` shows none.
 """
 
 from __future__ import annotations
@@ -23,6 +24,9 @@ from poet.units import format_share
 IMPORT = "import"
 """The stage before the time limit begins."""
 
+QUIET_SECONDS = 2.0
+"""Of a call without a terminal, before its first line; at 0, calls that fail at once show stages as well."""
+
 
 class _Line:
     """Where a call is; a `Progress` that a search may report to."""
@@ -30,6 +34,7 @@ class _Line:
     def __init__(self, objective: Objective, limit_seconds: float | None) -> None:
         self._objective, self._limit_seconds = objective, limit_seconds
         self._stage, self._plan, self._began = "", "", time.monotonic()
+        self._quiet_until = self._began + QUIET_SECONDS
         self._terminal = ExitStack()
         self._is_rewritten = sys.stderr.isatty()
         if self._is_rewritten:
@@ -69,7 +74,7 @@ class _Line:
         self._terminal.close()
 
     def _show(self) -> None:
-        if not self._is_rewritten:
+        if not self._is_rewritten and time.monotonic() >= self._quiet_until:
             say(str(self), err=True)
 
 

@@ -54,7 +54,7 @@ SOLVING = (
     "solvers", "files", "problem.py", "schedule.py", "simulator.py", "solution.py", "homes.py", "pins.py",
     "codec.py", "units.py", "errors.py", "extras.py", "children.py", "brief.py", "graph.py",
     "graph_parts.py", "graph_checks.py", "calls.py", "strips.py", "wholes.py", "operators.py",
-    "search_record.py", "clock.py", "closing.py", "freed_memory.py", "held_memory.py",
+    "search_record.py", "progress.py", "clock.py", "closing.py", "freed_memory.py", "held_memory.py",
     "alternatives.py", "problem_parts.py", "problem_choices.py", "interrupts.py", "streams.py",
 )  # fmt: skip
 """What an answer depends on: the searches and all that they import."""

@@ -24,6 +24,12 @@ with showing(True, limit_seconds=5.0) as progress:
 """
 
 
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lines from the beginning of a call on."""
+    monkeypatch.setattr("poet.progress.QUIET_SECONDS", 0.0)
+
+
 def planned(progress: bool | Progress | None) -> poet.Planned:
     net = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4))
     shapes = [torch.zeros(2, 8)]

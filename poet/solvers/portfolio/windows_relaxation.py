@@ -95,7 +95,8 @@ def solved(state: SearchState, matrix: Matrix) -> Iterator[tuple[News, bool]]:
     counts = state.clock.counts_work
     with HighsProcess(state.clock, suspends=not counts) as child:
         while True:
-            child.begin(matrix, state.turn_left() if counts else 1e9, relative_gap=SOLVED_SHARE)
+            seconds = state.turn_left() if counts else min(state.seconds_left(), 1e9)
+            child.begin(matrix, seconds, relative_gap=SOLVED_SHARE)
             while not child.news.ended:
                 better = child.listen(LISTEN_SECONDS)
                 yield child.news, better
