@@ -76,7 +76,7 @@ class Step:
     Attributes:
         facts: what the library says of itself.
         plan: SHA-256 of the plan that it was made from.
-        inputs: of the next step, flat views of the arena; to be filled anew before each step. One of whole
+        inputs: of the next step, flat views of the arena; to be filled again before each step. One of whole
             numbers is an empty one here: fill it by `set_input`.
         arena: all floats.
     """
@@ -92,7 +92,7 @@ class Step:
         """Load ``library`` and begin with the plan's weights.
 
         To load a library runs its code, with all that this process may do: load none but your own. A process
-        loads a path once: what was built anew at the same path needs a new process.
+        loads a path once: what was rebuilt at the same path needs a new process.
 
         Args:
             library: path of the shared object that ``make lib`` builds.
@@ -230,7 +230,7 @@ class Step:
             self._close(with_file)
 
     def load(self, path: str | os.PathLike[str]) -> bool:
-        """Go on with what was saved; where there is nothing whole of this plan, begin anew and say ``False``.
+        """Go on with what was saved; where there is nothing whole of this plan, start over and say ``False``.
 
         The file is only read; one that is not there, is empty or too short holds nothing.
 
@@ -256,7 +256,7 @@ class Step:
     def recover(self) -> bool:
         """Go on with the step that was committed last, as after a step that failed.
 
-        ``False``: there is none, and training begins anew with the plan's weights.
+        ``False``: there is none, and training starts over with the plan's weights.
 
         Raises:
             LibraryError: as for `commit`.

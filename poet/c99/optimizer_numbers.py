@@ -1,4 +1,4 @@
-"""C text of the numbers that an optimizer makes anew for each step."""
+"""C text of the numbers that an optimizer computes again for each step."""
 
 from __future__ import annotations
 

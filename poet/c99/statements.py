@@ -291,7 +291,7 @@ class _Walk:
         )
 
     def placed_homes(self, updated: set[str]) -> dict[str, Home]:
-        """Both places of what is at home in storage and changes: its slot, and one behind all slots."""
+        """Both places of what is in storage between steps and changes: its slot, and one behind all slots."""
         found: dict[str, Home] = {}
         for name in sorted(self.in_storage & updated & self.slots.keys()):
             slot, second = self.slots[name], _whole_blocks(self.paged_bytes)

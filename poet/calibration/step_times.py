@@ -2,7 +2,7 @@
 
 A kernel that runs again and again by itself finds its weights and operands in the processor's caches. In a
 step they come from memory, and every op has its share of the replay's own work. So the runtime makes whole
-steps, with a clock before each op: of a traced step, which keeps everything, or of a training under way.
+steps, with a clock before each op: of a traced step, which keeps everything, or of a running training.
 """
 
 from __future__ import annotations

@@ -181,8 +181,8 @@ def _operands(op: Op, types: Mapping[str, TensorType], sizes_bytes: Mapping[str,
 def _by_row(cost: OpCost, operands: Operands, profile: Profile, rows: OpTimes) -> OpCost:
     """``cost`` with the measured seconds of an op that is alike, where there is one.
 
-    Of an op that makes or reads a short form for backward, where it has no row: those of the plain one, and
-    as much more as the two differ by their classes. They do not count as measured.
+    Of an op that makes or reads a compressed activation, where it has no row: those of the plain one, and as
+    much more as the two differ by their classes. They do not count as measured.
     """
     alike = op_time(
         operands.call, operands.types, operands.outputs, updated_bytes=operands.updated_bytes, seconds=1.0

@@ -1,6 +1,6 @@
 """Reading hardware profiles: one TOML file per device, checked by the records of `poet.devices.profile`.
 
-Profiles are data from strangers: nothing in one is ever executed, and no more than `MAX_FILE_BYTES`
+Profiles are untrusted data: nothing in one is ever executed, and no more than `MAX_FILE_BYTES`
 of a file are read.
 """
 

@@ -28,8 +28,8 @@ MAX_FILE_BYTES = 1 << 27
 _MOST_BUSY = 1.25  # as `poet.plans.run_request` has it for trainings
 FIT, JUDGE, TABLE, RUN = "fit", "judge", "table", "run"
 ROLES = (FIT, JUDGE, TABLE, RUN)
-"""What a measured step is for: a fit sees its ops; a fit is judged by it; it stands in the table of a model;
-it was made by a training."""
+"""What a measured step is for: a fit sees its ops; a fit is checked against it; it stands in the table of a
+model; it was made by a training."""
 
 
 _LEAST_SECONDS = 1e-15

@@ -44,7 +44,7 @@ def row_key(op: OpTime) -> str:
 
 
 def plain_form(op: OpTime) -> OpTime | None:
-    """The op of plain training in whose place ``op`` makes or reads a short form for backward, if it does.
+    """The op of plain training in whose place ``op`` makes or reads a compressed activation, if it does.
 
     Profiles are measured on steps that save what plain training saves, so they have rows for that one alone.
     """

@@ -31,7 +31,7 @@ class PowerSource:
         rail: what it measures.
         kind: of figures that come from it: ``measured``, or ``derived`` where a fit is between.
         watts: now; ``None``: it counts joules, or cannot be read.
-        counted_joules: of each counter since some moment, and where it begins anew; ``None``: it gives watts.
+        counted_joules: of each counter since some moment, and where it wraps; ``None``: it gives watts.
     """
 
     name: str

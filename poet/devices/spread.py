@@ -52,7 +52,7 @@ AXES: Groups = {
     "reads": lambda path: path[:2] == ("storage", "read"),
     "writes": lambda path: path[:2] in (("storage", "write"), ("storage", "erase")),
 }
-"""The same figures by what they make dear, times and powers together: between these a plan trades."""
+"""The same figures by what they make expensive, times and powers together: between these a plan trades."""
 
 _ENOUGH_STEPS = 10
 """Of fewer, the largest error says too little of nine cases in ten."""
@@ -100,7 +100,7 @@ def spread(
     """The price of ``schedule`` for one step of ``graph`` on ``profile``'s device.
 
     Args:
-        problem: that the schedule solves, whose costs are made anew.
+        problem: that the schedule solves, whose costs are computed again.
         graph: the step.
         schedule: stays as it is at every end.
         profile: of the device.

@@ -1,4 +1,4 @@
-"""Arrays from strangers: npy and npz files, read whole into memory and never executed.
+"""Untrusted arrays: npy and npz files, read whole into memory and never executed.
 
 numpy and zipfile read what a file claims before they check whether it can be: an array of 2**60 elements
 is asked for, a zip that unpacks to a thousand times its size is unpacked, and a damaged one ends in one of

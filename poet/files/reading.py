@@ -1,4 +1,4 @@
-"""Files and JSON from strangers: read without waiting for ever, and without taking more than is there.
+"""Untrusted files and JSON: read without waiting for ever, and without taking more than is there.
 
 A path may be a pipe that nobody writes to or a device without an end, so only regular files are opened. JSON
 may be nested 100,000 deep, hold numbers of any size or millions of empty lists, which take a hundred

@@ -276,7 +276,7 @@ class Assembly:
     # --- order --------------------------------------------------------------------------------
 
     def drop_unneeded(self, needed: set[str], updates: Sequence[Op]) -> None:
-        """Keep what leads to a needed buffer, to an update of lasting state, or moves the generator."""
+        """Keep what leads to a needed buffer, to an update of persistent state, or moves the generator."""
         needed |= {self.buffer(name) for op in updates for name in op.call.refs()}
         kept: list[Op] = []
         for op in reversed(self.ops):

@@ -1,4 +1,4 @@
-"""Graphs that stand beside a training step: on the same tensors across steps, under the same names."""
+"""Graphs of auxiliary schedules: on the training step's tensors across steps, under the same names."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """The evaluation of a traced model: its forward pass and loss in evaluation mode, as a graph of its own.
 
-It stands beside the training step: the same inputs, and the same tensors across steps, those of the optimizer
-included, under the same names. Nothing that lives across steps is written. A table whose rows training reads
-where it lies in storage is read there as well.
+Its schedule is auxiliary to the training step: it has the same inputs, and the same tensors across steps,
+those of the optimizer included, under the same names. Nothing that lives across steps is written. A
+table whose rows training reads where it lies in storage is read there as well.
 """
 
 from __future__ import annotations

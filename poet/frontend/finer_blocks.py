@@ -2,7 +2,7 @@
 
 `poet.frontend.strip_choice` spends 2 % of a step's time on blocks. What that leaves whole or in few of them
 may run in the most that a trial finds exact: mostly slower, with less memory of its own. A plan takes it so
-where RAM is dear (`poet.planning.saves_choice`).
+where RAM is scarce (`poet.planning.saves_choice`).
 """
 
 from __future__ import annotations

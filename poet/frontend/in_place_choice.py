@@ -1,7 +1,7 @@
 """Which gradients PyTorch's kernels write over what they are made from: those that a trial shows to be exact.
 
 Where nothing is copied for it (`poet.runtime.kernels.overwriting`) it takes no time. A batch norm's backward
-copies blocks of channels, which is worth its time where the gradient is large and RAM is dear: a plan makes
+copies blocks of channels, which is worth its time where the gradient is large and RAM is scarce: a plan makes
 it apart where there is room for both (`poet.planning.saves_choice`).
 """
 

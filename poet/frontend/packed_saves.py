@@ -48,7 +48,7 @@ class Change:
 
     Attributes:
         ops: in the place of others, by name; ``None``: there is none.
-        packed: short forms, each with a buffer of its own.
+        packed: compressed activations, each with a buffer of its own.
         gone: buffers that nothing makes any more.
     """
 
@@ -58,7 +58,7 @@ class Change:
 
 
 def packable(graph: Graph) -> dict[str, Change]:
-    """What may be saved in short form, by the op that makes the long one; no two change the same op."""
+    """What may be saved compressed, by the op that makes the full tensor; no two change the same op."""
     uses = _Uses(graph)
     changes: dict[str, Change] = {}
     changed: set[str] = set()
@@ -72,7 +72,7 @@ def packable(graph: Graph) -> dict[str, Change]:
 
 
 def with_packed_saves(graph: Graph, taken: Container[str] | None = None) -> Graph:
-    """``graph`` with what its backward reads in short form, wherever nothing else needs the long one.
+    """``graph`` with what its backward reads compressed, wherever nothing else needs the full tensor.
 
     ``taken``: of `packable`, by name; ``None``: all.
     """
@@ -109,7 +109,7 @@ def _with_roles(graph: Graph, way_back: Iterable[Op]) -> Graph:
 
 
 class _Uses:
-    """Who reads what in a graph, and where its way back begins."""
+    """Who reads what in a graph, and where its backward pass begins."""
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
@@ -139,7 +139,7 @@ class _Uses:
         return self._readers.get(self.graph.buffer_of(value), [])
 
     def readers_back(self, value: str) -> list[Op]:
-        """Of these, the ones on the way back."""
+        """Of these, the ones of the backward pass."""
         return [op for op in self.readers(value) if op.name in self._back]
 
     def is_back(self, op: Op) -> bool:

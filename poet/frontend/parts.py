@@ -1,6 +1,6 @@
 """Parameters in parts: a large weight is several tensors, and what is done with it is done part by part.
 
-A plan that has the weight at home in storage then fetches, uses and updates one part after the other.
+A plan that has the weight in storage between steps fetches, uses and updates one part after the other.
 Products that read it run once for each part, its gradient is made and used in parts, and each part has its
 own update: for the planner they are tensors and ops like any other. Which: `poet.frontend.part_choice`.
 """
@@ -31,7 +31,7 @@ def divided(graph: Graph, chosen: Mapping[str, Bounds]) -> Graph:
 
 
 def in_parts_of(training: Graph, graph: Graph, is_exact: IsExact = is_exact_in_parts) -> Graph:
-    """``graph``, which stands beside ``training``, with the same parameters in the same parts.
+    """``graph``, of a schedule auxiliary to ``training``, with the same parameters in the same parts.
 
     What cannot be divided there, or is not exact, reads the parts joined for it.
     """

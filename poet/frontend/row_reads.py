@@ -1,7 +1,7 @@
 """Look-ups in a table, read row by row where the table lies in storage, and updated there.
 
-A table at home in storage is fetched whole for a look-up, or in parts one after the other, whichever rows are
-asked for. Where it is frozen, what lies in storage is its content in every step, so that one op
+A table in storage between steps is fetched whole for a look-up, or in parts one after the other, whichever
+rows are asked for. Where it is frozen, what lies in storage is its content in every step, so that one op
 (`poet.runtime.kernels.tables.stored_rows`) can read the rows that are asked for and nothing else. What else
 reads the table, as a head that shares it, stays as it is.
 

@@ -1,8 +1,8 @@
 """A training step with the other forms of its ops, of which a plan takes any.
 
-Backward may read what plain training saves, or a short form, tensor by tensor; and ops that decide in how
-little RAM the step can run may do so in more blocks (`poet.frontend.finer_blocks`). A gradient that is copied
-over what it is made from, block by block, may be made apart instead (`poet.frontend.in_place_choice`). A
+Backward may read what plain training saves, or a compressed activation, tensor by tensor; and ops that decide
+in how little RAM the step can run may do so in more blocks (`poet.frontend.finer_blocks`). A gradient that is
+copied over its operand, block by block, may be made apart instead (`poet.frontend.in_place_choice`). A
 look-up may read rows of its table in storage, and what trains it update them (`poet.frontend.row_reads`).
 """
 
@@ -26,7 +26,7 @@ class SaveForms:
     """Both ends of the choice, with the facts of their kernels; what lies between follows from them.
 
     Attributes:
-        long, long_kernels: nothing is saved in short form.
+        long, long_kernels: nothing is saved compressed.
         short, short_kernels: all is that can be.
         plain: ``long`` before anything is written over an operand; ``None``: nothing is.
         taken_over: what is, in every form.
@@ -34,7 +34,7 @@ class SaveForms:
         finer: ops in more blocks, by name; none of them is of ``changes``. ``long`` and ``short`` have none.
         by_row: likewise, look-ups in one table that read its rows in storage, and what updates them there, by
             the first of them.
-        changes: what may be saved in short form, by the op that makes the long one.
+        changes: what may be saved compressed, by the op that makes the full tensor.
     """
 
     long: Graph
@@ -54,7 +54,7 @@ class SaveForms:
     __repr__ = brief
 
     def graph(self, taken: Collection[str]) -> Graph:
-        """The step with short forms of what the ops in ``taken`` make, these in more blocks or by row."""
+        """The step with what the ops in ``taken`` make saved compressed, these in more blocks or by row."""
         packed = [name for name in taken if name in self.changes]
         made = with_takeovers(with_packed_saves(self.plain or self.long, packed), self.taken_over)
         new = {value.name for name in packed for value in self.changes[name].packed}

@@ -1,6 +1,6 @@
 """In how many blocks each strip of a step runs: the memory that a few per cent of its time can save.
 
-Times differ from one measurement to the next, by more than a strip's own gain or loss. So no strip is judged
+Times differ from one measurement to the next, by more than a strip's own gain or loss. So no strip is chosen
 by its time alone: all of them share one allowance, a part of the step's time, which goes first where a second
 saves most bytes. What a measurement's noise still decides are the last strips that it pays for, those that
 save least.

@@ -87,8 +87,8 @@ class TrainingStep:
         accumulation: what all micro-batches of a step but the last do; ``None``: there are none.
         digest: SHA-256 of the graph as traced; machines that run it in other strips agree on it.
         has_small_operators: see `trace_training_step`.
-        forms: of its ops; ``graph`` has all that backward reads in short form, and none in more blocks than
-            its time allows. ``None``: there is one form.
+        forms: of its ops; ``graph`` has all that backward reads compressed where it can be, and none in more
+            blocks than its time allows. ``None``: there is one form.
     """
 
     graph: Graph
@@ -155,7 +155,7 @@ def trace_training_step(
         micro: how a batch is trained in pieces; ``example_inputs`` are of one piece. ``None``: it is trained
             as a whole.
         in_parts: whether large weights may be in parts (see `poet.frontend.parts`), which serves those
-            that are at home in storage; for ``stream`` and PyTorch's kernels alone.
+            that are in storage between steps; for ``stream`` and PyTorch's kernels alone.
         in_short_forms: whether backward may read bits and bytes (see `poet.frontend.packed_saves`), and
             gradients be written over what they are made from (see `poet.frontend.in_place_choice`); for these
             alone as well.
@@ -354,7 +354,7 @@ class _Library:
         return row_reads(graph, others=changed)
 
     def finer(self, graph: Graph, facts: KernelFacts, plain: Graph) -> dict[str, Finer]:
-        """What of ``graph`` may run in more blocks, beside the short forms that ``plain`` may have."""
+        """What of ``graph`` may run in more blocks, beside compressed activations that ``plain`` may have."""
         changed = {name for change in packable(plain).values() for name in change.ops}
 
         def measure(finer: Graph, told: KernelFacts) -> tuple[Graph, KernelFacts]:

@@ -17,7 +17,7 @@ _UPDATE_SCALARS = {
 
 
 def _scalar(run: OpRun, index: int) -> str:
-    """A number that the optimizer gives anew in each step, or that stays."""
+    """A number that the optimizer sets in each step, or that stays."""
     argument = run.argument(index)
     if isinstance(argument, Symbol) and argument.kind == "hyperparameter":
         if argument.name not in _UPDATE_SCALARS:
