@@ -49,7 +49,7 @@ class Pass:
         guide_bytes: where each block is wanted; beyond the room: nowhere. Empty: none is wanted anywhere.
         fixed_bytes: places of blocks that have one when the step begins.
         generator: by whose chance costs are misjudged; ``None``: they are not.
-        clears_homes: whether what lies where a block began the step makes way as the block comes back.
+        clears_homes: whether blocks at a block's place at the start make way as it comes back.
     """
 
     def __init__(
@@ -162,7 +162,7 @@ class Pass:
             self.put(birth.number, start + offset)
 
     def clear_home(self, number: int, fixed: Sequence[Gap]) -> bool:
-        """Move away what lies where a block began the step, if that costs less; whether it was done.
+        """Move away the blocks where this one began the step, if that costs less; whether it was done.
 
         Where two large blocks lie at each other's place in the end, a full arena has no way back.
         """

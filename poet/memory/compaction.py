@@ -77,7 +77,7 @@ def compact(
             below ``below_bytes``, where all others are to end, may be moved and is brought back; what lies
             above it, which the other step never moves, stays.
         weights: what one move of a tensor costs; infinite where it must not be moved. ``None``: its bytes.
-        less_than: what all moves together may cost: passes that come to it are given up.
+        less_than: what all moves together may cost: passes that come to it are stopped.
         time_limit_seconds: of the search, as time of this thread; one pass of each kind is always begun.
         seed: of its choices.
     """
@@ -167,7 +167,7 @@ class _Passes:
         )
 
     def _take(self, found: tuple[dict[int, int], list[Move]] | None) -> None:
-        """``found`` if it costs less than the best, and the judge accepts it."""
+        """``found`` if it costs less than the best, and `replayed` accepts it."""
         cost = math.inf if found is None else cost_of(found[1], self.costs)
         if found is None or cost >= self.least:
             return
@@ -197,7 +197,7 @@ class _Passes:
 
 
 def _judged_valid(demand: Demand, offsets: Mapping[int, int], moves: Sequence[Move]) -> Compacted | None:
-    """As `_judged`; ``None`` where the judge finds two things at one place, so that it is no answer."""
+    """As `_judged`; ``None`` where `replayed` finds two things at one place, so that it is no answer."""
     try:
         return _judged(demand, offsets, moves)
     except InvalidSchedule as error:

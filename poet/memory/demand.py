@@ -56,7 +56,7 @@ class Demand:
         """Where an arena is divided, and the rest: what stands throughout lies above what changes.
 
         Args:
-            offsets_bytes: of the blocks, as `poet.memory.layout.lay_out` places them: standing ones on top.
+            offsets_bytes: of the blocks, as `poet.memory.layout.lay_out` places them: those that stay on top.
             arena_bytes: of the arena.
         """
         divide_bytes = min((offsets_bytes[number] for number in self.standing), default=arena_bytes)

@@ -9,7 +9,7 @@ Placing blocks with fixed spans is NP-hard (dynamic storage allocation); `lay_ou
 greedily in several orders, into the tightest or into the lowest gap that holds, and then promotes, from
 the best of these on, the blocks that stick out until nothing improves (the search of Sekiyama et al.,
 "Profile-guided memory optimization for deep neural networks", 2018, with restarts). Which order is good
-depends on the net: on one and the same, the arenas differ by up to 15 %. `check_layout` is the judge: it
+depends on the net: on one and the same, the arenas differ by up to 15 %. `check_layout` validates: it
 knows only blocks and offsets.
 """
 

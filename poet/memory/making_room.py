@@ -1,4 +1,4 @@
-"""What lies where in an arena at one moment of a schedule, and how room is made there by moves.
+"""The memory layout of an arena at one moment of a schedule, and how moves make room there.
 
 Where no gap is large enough, room is made at the cheapest place: what lies in a window is moved to other
 gaps, or a run of neighbours is pushed together.
@@ -14,7 +14,7 @@ from collections.abc import Sequence
 Gap = tuple[int, int]
 """Start and end, in bytes."""
 _WINDOWS = 12  # cheapest places at which room is tried to be made by moving what is there elsewhere
-_DEAR_RUN = 4  # times the best price, above which a run is too dear, even where only some of it is pushed
+_DEAR_RUN = 4  # times the best price, above which a run is too costly, even where only some of it is pushed
 _CHANCE = 0.5  # by which a randomized search may misjudge the cost of a window
 
 
@@ -158,7 +158,7 @@ class Occupancy:
 
     def cheapest_split(self, run: Sequence[tuple[int, int, int]], low: int, high: int) -> tuple[float, int]:
         """The least cost of pushing the first of ``run`` down to ``low``, the rest up to ``high``, and how
-        many are the first; what lies where it would be pushed to is not moved.
+        many are the first; what lies already where it would be pushed to is not moved.
         """
         costs, left = [0.0], low
         for start, end, number in run:

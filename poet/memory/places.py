@@ -1,7 +1,7 @@
 """Where each block of a demand lies at each moment, when tensors may be moved between two steps.
 
 A fixed place per block leaves gaps between tensors of different sizes. A *move* copies one tensor to another
-place in the arena before a step is made, so that gaps become one. `replayed` is the judge: it goes through
+place in the arena before a step is made, so that gaps become one. `replayed` validates: it goes through
 all births, moves and deaths and keeps account of who holds which bytes. It shares no code with the search for
 places.
 """

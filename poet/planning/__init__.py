@@ -1,1 +1,1 @@
-"""The way from a model to a plan, stage by stage (see `poet.api`), and what is planned beside it."""
+"""The way from a model to a plan, stage by stage (see `poet.api`), and its auxiliary schedules."""

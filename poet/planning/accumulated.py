@@ -1,4 +1,4 @@
-"""The accumulating step that a plan with micro-batches has: planned beside its updating step."""
+"""The accumulating step of a plan with micro-batches: an auxiliary schedule of its updating step."""
 
 from __future__ import annotations
 

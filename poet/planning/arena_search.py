@@ -1,8 +1,8 @@
 """An arena for one schedule: at fixed places, or with tensors that are moved between steps.
 
-A training step has an arena of its own in what the RAM budget leaves beside the page buffer. A schedule that
-stands beside it (an evaluation, a step that sums gradients) lies in the same arena: what lives across steps
-is where the training step leaves it, all else goes between. `poet.plans.companion_checks` judges these.
+A training step has an arena of its own in what the RAM budget leaves beside the page buffer. An auxiliary
+schedule (an evaluation, a step that sums gradients) lies in the same arena: what lives across steps is where
+the training step leaves it, all else goes between. `poet.plans.companion_checks` judges these.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ def with_moves(
         time_limit_seconds: of the search.
 
     Returns:
-        ``None`` where no places are found, or the judge finds the step too late or too dear with its moves.
+        ``None`` where no places are found, or the simulated step with its moves is late or too expensive.
     """
     if not may_move(problem):
         return None
@@ -196,7 +196,7 @@ def arena_around(
 
 
 def arena_like(plan: Plan, near: Plan, demand: Demand) -> Arena | None:
-    """The arena of ``near``, which is ``plan`` or stands beside it, for ``demand``: the same blocks.
+    """The arena of ``near``, which is ``plan`` or auxiliary to it, for ``demand``: the same blocks.
 
     ``None``: it has none that lies in the plan's, or a block is too large for its place there.
     """

@@ -1,4 +1,4 @@
-"""Schedules that stand beside a plan's training step: in the same RAM and arena, on the same tensors.
+"""Auxiliary schedules of a plan's training step: in the same RAM and arena, on the same tensors.
 
 What lives across steps stays what it is and where it is. A tensor that the training step never moves is not
 moved here either; one that it moves may be, and comes back to its place.
@@ -234,7 +234,7 @@ class _Rounds:
 
 
 def limits_beside(plan: Plan) -> Limits:
-    """Those of the plan that hold for what stands beside it: of RAM, and of what a schedule may do."""
+    """Those of the plan that hold for its auxiliary schedules: of RAM, and of what a schedule may do."""
     asked = plan.request.limits
     return Limits(ram_budget_bytes=asked.ram_budget_bytes, recompute=asked.recompute, paging=asked.paging)
 

@@ -23,7 +23,7 @@ def with_budgets(
     time_limit_seconds: float = SEARCH_SECONDS,
     options: SolveOptions | None = None,
 ) -> Planned:
-    """``planned``, its plan with one for each of ``budgets`` beside it, with all that stands beside its step.
+    """``planned``, its plan with one for each of ``budgets``, each with its auxiliary schedules.
 
     Those inside which none is found are left out, and a remark says why: the plan so far is kept.
 

@@ -1,4 +1,4 @@
-"""The evaluation that a plan carries: planned beside its training step, see `poet.planning.beside`."""
+"""The evaluation of a plan: an auxiliary schedule of its training step, see `poet.planning.beside`."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Makes the arena, not only the live tensors, fit the budget: fixed places, moves, or less RAM for the plan.
 
 Tensors of different sizes leave gaps between them, so an arena may need more than the schedule's peak. A
-schedule is placed; where it lacks bytes, tensors are moved between steps, or a plan follows the schedule in
+schedule is placed; where it does not fit, tensors are moved between steps, or a plan follows the schedule in
 less RAM (`poet.solvers.heuristics.following`), which is less by a geometric step of what was missing. The
 rest of the time is for searches in as much less RAM as was best. What takes the least with its moves is the
 plan. Its bound is that of the whole budget: a plan that fits with its gaps also fits without them.
@@ -311,7 +311,7 @@ class _Fit:
             return None
         try:
             trace = judge(self.problem, schedule, narrower)
-        except InvalidSchedule:  # too late or too dear
+        except InvalidSchedule:  # too late or too expensive
             return None
         answer = replace(base.answer, status=Status.FEASIBLE, schedule=schedule, trace=trace)
         if not self.is_less(answer):

@@ -38,7 +38,7 @@ _KIND = "plans"
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    """A plan as a file holds it; what the simulator says of it is made anew.
+    """A plan as a file holds it; what the simulator says of it is computed again.
 
     Attributes:
         problem: hash of all that the problem says.
@@ -143,7 +143,7 @@ class KeptPlans:
     def _bound(self, kept: tuple[_Kept, ...], problem: Problem, limits: Limits) -> KnownBound | None:
         """The highest of the bounds that hold here.
 
-        None that closed a gap by one engine's word alone: the plan is a start, and this search asks again.
+        None that closed a gap as a single solver's bound: the plan is a start, and this search asks again.
         """
         content, code = _content(problem), code_digest(SOLVING)
         bounds = [

@@ -1,7 +1,7 @@
 """A schedule by an online eviction policy, where a search has no plan in time: made at once.
 
 DELTA pages or recomputes what was not used for long, DTR recomputes it, each when room is needed; where both
-run out of memory, everything is paged, or recomputed. The judge accepts what is taken, and it is laid out
+run out of memory, everything is paged, or recomputed. The simulator accepts what is taken, and it is laid out
 like any plan. Its bound is that every op runs once, so that its gap shows what a search may still save.
 """
 

@@ -96,7 +96,7 @@ class TorchSolver(CustomKnapsackSolver):
         self._judged: dict[str, _Judged] = {}  # by graph
 
     def within(self, ram: str | int) -> TorchSolver:
-        """A solver for another budget, which judges no set anew of a graph that this one has seen.
+        """A solver for another budget, which judges no set again of a graph that this one has seen.
 
         Args:
             ram: bytes, or text.

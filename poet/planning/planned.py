@@ -154,8 +154,8 @@ def limits_of(
 def plan_step(prepared: Prepared, limits: Limits, options: SolveOptions | None = None) -> Planned:
     """Solve, fit into the arena, make the plan.
 
-    What of ``prepared`` may be saved for backward in two forms (`poet.planning.saves_choice`) is saved in
-    short form where the plan is better for it.
+    What of ``prepared`` may be saved for backward in two forms (`poet.planning.saves_choice`) is saved
+    compressed where the plan is better for it.
 
     Raises:
         Infeasible: no plan exists inside the limits.
@@ -168,7 +168,7 @@ def plan_step(prepared: Prepared, limits: Limits, options: SolveOptions | None =
 
 
 def solve_step(prepared: Prepared, limits: Limits, options: SolveOptions | None = None) -> Solution:
-    """Search the schedule of ``prepared.problem``, which saves for backward in short form whatever can be.
+    """Search the schedule of ``prepared.problem``, which saves for backward compressed whatever can be.
 
     Where there is none, the answer's message says what would help.
 
@@ -186,7 +186,7 @@ def fit_step(
     """Lay ``solution``, of ``prepared.problem`` and ``limits``, out in one arena inside the budget.
 
     Where the schedule's tensors leave too large gaps, it is searched again, with ``options`` and the missing
-    bytes held back (see `poet.planning.fit_layout`).
+    bytes reserved (see `poet.planning.fit_layout`).
 
     Raises:
         Infeasible: the answer is that no plan exists.
@@ -303,7 +303,7 @@ def outcome_of(solution: Solution) -> SearchOutcome:
 
 
 def home_hint(prepared: Prepared, limits: Limits) -> str:
-    """How much less RAM is possible with parameters at home in storage; empty where that is no way out."""
+    """How little RAM is possible with parameters in storage between steps; empty where that is no way out."""
     profile, budget_bytes = prepared.profile, limits.ram_budget_bytes
     if profile.storage is None or budget_bytes is None:
         return ""

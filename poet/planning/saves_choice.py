@@ -1,13 +1,13 @@
 """Which forms of its ops a plan takes: offered to the search as alternatives, and chosen.
 
-A short form of what backward reads, and an op in more blocks (`poet.frontend.finer_blocks`), take less RAM
-and more work, by as much as the device's profile says: where there is RAM for the others, a plan keeps them.
+A compressed activation, and an op in more blocks (`poet.frontend.finer_blocks`), take less RAM and
+more work, by as much as the device's profile says: where there is RAM for the others, a plan keeps them.
 A look-up in a table may read rows where it lies in storage, and plain SGD may update them there: less comes
 and goes.
 What is copied over the operand that it is made from is made apart instead, where keeping everything leaves
 room for both.
 Steps of micro-batches, and plans for several budgets in one file, compute one graph, in which all that can be
-is in short form, and nothing in more blocks than the step's time allows.
+is compressed, and nothing in more blocks than the step's time allows.
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ def _by_row(prepared: Prepared, problem: Problem, limits: Limits) -> Iterator[Al
 
     Where they update them as well, both are counted, and a table that is trained comes and goes. Not where
     transfers run in the background, which a look-up would wait for; nor where nothing may be paged and the
-    table may be at home in RAM. No row is updated where storage is erased in blocks of many.
+    table may be in RAM between steps. No row is updated where storage is erased in blocks of many.
     """
     forms, storage = prepared.step.forms, prepared.profile.storage
     assert forms is not None
@@ -211,7 +211,7 @@ def with_choice(prepared: Prepared, taken: Collection[str]) -> Prepared:
 
 
 def without_choice(prepared: Prepared) -> Prepared:
-    """``prepared`` with all in short form that can be, nothing in more blocks, and nothing to choose."""
+    """``prepared`` with all compressed that can be, nothing in more blocks, and nothing to choose."""
     return replace(prepared, step=replace(prepared.step, forms=None))
 
 

@@ -89,7 +89,7 @@ def _choices(count: int, most: int) -> Iterator[tuple[tuple[int, ...], ...]]:
 
 @dataclass(frozen=True, slots=True)
 class Foreseen:
-    """What a step for other sizes takes, by laws; a plan for it is judged exactly.
+    """What a step for other sizes takes, by laws; a plan for it is simulated exactly.
 
     Attributes:
         kept_bytes: of RAM, where everything is kept.

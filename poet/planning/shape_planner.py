@@ -283,9 +283,9 @@ def _begun(
     """``options`` with a start: of the steps nearest in size the cheapest schedule that ``problem`` allows.
 
     The plan's own step is one of them. Steps of other shapes have the same ops and tensors, so that a
-    schedule of one is most often one of the other, and the better the longer it was searched for. The judge
-    decides, with what their own places ask to move; without one that it accepts, and where everything fits,
-    ``options`` are as they were.
+    schedule of one is most often one of the other, and the better the longer it was searched for. The
+    simulator decides, with what their own places ask to move; without one that it accepts, and where
+    everything fits, ``options`` are as they were.
 
     Returns:
         And the step whose schedule it is, if there is one.

@@ -1,4 +1,4 @@
-"""The steps for batches of other shapes that a plan has, planned beside its own (`poet.planning.beside`)."""
+"""A plan's steps for batches of other shapes, which are auxiliary schedules (`poet.planning.beside`)."""
 
 from __future__ import annotations
 

@@ -260,7 +260,7 @@ class Wrapped(nn.Module):
                 )
 
     def _begin(self, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """Forward, where no pass is under way that somebody may still want to go back through."""
+        """Forward, where no pass is in flight that somebody may still want to go back through."""
         if self._replay.is_under_way and self._under_way() is not None:
             raise ReplayError(
                 "a pass through the wrapped module still waits for its backward pass; call backward first, "

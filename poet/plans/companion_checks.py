@@ -1,4 +1,4 @@
-"""What must hold between a training step and a schedule that stands beside it, on the same tensors."""
+"""What must hold between a training step and an auxiliary schedule, on the same tensors."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from poet.schedule import Free
 
 
 def check_evaluation(plan: PlannedStep, evaluation: PlannedStep, *, has_other_inputs: bool = False) -> None:
-    """It stands beside the plan and changes nothing that lives across steps."""
+    """It is an auxiliary schedule of the plan and changes nothing that lives across steps."""
     check_beside(plan, evaluation, "evaluation", has_other_inputs=has_other_inputs)
     changed = {name for op in evaluation.graph.ops for name in op.updates}
     if changed:
@@ -19,7 +19,7 @@ def check_evaluation(plan: PlannedStep, evaluation: PlannedStep, *, has_other_in
 
 
 def check_accumulation(plan: PlannedStep, accumulation: PlannedStep) -> None:
-    """It stands beside the plan, and changes the sums of gradients and module state alone."""
+    """It is an auxiliary schedule of the plan, and changes the sums of gradients and module state alone."""
     check_beside(plan, accumulation, "accumulating step")
     check_outputs(plan, accumulation, "accumulating step")
     summed = [item.accumulator for item in plan.graph.parameters if item.accumulator is not None]
@@ -110,7 +110,7 @@ def check_outputs(plan: PlannedStep, other: PlannedStep, what: str) -> None:
 
 
 def _check_homes(plan: PlannedStep, other: PlannedStep, what: str) -> None:
-    """Each lasting tensor begins the other step where it is between steps; what stands is not moved."""
+    """Each persistent tensor begins the other step where it is between steps; what stands is not moved."""
     at_home = {tensor.name: tensor.initially or Place.RAM for tensor in plan.problem.tensors}
     slotted = {slot.tensor for slot in plan.slots}
     persistent = plan.graph.persistent()

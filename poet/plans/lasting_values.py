@@ -15,7 +15,7 @@ def stored_values(graph: Graph) -> dict[str, TensorType]:
 
 
 def lasting_values(graph: Graph) -> dict[str, TensorType]:
-    """`stored_values`, and the sums of gradients, which no file holds: a step begins them anew."""
+    """`stored_values`, and the sums of gradients, which no file holds: a step starts them over."""
     types = {value.name: value.type for value in graph.values}
     sums = [item.accumulator for item in graph.parameters if item.accumulator is not None]
     return stored_values(graph) | {name: types[name] for name in sums}

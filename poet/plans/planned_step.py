@@ -2,7 +2,7 @@
 
 A `PlannedStep` that exists is consistent: its problem is that of its graph, the simulator accepted its
 schedule inside the limits asked for, its predictions are the simulator's, and its page slots lie
-apart. `poet.plans.training_plan` has the plan, with what stands beside a step.
+apart. `poet.plans.training_plan` has the plan, with its auxiliary schedules.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class PlannedStep:
         prediction: what a step takes.
         arena: where everything lies; ``None``: the plan says nothing about it.
         poet_version: that made the plan.
-        trace: the simulator's account of the schedule, made anew whenever a plan is.
+        trace: the simulator's account of the schedule, made again whenever a plan is.
         demand: what the schedule asks for, likewise.
         places: what happens in the arena, likewise; ``None`` without one.
     """

@@ -1,7 +1,7 @@
 """The plan: what was asked, how it was answered, and what to replay, as one record.
 
-A `Plan` is a consistent `poet.plans.planned_step.PlannedStep`, and what stands beside it are plans that go
-with it. `poet.plans.plan_file` writes and reads it.
+A `Plan` is a consistent `poet.plans.planned_step.PlannedStep`, and its auxiliary schedules are plans that
+go with it. `poet.plans.plan_file` writes and reads it.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class Plan(PlannedStep):
-    """A training step that is ready to replay, with what stands beside it; see `PlannedStep` for its parts.
+    """A training step that is ready to replay, with its auxiliary schedules; see `PlannedStep` for its parts.
 
     Attributes:
         evaluation: the forward pass and the loss in evaluation mode, as a plan of its own on the same
@@ -212,7 +212,7 @@ def make_plan(
 
 
 def _check_alone(other: Plan, what: str) -> None:
-    """Nothing stands beside what stands beside a plan."""
+    """An auxiliary schedule has none of its own."""
     if other.evaluation is not None or other.accumulation is not None or other.shapes or other.budgets:
         raise PlanError(f"the {what} is not that of the plan's model")
 
@@ -266,7 +266,7 @@ def _check_budgets(plan: Plan) -> None:
 
 
 def _graphs(plan: Plan) -> list[Graph | None]:
-    """What is computed by the step of ``plan`` and by all that stands beside it; ``None``: that is not."""
+    """What the step of ``plan`` and each auxiliary schedule compute; ``None``: it has no such schedule."""
     beside = (
         plan.evaluation,
         plan.accumulation,
