@@ -60,7 +60,7 @@ class Samples:
     Attributes:
         tensors: all samples; in memory, or read when asked for.
         staged: of the plan's shapes; each batch is copied there, so that a step allocates none.
-        order: numbers of the samples, for each epoch anew; here, so that an epoch allocates none.
+        order: numbers of the samples, set again for each epoch; here, so that an epoch allocates none.
         targets: how many of the last tensors are the loss's.
     """
 

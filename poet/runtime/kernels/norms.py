@@ -1,7 +1,7 @@
 """Batch norm with a rectifier as one op, made of torch's own calls: the bits are those of the two apart.
 
-For libraries that have one kernel for both. On the way back the rectifier's output is made again from the
-norm's input, so that nobody keeps it for its signs.
+For libraries that have one kernel for both. In the backward pass the rectifier's output is made again from
+the norm's input, so that nobody keeps it for its signs.
 """
 
 from __future__ import annotations

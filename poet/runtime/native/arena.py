@@ -15,7 +15,7 @@ from poet.runtime.native.placement import Placement
 
 
 class Replay:
-    """A replay under way: run each step in `step`, and mark ops as in the recording."""
+    """A replay in flight: run each step in `step`, and mark ops as in the recording."""
 
     def __init__(self, library: Library) -> None:
         self._library = library
@@ -85,7 +85,7 @@ class ArenaMemory(Closing):
         """Place the requests of this thread, and of the parallel regions it opens, as ``placement`` says.
 
         Raises:
-            ReplayError: the placement needs a larger arena, or a replay is under way.
+            ReplayError: the placement needs a larger arena, or a replay is in flight.
         """
         needed_bytes = placement.arena_bytes
         if needed_bytes > self.size_bytes:

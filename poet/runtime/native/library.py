@@ -109,9 +109,9 @@ class Counts:
     Attributes:
         requests: of more than zero bytes.
         placed: at their planned offset.
-        unplanned: foreseen by the plan, and left on the heap by it.
-        misses: by the replaying thread, but not foreseen or a conflict; served from the heap.
-        conflicts: foreseen, but something was still alive at the planned offset.
+        unplanned: predicted by the plan, and left on the heap by it.
+        misses: by the replaying thread, but not predicted or a conflict; served from the heap.
+        conflicts: predicted, but something was still alive at the planned offset.
         foreign: during a step, by threads that have no part in it; served from the heap.
         refused: over the cap.
     """
@@ -130,7 +130,7 @@ class Counts:
 
 
 class Library:
-    """The loaded library. No call waits for Python, so none gives up the interpreter lock.
+    """The loaded library. No call waits for Python, so none releases the interpreter lock.
 
     Raises:
         OSError: it cannot be loaded.
@@ -204,7 +204,7 @@ class Library:
     def replay_begin(
         self, arena: int, bounds: Sequence[int], sizes_bytes: Sequence[int], offsets_bytes: Sequence[int]
     ) -> bool:
-        """False where another replay is under way.
+        """False where another replay is in flight.
 
         Raises:
             MemoryError: there is no memory to note the places in.

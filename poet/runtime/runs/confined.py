@@ -1,7 +1,7 @@
 """The lean child of an enforced run: ``python -m poet.runtime.runs.confined REQUEST``.
 
-It loads torch, numpy and `poet.runtime` and rehearses the training with trainers that it throws away. In
-the first rehearsal libraries load their kernels, start threads and fill caches; further ones measure what
+It loads torch, numpy and `poet.runtime` and profiles the training with trainers that it throws away. In
+the first profiling run libraries load their kernels, start threads and fill caches; further ones measure what
 the process takes beside tensors at its fullest, the opening of the plan included, until that grows no more.
 Then it is confined to that, its idle size, and the budget. The training that follows is the one that counts:
 from the first step, on the request's data, saved where the request says. Each event is one line of JSON on
@@ -66,7 +66,7 @@ def train(request: RunRequest, emit: Emit) -> None:
 
 
 def _idle_bytes(file: PlanFile, samples: Samples, request: RunRequest) -> int:
-    """The size at the fullest without tensors, once a rehearsal takes no more than the one before."""
+    """The size at the fullest without tensors, once a profiling run takes no more than the one before."""
     before_bytes = 0
     for _ in range(_MOST_REHEARSALS):
         with Rehearsal() as rehearsal:
@@ -78,7 +78,7 @@ def _idle_bytes(file: PlanFile, samples: Samples, request: RunRequest) -> int:
 
 
 def _lists_bytes(plan: Plan, samples: Samples, request: RunRequest) -> int:
-    """What a long training and its saves take beside tensors and the rehearsal has not: figures and names."""
+    """What a long training and its saves take beside tensors, unlike a profiling run: figures and names."""
     steps = -(-trained_of(samples.count, plan) // batch_of(plan))
     names = len(stored_values(plan.graph)) if request.output or request.best else 0
     return steps * _BYTES_PER_STEP + names * _BYTES_PER_NAME

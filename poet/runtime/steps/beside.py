@@ -17,7 +17,7 @@ from poet.runtime.storage.background import Pager
 
 
 class StepBeside:
-    """The compiled schedule of a companion; its outputs lie where other steps need the room."""
+    """The compiled auxiliary schedule; its outputs lie where other steps need the room."""
 
     def __init__(
         self,
@@ -32,7 +32,7 @@ class StepBeside:
         """Compile it.
 
         Args:
-            plan: the companion.
+            plan: of the auxiliary schedule.
             tensors: of the plan that is open.
             called: what begins the names of its page slots.
             pager: of the open plan.

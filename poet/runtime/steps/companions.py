@@ -1,4 +1,4 @@
-"""What stands beside a plan's training step on the same tensors, and its places in the page file."""
+"""A plan's auxiliary schedules, on the training step's tensors, and their places in the page file."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ACCUMULATION = "accumulation/"
 
 
 def companions(plan: Plan) -> Iterator[tuple[str, Plan]]:
-    """Each schedule beside the training step of ``plan``, with what its own page slots are called."""
+    """Each auxiliary schedule of ``plan``, with what its own page slots are called."""
     if plan.evaluation is not None:
         yield EVALUATION, plan.evaluation
     if plan.accumulation is not None:
@@ -34,7 +34,7 @@ def shape_called(number: int) -> str:
 
 
 def slots_of(plan: Plan) -> tuple[PageSlot, ...]:
-    """The plan's page slots, and behind them those that only its companions have."""
+    """The plan's page slots, and behind them those that only its auxiliary schedules have."""
     slots = list(plan.slots)
     for called, companion in companions(plan):
         slots += slots_beside(called, companion, slots)
@@ -42,7 +42,7 @@ def slots_of(plan: Plan) -> tuple[PageSlot, ...]:
 
 
 def slots_beside(called: str, companion: Plan, before: Iterable[PageSlot]) -> tuple[PageSlot, ...]:
-    """The page slots that a companion alone has, behind those ``before``."""
+    """The page slots that an auxiliary schedule alone has, behind those ``before``."""
     end = max((slot.offset_bytes + slot.size_bytes for slot in before), default=0)
     begin = -(-end // SLOT_ALIGNMENT_BYTES) * SLOT_ALIGNMENT_BYTES
     shared = _shared(companion)
@@ -61,7 +61,7 @@ def _shared(companion: Plan) -> frozenset[str]:
 
 
 class CompanionPages:
-    """A pager in which a companion's tensors have slots of their own, but for what training stores."""
+    """A pager where an auxiliary schedule's tensors have their own slots, but for what training stores."""
 
     def __init__(self, called: str, companion: Plan, pager: Pager) -> None:
         shared = _shared(companion)

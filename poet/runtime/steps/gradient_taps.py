@@ -115,7 +115,7 @@ class BoundStrip:
         self._targets[whole.name] = view_of(raw.untyped_storage(), whole.type)
 
     def gathered(self, value: str) -> torch.Tensor:
-        """What was gathered of it since; it is given up here."""
+        """What was gathered of it since; it is released here."""
         wanted = self._inner[value]
         whole = self._targets.pop(wanted.buffer)
         return view_of(whole.untyped_storage(), wanted.type)

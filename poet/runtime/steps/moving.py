@@ -1,7 +1,7 @@
 """Moves of tensors within the arena of a step, where steps lie at the plan's places.
 
 A move asks for memory as any step does, and the allocator gives it at the planned place. The two places may
-overlap: then the old one is given up first, and its bytes, which nobody else can have been given meanwhile,
+overlap: then the old one is released first, and its bytes, which nobody else can have been given meanwhile,
 are copied as memmove copies. Every view of the tensor that the step knows follows it. A place that is taken,
 by something that the caller kept, costs a copy to the heap and no bits.
 """

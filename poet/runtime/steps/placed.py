@@ -36,7 +36,7 @@ _WATCHED_STEPS = 3  # at planned places, after the settling one
 _PLACING_SECONDS = 1.0
 _STRAYING_STEPS = 2  # what kernels ask for comes again in every step; what another thread asks for does not
 _STRAY_SHARE = 0.01
-"""Of the arena: what may come from the heap beside it before places are looked for anew."""
+"""Of the arena: what may come from the heap beside it before places are looked for again."""
 
 _log = logging.getLogger("poet.runtime")
 _announced: set[str] = set()
@@ -88,17 +88,17 @@ class PlacedSteps:
         self._allocator = self._meter = native.load()
         self._standing_bytes = standing_bytes
         self.peak_bytes: int | None = None
-        self._is_marked = False  # whether a step under way is to be told of its instructions
+        self._is_marked = False  # whether a step in flight is to be told of its instructions
         self._recording: native.Recording | None = None
         self._arena: native.ArenaMemory | None = None
         self._standing: native.ArenaMemory | None = None
         self._replay: native.Replay | None = None
         self._offsets_bytes: dict[str, int] = {}  # of what begins in RAM
-        self._beside: dict[int, tuple[Plan, native.Placement]] = {}  # by the identity of a companion
+        self._beside: dict[int, tuple[Plan, native.Placement]] = {}  # by identity of an auxiliary plan
         self._placing: Plan | None = None  # whose placement answers requests
         self._missed = 0  # under placements that were left
         self._shares = plan.accumulation is not None or bool(plan.shapes)
-        self._divide_bytes = 0  # the offset at which standing tensors begin
+        self._divide_bytes = 0  # the offset at which tensors that stay begin
         self._is_planned = False
         self._steps = self._replayed_steps = self._strayed_steps = 0
         self._handed: Callable[[], Outputs | None] = _nothing  # a weak reference
@@ -187,7 +187,7 @@ class PlacedSteps:
     def _counted(
         self, under_way: native.Replay | native.Recording | None
     ) -> Iterator[Callable[[], int] | None]:
-        """The block is a step, of what is under way if anything is; `peak_bytes` knows of it afterwards.
+        """The block is a step, of what is in flight if anything is; `peak_bytes` knows of it afterwards.
 
         Gives what says how many bytes the step has taken on the heap; ``None``: that is not counted.
         """

@@ -105,7 +105,7 @@ class SplitReplay(Closing):
         return made
 
     def discard(self) -> None:
-        """Give up what lives between forward and backward."""
+        """Release what lives between forward and backward."""
         if self._pager is not None:
             self._pager.give_up()
         for buffer in self._cells.of_buffer:

@@ -1,6 +1,6 @@
 """Transfers beside compute: one thread that serves a page file in the order in which it is asked.
 
-Python's lock is given up while bytes move, so ops run meanwhile. Whoever asks goes on at once and waits
+Python's lock is released while bytes move, so ops run meanwhile. Whoever asks goes on at once and waits
 only for the buffer that it needs next; `poet.runtime.steps.program` knows where that is. A source is held
 until it has been written and a target from the moment it is asked for, which is how the simulator counts
 them.

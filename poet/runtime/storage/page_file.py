@@ -266,7 +266,7 @@ class PageFile:
         """Nothing: every transfer is done."""
 
     def give_up(self) -> frozenset[str]:
-        """Nothing: no transfer is under way, and what could not be read was not installed."""
+        """Nothing: no transfer is in flight, and what could not be read was not installed."""
         return frozenset()
 
     def close(self) -> None:
@@ -328,7 +328,7 @@ class PageFile:
             return file.read(len(MAGIC)) == MAGIC
 
     def _release(self) -> None:
-        """Give up a file that is not ours, without removing it."""
+        """Release a file that is not ours, without removing it."""
         os.close(self._file)
         self._file = -1
 

@@ -60,7 +60,7 @@ class SystemMemory:
     def _group_rooms(self) -> Iterator[tuple[int, str]]:
         """Of each control group that the process is in, what its limits leave.
 
-        Pages of files that were not used lately are given up before a limit strikes, so they count as free.
+        Pages of files that were not used lately are reclaimed before a limit strikes, so they count as free.
         """
         for folder in self._own_groups():
             used_bytes = next((int(line) for line in _lines(folder / "memory.current")), None)

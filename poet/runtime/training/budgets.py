@@ -25,10 +25,10 @@ class Budgets:
         self._made: dict[int, Plan] = {  # by the budget that each was made for
             made_for: made for made in plan.budgets if (made_for := made.request.limits.ram_budget_bytes)
         }
-        self._added: dict[int | None, dict[Types, Shape]] = {}  # by the plan that they stand beside
+        self._added: dict[int | None, dict[Types, Shape]] = {}  # by the plan that they belong to
 
     def keep(self, plan: Plan, shape: Shape) -> None:
-        """Have ``shape``, planned beside ``plan`` while it ran, when the training comes back to that plan."""
+        """Have ``shape``, planned for ``plan`` while it ran, when the training comes back to that plan."""
         for made_for, known in ((None, self._opened), *self._made.items()):
             if (known.schedule, known.arena) == (plan.schedule, plan.arena):
                 its = self._added.setdefault(made_for, {})

@@ -84,7 +84,7 @@ class Evaluations:
         return any(is_as_large(given, item.given.types) for item in self._shapes)
 
     def _add_batch(self, given: Sequence[torch.Tensor], samples: int, tally: EvaluationTally) -> None:
-        """In a function of its own, so that the outputs have given up their places when the next begins."""
+        """In a function of its own, so that the outputs have released their places when the next begins."""
         fitting = [item for item in self._shapes if holds_samples_of(given, item.given.types)]
         chosen = min(fitting, key=lambda item: (not item.is_there, item.size), default=self._shapes[0])
         targets = self._plan.graph.targets

@@ -194,7 +194,7 @@ class OpenPlan:
             open_pages: gives a page file with these slots; asked where there is none yet.
 
         Raises:
-            PlanError: it does not stand beside the plan.
+            PlanError: it is no auxiliary schedule of the plan.
             PageFileError: there is no room for what it pages.
         """
         types = shape.step.given_types
@@ -259,7 +259,7 @@ class OpenPlan:
     def close(self) -> None:
         """Give the memory and the page file back; a second call does nothing."""
         if self._pager is not None:
-            self._pager.close()  # what is under way needs its memory and the file to the end
+            self._pager.close()  # what is in flight needs its memory and the file to the end
         self.tensors.close()
         if self.pages is not None:
             self.pages.close()

@@ -69,7 +69,7 @@ class Session(Closing):
         return self._budgets.sizes_bytes
 
     def check_between_steps(self, what: str) -> None:
-        """Do nothing if no step is under way; ``what`` is to be done.
+        """Do nothing if no step is in flight; ``what`` is to be done.
 
         Raises:
             ReplayError: gradients of micro-batches are summed.

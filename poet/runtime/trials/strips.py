@@ -231,7 +231,7 @@ class _BoundLink:
             raise PlanError(f"{name} came out as {block.dtype}{list(block.shape)}, the plan says {kind}")
 
     def drop_spent(self, blocks: dict[str, Tensor]) -> None:
-        """Give up the blocks that no later call reads."""
+        """Release the blocks that no later call reads."""
         for name in self._spent:
             blocks.pop(name, None)
 

@@ -79,7 +79,7 @@ def known() -> Mapping[str, Any]:
 
 
 def remember(found: Mapping[str, Any]) -> None:
-    """Keep ``found``, JSON by digest, with what is there; the oldest is given up where it grows too long."""
+    """Keep ``found``, JSON by digest, with what is there; the oldest is dropped where it grows too long."""
     if not found or os.environ.get(VARIABLE) == "anew":
         return
     try:
