@@ -149,7 +149,7 @@ def schedule_of_runs(facts: Facts, runs: Sequence[int], paged: frozenset[int]) -
 
     Reruns whose outputs no op reads before they are made again are left out. Tensors among ``paged``
     wait in storage wherever their next reader is not the next op. ``None`` where something is read
-    that is not there any more. Whether it fits, and whether each run is allowed, is the judge's to say.
+    that is not there any more. The simulator decides whether it fits and whether each run is allowed.
     """
     return _Replay(facts, needed_runs(facts, runs), paged).schedule()
 

@@ -32,7 +32,7 @@ class Rival:
     Attributes:
         name: its key in the registry of baselines.
         status: ``None`` where the planner proves nothing, as most do.
-        schedule, trace: its plan and the judge's account of it; ``None``: it found none inside the limits.
+        schedule, trace: its plan and the simulator's account of it; ``None``: it has none inside the limits.
         solve_seconds: wall clock.
     """
 

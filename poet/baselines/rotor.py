@@ -12,7 +12,7 @@ enters s being there, is
 over all r, each option only where m holds its fullest moment: forward, beside the gradient that waits,
 and backward, beside what was saved. POFO may also write instead of keep, at the price of the transfers
 and of no memory. Memory is counted in units, sizes rounded up; as that wastes some, and as a step is
-rarely quite a chain, the program is also solved with somewhat more and less memory, and the judge decides.
+rarely quite a chain, the program is also solved with somewhat more and less memory; the simulator decides.
 A rerun is left out where its result can stay instead. Where stages are so coarse that no order fits,
 what the program keeps guides the list scheduler, which counts memory exactly.
 """
@@ -79,7 +79,7 @@ def _best(problem: Problem, limits: Limits, permissions: list[Limits]) -> Schedu
 
 
 def _pruned(facts: Facts, runs: tuple[int, ...], paged: frozenset[int], limits: Limits) -> Schedule | None:
-    """The order as a schedule, without the reruns whose result can stay as well, the dearest first."""
+    """The order as a schedule, without the reruns whose result can stay as well, most expensive first."""
     best = _schedule(facts, runs, paged, limits)
     if best is None:
         return None
@@ -102,7 +102,7 @@ def _pruned(facts: Facts, runs: tuple[int, ...], paged: frozenset[int], limits: 
 
 
 def _schedule(facts: Facts, runs: tuple[int, ...], paged: frozenset[int], limits: Limits) -> Schedule | None:
-    """The order as a schedule; ``None`` where the judge rejects it for more than its time."""
+    """The order as a schedule; ``None`` where the simulator rejects it for more than its time."""
     schedule = schedule_of_runs(facts, runs, paged)
     if schedule is None:
         return None

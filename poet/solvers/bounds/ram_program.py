@@ -16,7 +16,7 @@ being the joules of their page-outs, and of a page-in of each resident among the
 nothing else brings it back to the run that reads it. And D(S) >= D(F) for S within F, since F allows more.
 Costs are rounded down to whole units, which only lowers D.
 
-Of a tensor whose home is chosen, the last content in F says that it may be at home in storage (see
+Of a tensor whose home is chosen, the last content in F says that it may be in storage between steps (see
 `poet.solvers.bounds.tracked.Home`): else it must be in RAM at both ends.
 """
 
@@ -171,7 +171,7 @@ class RamProgram:
 
     def _page_in_units(self, free: Sequence[int]) -> Values:
         """Of tracked contents, per set of copies; `CAP` where one has no copy; then of their early page-ins,
-        which take nothing where a tensor is at home in storage.
+        which take nothing where a tensor is in storage between steps.
         """
         of, many = self.of, len(self.of.contents)
         found = np.full((2 * many, len(free)), CAP, dtype=np.int32)

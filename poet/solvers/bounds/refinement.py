@@ -253,8 +253,8 @@ class ExtractedStep:
     def schedule(self) -> Schedule | None:
         """Of these acts; ``None``: RAM is too little for them, or there is no solution.
 
-        It is for a judge to say whether it is valid: the relaxation lets a tensor that is at home in RAM, and
-        that no op updates, be read from storage.
+        The simulator decides whether it is valid: the relaxation lets a tensor that is in RAM between steps,
+        and that no op updates, be read from storage.
         """
         budget = self.instance.limits.ram_budget_bytes
         if not self.acts or (budget is not None and max(self.bytes) > budget):
@@ -342,7 +342,7 @@ class ExtractedStep:
             yield from self._freed(in_ram, in_ram & ends)
 
     def _copied(self, born: Iterable[int]) -> Iterator[Step]:
-        """Page-outs of those that are paged in later, or at home in storage in the end."""
+        """Page-outs of those that are paged in later, or placed in storage in the end."""
         paged = {act.content for act in self.acts}
         for number in born:
             content = self.contents[number]

@@ -39,8 +39,8 @@ W[k,s]   k is rerun at least once in a *stretch* s of neighbouring windows of it
 - *memory*, at moment t: what op t reads and makes, and its workspace, plus Σ bytes·P[i,t] where t is
   on the grid of i, plus Σ bytes·K[i,w] where t lies inside w, is at most the budget: all these are
   different bytes, in RAM together. What an update makes in place is counted as the old content.
-- *home*, where the plan chooses it: h = P[i,start] says that i is at home in RAM. Then it is held up to its
-  first use, for one that is not is as well at home in storage, and its last content is there at the end,
+- *home*, where the plan chooses it: h = P[i,start] says that i is in RAM between steps. Then it is held up
+  to its first use, for one that is not is as well in storage, and its last content is there at the end,
   h ≤ P[j,end]; it has a copy only if it is written, O[i] ≤ 1 - h + Z[i], unless no op updates it. Else its
   last content is written, 1 - h ≤ O[j].
 - *form*, where forms of ops are open (`poet.solvers.instance.undecided`), F[f] being 1 where form f is
@@ -121,7 +121,7 @@ class Relaxation:
             wait for reruns that read them.
         moments: of the memory rows; they are the first rows, in this order.
         forms: columns of the instance's forms, in their order.
-        at_home: of tensors whose home is chosen, by name, the column that has them at home in RAM.
+        at_home: of tensors whose home is chosen, by name, the column that has them in RAM between steps.
     """
 
     program: MatrixBuilder
@@ -316,7 +316,7 @@ def _time(layout: Windows) -> _Rows:
     if allowed is None:
         return
     first_runs = math.fsum(task.cost.seconds for task in layout.tasks)
-    allowed *= 1 + 2e-9  # the judge's own tolerance, and rounding
+    allowed *= 1 + 2e-9  # the simulator's own tolerance, and rounding
     runs = [
         (layout.tasks[number].cost.seconds, column)
         for number, columns in layout.run.items()

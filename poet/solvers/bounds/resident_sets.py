@@ -78,7 +78,7 @@ def resident_sets_bounds(
     if instance.limits.ram_budget_bytes is None or not instance.serial or below_joules <= 0.0:
         return
     if any(content.home is not None and content.page_out is None for content in instance.contents):
-        return  # its home is no choice
+        return  # its placement is no choice
     if not starts_within(seconds_left(), stages):
         return
     loaded(stages)

@@ -23,13 +23,13 @@ _UNITS, _STEP_UNITS = 2048, 128  # of the knapsacks: a page-out is rounded down 
 
 @dataclass(frozen=True, slots=True)
 class Home:
-    """Of a tensor of which the plan chooses whether it is at home in RAM or in storage.
+    """Of a tensor of which the plan chooses whether it is in RAM or in storage between steps.
 
-    At home in RAM it is there when the step begins and when it ends. At home in storage its last content is
-    written, and its first one, which has a copy, is read before the first run that needs it: a *copy* of the
-    last content stands for that. It is taken to be one more freedom: with it, the first content may be in RAM
-    from the start as well, so that a tensor at home in RAM may have it too, whose last content leaves and
-    comes back for the end.
+    In RAM it is there when the step begins and when it ends. In storage its last content is written, and its
+    first one, which has a copy, is read before the first run that needs it: a *copy* of the last content
+    stands for that. It is taken to be one more freedom: with it, the first content may be in RAM from the
+    start as well, so that a tensor in RAM between steps may have it too, whose last content leaves and comes
+    back for the end.
 
     Attributes:
         contents: of the tensor, in order; only one where no op updates it.
@@ -261,7 +261,7 @@ class Tracked:
     Attributes:
         contents, number: the contents, and the number of each content among them.
         bytes, page_in, page_out: of each; joules, a page-in infinite where it can never be, a page-out of the
-            last content of a tensor whose home is chosen with what else being at home in storage takes.
+            last content of a tensor whose home is chosen with what else storage between steps takes.
         size_of: bytes of all contents, tracked or not.
         first, again: the first runs in order, and the reruns that may pay.
         alive: per stage, the contents that exist and that something may still read.

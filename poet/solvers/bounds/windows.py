@@ -234,7 +234,7 @@ class Windows:
             if paid and self.fixed[content.number]:
                 self.fixed_joules += page_in.joules if page_in else 0.0
             return ONE
-        if content.home == content.number:  # perhaps at home in storage
+        if content.home == content.number:  # perhaps in storage between steps
             if content.number in self.small or page_in is None or page_out is None:
                 return ONE
             self.written[content.number] = self.program.column(page_out.joules)

@@ -1,6 +1,6 @@
 """One program, several engines. A new one is a file and a row in `ENGINES`.
 
-An engine's word is kept apart from what it found: `Outcome` carries values, the bound and whether
+An engine's claim is kept apart from what it found: `Outcome` carries values, the bound and whether
 the engine reports that it is done; what is reported to a user is not decided here.
 """
 

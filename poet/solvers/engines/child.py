@@ -24,8 +24,8 @@ TELL_SECONDS = 0.2
 less often, a search sees its bound late, and a person waits."""
 
 SILENT_SECONDS = 120.0
-"""Of the wall clock, without a word of a child whose work is counted, after which it counts as hung; without,
-a program that HiGHS repeats without end is waited for as long."""
+"""Of the wall clock, of silence, after which a child whose work is counted counts as hung; without, a program
+that HiGHS repeats without end is waited for as long."""
 
 HELD_BYTES = 440_000_000
 """That a search and its engine in a child may hold together, beyond which the child ends its program with

@@ -13,7 +13,7 @@ and never charges it more than its cost:
 
 So the integer optimum, and with it every lower bound on it, is at most ``scale`` times the optimum;
 dividing by a power of two is exact again. What rounding loses is less than one per term. A point of
-the integer program may break a rounded row by as little; the judge sees to that.
+the integer program may break a rounded row by as little; the simulator sees to that.
 
 A column that is not 0 or 1 in every plan (a sum of bytes kept, as a share of the budget) counts
 units of the common divisor of the bytes. Its defining rows bound it from below by whole units, so

@@ -87,7 +87,7 @@ class HighsProcess(Closing):
         return self._child.pid
 
     def begin(self, matrix: Matrix, seconds: float, *, relative_gap: float = 1e-4) -> None:
-        """Make the child solve ``matrix``; a program that it still solves is given up.
+        """Make the child solve ``matrix``; a program that it still solves is stopped.
 
         Args:
             matrix: what to minimise.

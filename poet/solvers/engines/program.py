@@ -27,7 +27,7 @@ Term = tuple[float, int]
 ONE, NOUGHT = -1, -2
 """Constants in the place of a column."""
 
-_DEAREST = 1000.0  # what the dearest column costs in the scaled objective
+_DEAREST = 1000.0  # what the most expensive column costs in the scaled objective
 _INTEGER_TOLERANCE = 1e-6  # within which an engine takes a value for 0 or 1
 _WHOLE_SHARE = 1e-9  # of a right side that counts as rounding when it is rounded down
 
@@ -190,7 +190,7 @@ class Scaled:
 
 
 def scaled(matrix: Matrix) -> Scaled:
-    """``matrix`` with the dearest column at 1000, whether it costs nanojoules or kilojoules, and small rows.
+    """``matrix`` with the most expensive column at 1000, whatever its joules, and small rows.
 
     Rows of whole numbers over whole columns, as those of bytes, are divided by their greatest common divisor
     and their right side is rounded down, which cuts nothing off; others by their largest factor.

@@ -80,7 +80,7 @@ class _Prover:
         self.highs = _elastic(program, self.scales)
 
     def prove(self) -> Proof | None:
-        """Close every case, or give up."""
+        """Close every case; ``None`` where one stays without a proof."""
         pending: list[dict[int, int]] = [{}]
         fixed: dict[int, int] = {}
         while pending:

@@ -294,11 +294,11 @@ class EventModel:
         return (self.arrive.get(key) or Affine()) + (self.eager.get(key) or Affine())
 
     def home(self, content: int) -> Affine:
-        """h: whether a tensor is at home in RAM, its first version ``content`` held from the start."""
+        """h: whether a tensor is in RAM between steps, its first version ``content`` held from the start."""
         return self.keep.get((content, 0)) or Affine()
 
     def away(self, content: Content) -> Affine:
-        """1 - h: whether a tensor is at home in storage."""
+        """1 - h: whether a tensor is in storage between steps."""
         return 1.0 - self.home(content.home or 0)
 
     def wanted(self, content: Content, index: int) -> Affine:

@@ -145,10 +145,10 @@ def _add_kept_by_steps(model: EventModel, rows: dict[int, Affine]) -> Iterator[A
 
 
 def come_home(model: EventModel) -> Iterator[Affine]:
-    """1 - h ≤ O of a last content that was updated: what is at home in storage is written there.
+    """1 - h ≤ O of a last content that was updated: what is in storage between steps is written there.
 
-    Where paging is not allowed, only what is at home in storage moves: O ≤ 1 - h. Pinned to be kept,
-    what is at home in RAM stays to the end: h ≤ K.
+    Where paging is not allowed, only what is in storage between steps moves: O ≤ 1 - h. Pinned to be kept,
+    what is in RAM between steps stays to the end: h ≤ K.
     """
     for content in model.instance.contents:
         life = model.timeline.events[content.number]
@@ -181,10 +181,10 @@ def deadline(model: EventModel) -> Iterator[Affine]:
 
 
 def capacity(model: EventModel) -> Iterator[Affine]:
-    """Σ stored bytes·O ≤ storage capacity; contents that are at home in storage included.
+    """Σ stored bytes·O ≤ storage capacity; contents that are in storage between steps included.
 
-    The relaxed model leaves those out: a tensor at home in RAM that is stored once and read back once
-    takes less storage than one at home in storage, to which it is otherwise equal.
+    The relaxed model leaves those out: a tensor in RAM between steps that is stored once and read
+    back once takes less storage than one in storage between steps, to which it is otherwise equal.
     """
     allowed = model.instance.problem.storage_capacity_bytes
     written = _written_bytes(model)

@@ -276,7 +276,7 @@ class Cover:
             self.excess[gap.after] = max(self.excess[gap.after], self.excess[gap.after] + more)
 
     def _give_back(self) -> None:
-        """Keep after all what fits, dearest first."""
+        """Keep after all what fits, most expensive first."""
         taken = [gap for gap in self.gaps if gap.way is not None]
         for gap in sorted(taken, key=lambda gap: -self._price(gap)):
             window = self.excess[gap.before + 1 : gap.back]

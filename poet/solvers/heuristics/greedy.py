@@ -26,7 +26,7 @@ from poet.solvers.instance.instance import Facts
 _log = logging.getLogger(__name__)
 
 HOME_SHARES = (0.0, 1.0, 0.5, 0.25, 0.75)
-"""Of the bytes whose home is a choice, how much is at home in RAM; without, all is away."""
+"""Of the bytes whose home is a choice, how much is in RAM between steps; without, all is away."""
 
 WORK_ITEMS = 10_000
 """Ops and tensors planned over all tries; without a limit, plans of thousands of ops take seconds."""
@@ -83,7 +83,7 @@ def greedy(
 
 
 def _settled_homes(problem: Problem) -> Iterator[Problem]:
-    """``problem`` with a few ways to settle where tensors are at home, the dearest to page in RAM first."""
+    """``problem`` with a few choices of homes, those most expensive to page in RAM first."""
     choices = frozenset(undecided(problem))
 
     def price(tensor: Tensor) -> float:

@@ -115,7 +115,7 @@ class Walk:
         self.released: list[list[int]] = [[] for _ in range(facts.op_count + 1)]
         self.marked: dict[int, Way] = {}
         self.pinned: set[int] = set()
-        self.protected: dict[int, int] = {}  # uses left in the recomputation that is under way
+        self.protected: dict[int, int] = {}  # uses left in the recomputation in flight
         self.in_price = [self._transfer(t.page_in, weights) for t in problem.tensors]
         self.out_price = [self._transfer(t.page_out, weights) for t in problem.tensors]
         self.prices = np.full(facts.tensor_count, np.nan)  # of coming back; not a number: not computed
@@ -280,7 +280,7 @@ class Walk:
         """Hold what ``tensor`` can be remade from until its next use; ``False`` where it cannot be."""
         need = self._horizon(tensor)
         pending, ops, leaves = [tensor], set[int](), []
-        if tensor in self.protected:  # it serves the recomputation under way, which would not end
+        if tensor in self.protected:  # it serves the recomputation in flight, which would not end
             return False
         if self.owed[tensor] and self.facts.next_use(tensor, self.position) is None:
             return False

@@ -154,7 +154,7 @@ def last_use_stages(instance: Instance, worth: frozenset[int]) -> list[int]:
     return last
 
 
-# --- calm stages ---
+# --- low-pressure stages ---
 
 
 def read_in(instance: Instance, stage: int) -> Iterable[int]:

@@ -316,7 +316,7 @@ class _Propagation:
 
 
 def _begins_in_ram(content: Content) -> bool:
-    """Or may, as the plan likes."""
+    """Or may, as chosen by the planner."""
     return content.starts_in_ram or (content.birth < 0 and content.home is not None)
 
 

@@ -1,6 +1,6 @@
-"""The incumbent: of the schedules that the judge accepts, the one of least energy.
+"""The incumbent: of the schedules that the simulator accepts, the one of least energy.
 
-Where storage works in the background, each schedule is judged as it is and with its transfers issued early:
+Where storage works in the background, each schedule is simulated as it is and with transfers issued early:
 most makers write a tensor when they drop it and read it right before its use, which is best where transfers
 block.
 """
@@ -27,7 +27,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class Rejections:
-    """What the judge rejected, by rule; the incumbents of one search count into the same.
+    """What the simulator rejected, by rule; the incumbents of one search count into the same.
 
     Attributes:
         schedules: how many.
@@ -46,7 +46,7 @@ class Incumbent:
         problem: what is planned.
         limits: what a schedule must be within.
         metered: an energy budget where something else is minimised.
-        rejections: where to count what the judge rejects; ``None``: here alone.
+        rejections: where to count what the simulator rejects; ``None``: here alone.
         clock: of the search.
 
     Attributes:
@@ -81,7 +81,7 @@ class Incumbent:
         Args:
             schedule: a proposal; ``None``: there is none.
             found_by: its maker.
-            is_ours: it was made for this problem and these limits, so that the judge should accept it.
+            is_ours: it was made for this problem and these limits, so that the simulator should accept it.
         """
         if schedule is None:
             return False

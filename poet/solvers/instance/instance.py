@@ -48,7 +48,7 @@ class Content:
         producer: op whose rerun may make it again; ``None``: nothing can.
         starts_in_ram, starts_stored, ends_in_ram, ends_stored: the step's two ends.
         page_in, page_out: ``None`` where not allowed.
-        home: where the plan chooses whether the tensor is at home in RAM or in storage: the number of
+        home: where the plan chooses whether the tensor is in RAM or storage between steps: the number of
             its first content; ``comes_home``: this is the last one.
         kept, dropped: pinned to stay in RAM while it is needed, or not to while it is idle.
     """
@@ -334,7 +334,7 @@ def timeline_of(instance: Instance, reruns: dict[int, tuple[int, ...]]) -> Timel
     for number, slot in enumerate(slots):
         for content, kind in _meanings(instance, slot):
             events[content].append(Event(number, kind, slot.mandatory))
-    for content_ in instance.contents:  # at home in RAM or not, which is the plan's choice
+    for content_ in instance.contents:  # in RAM between steps or not, as the plan chooses
         if content_.home == content_.number and events[content_.number]:
             events[content_.number].insert(0, Event(0, SlotKind.BIRTH, False))
         if content_.comes_home and events[content_.number]:

@@ -45,8 +45,8 @@ class BestBound(Generic[Claim]):
     Attributes:
         baseline_joules: of running everything once, which no plan is below.
         joules: of a step; no plan takes less.
-        claim: the engine's word that it is, for a program that is kept; ``None``: see ``alone``.
-        alone: it is an engine's word for a program that is not kept; else it follows by arithmetic.
+        claim: of a single solver that it is, for a program that is kept; ``None``: see ``alone``.
+        alone: it is the bound of a single solver for a program that is not kept; else arithmetic proves it.
         after_seconds: when it was last improved, since it was set up.
         clock: of the search.
     """
@@ -57,7 +57,7 @@ class BestBound(Generic[Claim]):
     claim: Claim | None = field(default=None, init=False)
     alone: bool = field(default=False, init=False)
     after_seconds: float = field(default=0.0, init=False)
-    _sure_joules: float = field(init=False)  # the best that is no engine's word
+    _sure_joules: float = field(init=False)  # the best that rests on no single solver
     _began: float = field(init=False)
 
     def __post_init__(self) -> None:
@@ -70,7 +70,7 @@ class BestBound(Generic[Claim]):
         Args:
             overhead: joules above running everything once.
             claim: of the engine whose bound it is.
-            proven: without a claim, by sums of our own rather than an engine's word.
+            proven: without a claim, by sums of our own rather than the bound of a single solver.
         """
         joules = self.baseline_joules + overhead
         if not math.isfinite(overhead):

@@ -1,7 +1,7 @@
 """Where a search stands: its best plan, its best bound, the time left, and whether that is enough.
 
 The simulator validates every schedule before it counts, and a bound that a valid plan contradicts is
-forgotten where it is an engine's word alone.
+forgotten where it is the bound of a single solver.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ class Claim:
 
     Attributes:
         program: that was solved; joules of its solutions are those of the overhead, less ``fixed_joules``.
-        engine: whose word it is; a second opinion is another's.
+        engine: the source of the proof; a second opinion is another's.
         plan: the schedule that values of its columns describe, which may break limits; ``None``: unknown.
     """
 
@@ -133,7 +133,7 @@ class SearchState:
         baseline_joules: of running every op once with no transfer.
         best, bound, recorder: the best plan, the best bound, and when they were found.
         known: the bound of an earlier search that holds for this one; ``None``: there is none.
-        empty: the claim that has no solution by an engine's word.
+        empty: the claim that has no solution, as a single solver says.
         seed: of what is random; restarts take others.
         planned: the same, in time even if no transfer runs beside compute: plans are made for it.
         first: the best plan when the members begin.
@@ -142,7 +142,7 @@ class SearchState:
         wanted: reruns that relaxed solutions ask for, per stage.
         refuted: a relaxation has no solution, so that there is no plan.
         turn_end: of the member whose turn it is, on the clock.
-        others: members that have something left to try, beside the one under way.
+        others: members that have something left to try, beside the one that runs.
         stopped: Ctrl-C was pressed.
     """
 
@@ -179,7 +179,7 @@ class SearchState:
             self.take_bound(known.joules - self.baseline_joules, EARLIER, proven=False)
 
     def consider(self, schedule: Schedule, found_by: str, *, is_ours: bool = True) -> None:
-        """Judge a plan; one that takes less than a bound refutes an engine's word for that bound.
+        """Judge a plan; one that takes less than a bound refutes that bound of a single solver.
 
         ``is_ours``: the simulator should accept it; not so the caller's plans and those of relaxed models.
         """

@@ -199,7 +199,7 @@ class _Search:
     # --- second opinions on what one engine says ---
 
     def _confirmed_no_plan(self) -> Confirmation:
-        """On the model that has no solution by an engine's word."""
+        """On the model that has no solution, as a single solver says."""
         empty = self.state.empty
         if empty is None:  # it follows from duals of a linear program, summed by our own code
             return Confirmation(Confidence.EXACT)

@@ -4,7 +4,7 @@ Least time and least writes are the same problem at other prices. Where nothing 
 watt of idle power, the joules of a step are its seconds; where only page-outs cost energy, one joule
 per byte, they are its bytes written. The bound of that search is a bound in the objective's own unit.
 Least RAM is found by bisection: a budget has a plan, or is proven to have none, or leaves a gap. The plan
-is judged on the problem itself; a second search then looks for the plan of least energy among those that
+is simulated on the problem itself; a second search then looks for the plan of least energy among those that
 take no more of the objective.
 """
 
