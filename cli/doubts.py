@@ -74,7 +74,7 @@ class Doubt:
         return sensitivity(fitted.problem, graph, profile, held, schedule, self.solver, report=self._tell)
 
     def _held(self, fitted: Fitted) -> Limits:
-        """The limits without what is held back for gaps between tensors."""
+        """The limits without what is reserved for gaps between tensors."""
         budget_bytes = self.limits.ram_budget_bytes
         assert budget_bytes is not None
         return dataclasses.replace(self.limits, ram_budget_bytes=budget_bytes - fitted.reserved_bytes)

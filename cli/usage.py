@@ -73,7 +73,7 @@ def _instead(name: str, known: list[str]) -> str:
 def bad_value(error: typer.BadParameter) -> str:
     """What is wrong with the value of an option: what was found, and what is expected.
 
-    The parser checks values with a validation library, whose words are about Python.
+    The parser checks values with a validation library; its messages are about Python.
     """
     cause, param = error.__cause__, error.param
     errors = getattr(cause, "errors", None)

@@ -89,13 +89,13 @@ class Relaxed:
 def relaxed(problem: Problem) -> Relaxed:
     """The relaxation of ``problem`` over all choices.
 
-    Where an alternative makes a short form beside a long one, which some ops then read in its place, a plan
-    that does not take it has both as two pieces of the long one: the short form is there, and the long one is
-    smaller by its bytes. Of other alternatives, what exists in some forms only is not there.
+    Where an alternative makes a compressed activation beside the full tensor, some ops then read it instead.
+    A plan that does not take it has both as two pieces of the full tensor: the compressed one is there, and
+    the full one is smaller by its bytes. Of other alternatives, what exists in some forms only is not there.
 
     Every schedule of every choice, without its steps on what is not there, is then one of the relaxed
-    problem: no op needs more there, nothing is larger or dearer. First runs of an alternative's ops cost
-    their sum in one of two forms, which is at least the least sum.
+    problem: no op needs more there, nothing is larger or more expensive. First runs of an alternative's
+    ops cost their sum in one of two forms, which is at least the least sum.
     """
     ops: dict[str, ProblemOp | None] = {op.name: op for op in problem.ops}
     tensors: dict[str, Tensor] = {tensor.name: tensor for tensor in problem.tensors}
@@ -151,9 +151,9 @@ def _joules(ops: Iterable[ProblemOp], idle_watts: float) -> float:
 
 
 def _split(problem: Problem, alternative: Alternative) -> tuple[Tensor, Tensor] | None:
-    """The long tensor without the short one's bytes, and the short one, at least prices.
+    """The full tensor without the compressed one's bytes, and the compressed one, at least prices.
 
-    ``None`` where ops are left out, or the alternative does not make one short form beside one long one.
+    ``None`` where ops are left out, or the alternative does not compress exactly one tensor.
     """
     known = {tensor.name: tensor for tensor in problem.tensors}
     own = {op.name: op for op in problem.ops}

@@ -1,7 +1,7 @@
 """Records in one line, for people who print them: what is long is given by its number or size alone.
 
 A record of the package may hold a whole model; what a dataclass prints by itself is then as long as the
-plan file. ``__repr__ = brief`` gives a record the short form that suits any; the records that users meet
+plan file. ``__repr__ = brief`` gives a record the one line that suits any; the records that users meet
 most say in words of their own what they are, with `told`.
 """
 

@@ -10,7 +10,7 @@
     │   ├── KernelFactsError      what is said about kernels cannot be
     │   ├── PlanError             a plan file is damaged, hostile or of another version
     │   └── MissingPackage        an optional package is not installed
-    ├── InvalidSchedule           the judge's verdict: which step breaks which rule
+    ├── InvalidSchedule           the simulator's verdict: which step breaks which rule
     ├── Infeasible                no schedule exists inside the limits; exit code 3
     ├── OutOfTime                 the time limit passed before any plan was found; exit code 4
     ├── NotExact                  replay and plain PyTorch differ; exit code 1

@@ -1,4 +1,4 @@
-"""What makes a training graph well formed: names, strips, wholes, rows in storage, the order of its ops."""
+"""What makes a training graph well formed: names, strips, row shards, rows in storage, order of its ops."""
 
 from __future__ import annotations
 

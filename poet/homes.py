@@ -1,8 +1,8 @@
-"""Where tensors are at home between steps, when that is the plan's choice.
+"""Where tensors lie between steps, when that is the plan's choice.
 
-A tensor that begins in ``Place.EITHER`` is at home in RAM or in storage, and is there when the step
-ends again, so that the step can be repeated. A schedule says which by what it does with the tensor
-first: at home in storage is what it reads before all else, or never touches.
+A tensor that begins in ``Place.EITHER`` lies between steps in RAM or in storage (its *home*), and is there
+when the step ends again, so that the step can be repeated. A schedule says which by what it does with the
+tensor first: in storage is what it reads before all else, or never touches.
 
 A problem whose homes are decided has a type of its own, `DecidedProblem`: what replays or reports a
 schedule takes that one, and it is decided once, where a schedule meets its problem.

@@ -1,6 +1,6 @@
 """Requests to end: Ctrl-C, and in poet's own commands SIGTERM and SIGHUP as well.
 
-In a block of `answered` a request is noted, and what is under way is ended in order; elsewhere it is a
+In a block of `answered` a request is noted, and what is running is ended in order; elsewhere it is a
 `KeyboardInterrupt`. In an app SIGTERM and SIGHUP are the app's affair: `listening` is for commands alone.
 """
 

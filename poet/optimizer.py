@@ -159,7 +159,7 @@ class OptimizerSpec:
         return replace(self, **{name: amount for name, amount in given.items() if amount is not None})
 
     def __str__(self) -> str:
-        """Name and settings; groups and clipping stand beside it."""
+        """Name and settings; groups and clipping are given beside it."""
         return ":".join(filter(None, (self.name, written(self, OPTIONS[self.name]))))
 
     @property
@@ -342,7 +342,7 @@ class OptimizerSpec:
 
 
 def with_driven_numbers(call: Call) -> Call:
-    """An update whose momentum or betas are told anew in each step, as its learning rate is.
+    """An update whose momentum or betas are given in each step, as its learning rate is.
 
     Any other call is given back as it is.
     """

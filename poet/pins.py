@@ -1,7 +1,7 @@
 """What a user insists on, tensor by tensor: keep, recompute, page, never page.
 
 A pattern (`fnmatch`'s: ``*``, ``?``, ``[abc]``) names tensors, or ops, which stand for their outputs.
-What a pin demands of every schedule, and the judge checks, with *first runs* being each op's first:
+What a pin demands of every schedule, and the simulator checks, with *first runs* being each op's first:
 
 ============== ====================================================================================
 ``keep``       it stays in RAM from the start, its production, or the first first run that reads it

@@ -65,7 +65,7 @@ class Advance:
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
-    """Schedules that the judge rejected by one rule.
+    """Schedules that the simulator rejected by one rule.
 
     Attributes:
         rule: of the simulator.

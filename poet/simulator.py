@@ -1,4 +1,4 @@
-"""The judge: replays a schedule on a problem by its rules, and nothing but its rules.
+"""The simulator: replays a schedule on a problem by its rules, and nothing but its rules.
 
 It lies below every solver and shares no code with any. Each rule has a short name, which the
 error carries and the mutation tests count:
@@ -25,7 +25,7 @@ error carries and the mutation tests count:
 ==================== ==================================================================
 
 What an op reads from storage itself, or writes there, is in its own seconds and joules, and in the bytes
-read and written; storage serves one at a time, so that it waits for transfers under way, and later ones for
+read and written; storage serves one at a time, so that it waits for transfers in flight, and later ones for
 it. Rows that are written replace the content that is there: no op reads the old one any more.
 
 RAM at a moment is every tensor present plus, while an op runs, its new outputs and its workspace;

@@ -160,7 +160,7 @@ class Solution:
 
     Attributes:
         status: how it ended.
-        schedule, trace: the best plan found and what the judge says it does; ``None`` without one.
+        schedule, trace: the best plan found and what the simulator says it does; ``None`` without one.
         bound_joules: no plan costs less whose first runs keep the listed order, and that takes no more
             of the objective where that is another.
         baseline_joules: of running every op once with no transfer.
@@ -210,7 +210,7 @@ class Solution:
 
     @property
     def sentence(self) -> str:
-        """What the user reads of the status; optimal by one engine alone says so, and whose word it is."""
+        """What the user reads of the status; optimal by a single solver says so, and which."""
         return self.in_words(sentence_of(self.status, self.proof, says=self.says))
 
     @property
@@ -279,7 +279,7 @@ def is_confirmed(proof: str) -> bool:
 
 
 def sentence_of(status: Status, proof: str, *, says: str = "") -> str:
-    """What the user reads of an answer; optimal by one engine alone says so, and whose word it is."""
+    """What the user reads of an answer; optimal by a single solver says so, and which."""
     sentence = status.value
     if status is Status.OPTIMAL and proof.startswith(WORD_OF):
         sentence = f"The plan is optimal {IN_ORDER} only by {proof}."

@@ -42,7 +42,7 @@ class TradeOffPoint:
     Attributes:
         x, y: what it takes of each objective: joules, seconds or bytes.
         y_bound: no plan that takes at most ``x_limit`` of the other objective takes less.
-        x_limit: what it was allowed to take; infinite: as much as it likes.
+        x_limit: what it was allowed to take; infinite: without a limit.
         solution: the answer; its status says whether ``y`` is proven to be the least.
     """
 

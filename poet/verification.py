@@ -215,7 +215,7 @@ def _all_pairs(
 def _budget_pairs(
     trainer: Trainer, plain: PlainTrainer, module: nn.Module, batches: Sequence[Batch], seed: int, other: Plan
 ) -> Iterator[tuple[str, Tensor, Tensor]]:
-    """One step inside the budget of ``other``, with all that stands beside it; training goes on there."""
+    """One step inside the budget of ``other``, with its auxiliary schedules; training goes on there."""
     budget_bytes = other.request.limits.ram_budget_bytes or 0
     trainer.set_budget(budget_bytes)
     for name, ours, theirs in _all_pairs(trainer, plain, module, batches, 1, seed):

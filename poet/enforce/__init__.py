@@ -75,7 +75,7 @@ class EnforcedRun:
 def enforce(request: RunRequest, *, on_epoch: Callable[[Epoch], None]) -> EnforcedRun:
     """Train as ``request`` says in a confined child, then put plain PyTorch to the same test.
 
-    Ctrl-C ends the training after the step under way; plain PyTorch is not tried then.
+    Ctrl-C ends the training after the step in flight; plain PyTorch is not tried then.
 
     Raises:
         InputError: a file is not usable.

@@ -34,7 +34,7 @@ _CONFINED_ROUNDS = 2
 
 
 def try_plain(request: RunRequest, emit: Emit) -> None:
-    """Train in plain PyTorch, first as it likes, then confined.
+    """Train in plain PyTorch, first unconfined, then confined.
 
     Raises:
         PlanError: the plan carries no structure from which the module could be built.

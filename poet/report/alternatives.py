@@ -1,7 +1,7 @@
 """A plan beside the simpler ways to train: keep everything, recompute only, page only, greedy.
 
 Quick planners make the rows: none takes more than seconds, and none of them proves anything. Each
-plan was accepted by the judge.
+plan was accepted by the simulator.
 """
 
 from __future__ import annotations

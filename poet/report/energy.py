@@ -54,7 +54,7 @@ def kind_of(op: str) -> str:
 
 
 def energy_by_kind(problem: DecidedProblem, schedule: Schedule) -> tuple[Share, ...]:
-    """Per kind of op, all its runs; dearest first."""
+    """Per kind of op, all its runs; most expensive first."""
     ops = {op.name: op for op in problem.ops}
     ran: set[str] = set()
     rows: dict[str, list[tuple[float, float, bool]]] = defaultdict(list)

@@ -92,7 +92,7 @@ def _why_kept(ways: Mapping[str, float], limits: Limits, spare_bytes: int | None
 
 
 def _why_fetched(fate: TensorFate, tensor: Tensor) -> str:
-    """Of what is at home in storage: it has to come from there, whatever the budget."""
+    """Of what is in storage between steps: it has to come from there, whatever the budget."""
     back = " and written back, as the step changes it" if fate.page_outs else ""
     why = f"It is at home in storage: read where it is used{back}."
     if fate.page_ins > 1 and tensor.page_in is not None:

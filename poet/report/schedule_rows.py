@@ -1,6 +1,6 @@
 """What a schedule does to each tensor and op, and who holds the RAM when it is fullest.
 
-Functions from a problem and a schedule that the judge accepted to frozen rows; the text, JSON and
+Functions from a problem and a schedule that the simulator accepted to frozen rows; the text, JSON and
 other reports are made of these rows.
 """
 

@@ -1,7 +1,7 @@
 """A schedule as a timeline: which buffers are in RAM during each step, and what the engines do then.
 
 Freeing takes no time of its own, so a timeline has one frame per compute step and per transfer. The
-frames and intervals here add up, frame by frame, to the RAM that the judge saw.
+frames and intervals here add up, frame by frame, to the RAM that the simulator saw.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class StepTimeline:
 
 
 def timeline(problem: DecidedProblem, schedule: Schedule, trace: Trace) -> StepTimeline:
-    """What happens in a schedule that the judge accepted, and what is in RAM meanwhile."""
+    """What happens in a schedule that the simulator accepted, and what is in RAM meanwhile."""
     ops = {op.name: op for op in problem.ops}
     frames: list[Frame] = []
     stays: list[Stay] = []

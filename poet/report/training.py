@@ -61,7 +61,7 @@ def strip_lines(graph: Graph) -> list[str]:
 
 
 def _in_place(graph: Graph) -> list[str]:
-    """How many ops write their first result over what it is made from, and how large the largest is."""
+    """How many ops write their first result over an operand, in place, and how large the largest is."""
     over = [op.strip for op in graph.ops if op.strip is not None and op.strip.overwritten is not None]
     if not over:
         return []

@@ -16,7 +16,7 @@ def at_pace(corner: Problem, slow: Problem) -> Problem:
     """``corner``'s joules with the seconds of ``slow``: what is cheapest here and in time there.
 
     Idle power becomes part of the joules of what makes the step longer. Where transfers run beside the ops it
-    is charged for the ops alone, so that no plan is made dearer than it is.
+    is charged for the ops alone, so that no plan is made more expensive than it is.
     """
     return blend([corner], [1.0], slow)
 

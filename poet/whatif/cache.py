@@ -101,7 +101,7 @@ class SolvedCell:
 
 @dataclass(frozen=True, slots=True)
 class _Stored:
-    """A `SolvedCell` as a file holds it: what the simulator says is not stored but made anew."""
+    """A `SolvedCell` as a file holds it: what the simulator says is not stored but computed again."""
 
     format: str
     version: int
@@ -197,7 +197,7 @@ def default_folder() -> Path:
     return cache_folder() / "what-if"
 
 
-# --- whose word it is -------------------------------------------------------------------------
+# --- source of the proof ----------------------------------------------------------------------
 
 _SEAL_BYTES = 32
 _COMMENT = 0x10  # flag of a gzip header that a text follows its ten bytes (RFC 1952)
@@ -353,7 +353,7 @@ def pack_solution(solution: Solution) -> bytes:
 
 
 def judge_cell(content: bytes, problem: Problem, limits: Limits, *, where: str) -> SolvedCell:
-    """The answer in an unzipped file, its schedule judged anew.
+    """The answer in an unzipped file, its schedule simulated again.
 
     Raises:
         InputError: the file is damaged or of another version.

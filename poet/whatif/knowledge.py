@@ -141,13 +141,13 @@ class Knowledge:
 
 
 def fits(trace: Trace, limits: Limits) -> bool:
-    """Whether a plan that does ``trace`` stays within ``limits``, as the judge sees it."""
+    """Whether a plan that does ``trace`` stays within ``limits``, as the simulator sees it."""
     ram, deadline = limits.ram_budget_bytes, limits.deadline_seconds
     return (ram is None or trace.peak_ram_bytes <= ram) and in_time(trace.seconds, deadline)
 
 
 def in_time(seconds: float, deadline_seconds: float | None) -> bool:
-    """Whether a step that takes ``seconds`` meets a deadline, rounding aside as the judge has it."""
+    """Whether a step that takes ``seconds`` meets a deadline, rounding aside as the simulator has it."""
     return deadline_seconds is None or seconds <= deadline_seconds * (1 + 1e-9)
 
 

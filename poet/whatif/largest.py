@@ -1,4 +1,4 @@
-"""The largest batch, resolution or sequence length that fits: the model is imported anew for each size.
+"""The largest batch, resolution or sequence length that fits: the model is imported again for each size.
 
 A larger size is taken to need more RAM. The search goes by the least RAM of two small sizes straight to
 where a line through them meets the budget, and bisects from there; the answer names the largest size with

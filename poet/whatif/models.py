@@ -127,7 +127,7 @@ class OnnxModel:
             return self._named(words.split("+"), inputs)
         picked = first[_ALIASES[words]]
         if words == BATCH and picked and isinstance(picked[0], int):
-            return ("N",)  # a first dimension that the file fixes is bound anew by this name
+            return ("N",)  # a first dimension that the file fixes is bound again by this name
         if not picked or not all(isinstance(name, str) for name in picked):
             raise ModelError(
                 f"{self.path}: its first input, {first}, has no open dimension for {words!r}; export the "

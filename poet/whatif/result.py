@@ -52,8 +52,8 @@ Empty: not known, or without a plan.
 class Verdict(enum.Enum):
     """What is known of a point: how a search for it ended, or that none was begun.
 
-    The value is the sentence the user reads. The bound of a point may be an engine's word alone, or that of
-    a point with looser limits.
+    The value is the sentence the user reads. The bound of a point may be that of a single solver, or
+    that of a point with looser limits.
     """
 
     OPTIMAL = f"The plan is optimal {IN_ORDER}: it is at its bound."

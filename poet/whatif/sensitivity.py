@@ -1,7 +1,7 @@
 """Which figures of a device decide: whether a plan stays good, and in time, where a group of them is off.
 
 Each group of `poet.devices.spread.GROUPS` is put to its good and to its bad end, the others as stated, and
-the step is planned anew: what the plan takes more than the new one is its regret.
+the step is planned again: what the plan takes more than the new one is its regret.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ def sensitivity(
     *,
     report: Report | None = None,
 ) -> Sensitivity:
-    """Plan ``problem`` anew at both ends of each group of ``profile``'s figures, and find the slack.
+    """Plan ``problem`` again at both ends of each group of ``profile``'s figures, and find the slack.
 
     Args:
         problem: the step of ``graph`` on ``profile``'s device, whose homes stay as they are.

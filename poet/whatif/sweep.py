@@ -2,7 +2,7 @@
 
 Cells of one round of bisection are independent of each other and are searched in parallel; which they
 are, and what they begin with, depends on earlier rounds alone, so that a sweep that was interrupted
-goes the same way when it is repeated. Each answer is judged by the simulator in this process, and so is
+goes the same way when it is repeated. The simulator validates each answer in this process, and
 each plan again under the limits of every point that it serves.
 """
 
@@ -74,7 +74,7 @@ class _Done:
 
 @dataclass(slots=True)
 class Sweep:
-    """A sweep under way; `points` gives what is known at any time.
+    """A running sweep; `points` gives what is known at any time.
 
     Attributes:
         settings: what is planned, of one problem or of two (`poet.whatif.pieces`).

@@ -75,7 +75,7 @@ def budget_text(point: Point) -> str:
 
 
 def proof_text(point: Point) -> str:
-    """How good its plan is known to be: a point's bound may be one engine's word, or a neighbour's."""
+    """How good its plan is known to be: a point's bound may be that of a single solver, or a neighbour's."""
     if point.verdict is Verdict.OPTIMAL:
         return "at its bound"
     return f"within {format_share(point.gap or 0.0)} of the best"

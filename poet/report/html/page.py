@@ -1,6 +1,6 @@
 """From a template and data to one HTML file that loads nothing.
 
-Names in a page come from strangers' models. Templates escape by themselves; data goes into a JSON
+Names in a page come from untrusted models. Templates escape by themselves; data goes into a JSON
 block with ``<``, ``>`` and ``&`` written as escapes, and the scripts put it in place as text. What would
 turn text around or does not print is spelled out in both. Should
 anything slip through, the page's content security policy runs no script but the three whose hashes

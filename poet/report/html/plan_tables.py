@@ -93,7 +93,7 @@ def part_row(part: Share, whole_joules: float) -> tuple[str, str, str, str]:
 
 
 def proof_rows(subject: Subject) -> Iterator[tuple[str, str]]:
-    """What is claimed of the plan, and on whose word."""
+    """What is claimed of the plan, and the source of the proof."""
     proof = subject.proof
     yield "answer", proof.sentence
     yield "energy", format_joules(subject.trace.joules)

@@ -84,7 +84,7 @@ def phase_rows(proof: PlanQuality) -> list[dict[str, str]]:
 
 
 def rejected_words(proof: PlanQuality) -> str:
-    """What the judge rejected, by rule; empty where it rejected nothing."""
+    """What the simulator rejected, by rule; empty where it rejected nothing."""
     if not proof.record.rejected:
         return ""
     said = ", ".join(

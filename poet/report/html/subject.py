@@ -70,7 +70,7 @@ class Subject:
         device: title of the device.
         profile: its figures; ``None``: see ``profile_note``.
         profile_note: what to say about the figures' origin.
-        problem, limits, schedule, trace: what was planned and what the judge says of it.
+        problem, limits, schedule, trace: what was planned and what the simulator says of it.
         proof: how good it is.
         keep_everything_bytes: what plain training needs, if known.
         lower_bound: RAM below which no schedule exists.
