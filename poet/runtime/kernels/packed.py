@@ -2,8 +2,7 @@
 
 Eager keeps the output of a rectifier for one question per element, a mask of dropout as numbers of which
 there are two, and the place of a pooling's maximum as 8 bytes. The kernels here make and read the compressed
-activations block by block, so that nothing of the full tensor's size is made beside it. Results
-are torch's, bit for bit.
+activations block by block: nothing of the full size is made beside it. Results are torch's, bit for bit.
 
 A plan holds what memory a kernel took where it was measured, which may be a machine without the compiled
 kernels. So both kinds ask torch for the same memory, also for what only one of them needs, and blocks are
