@@ -91,17 +91,18 @@ class HighsProcess(Closing):
 
         Args:
             matrix: what to minimise.
-            seconds: of the clock.
+            seconds: of the clock; infinite: it works while it is listened to, which its suspension sees to.
             relative_gap: at which to stop.
         """
-        seconds = max(seconds, 0.01)  # HiGHS takes no negative limit
+        is_limited = math.isfinite(seconds)
+        seconds = min(max(seconds, 0.01), 1e9)  # HiGHS takes neither a negative limit nor none
         if not self._idle or not self._child.is_running:
             self._child.close()
             self._child = Child(_MODULE)
         self.news, self._idle = News(), False
         small = scaled(matrix)
         self._unit, self._granted_seconds = small.unit, seconds
-        nodes = self.clock.most_nodes(seconds)
+        nodes = self.clock.most_nodes(seconds) if is_limited else None
         self._end = math.inf if nodes is not None else self.clock.now() + seconds + GRACE_SECONDS
         most_bytes = 0 if nodes is not None else most_child_bytes(len(matrix.costs))
         self._child.send(_packed(small.matrix, (seconds, relative_gap, nodes or 0, most_bytes)))

@@ -95,8 +95,7 @@ def solved(state: SearchState, matrix: Matrix) -> Iterator[tuple[News, bool]]:
     counts = state.clock.counts_work
     with HighsProcess(state.clock, suspends=not counts) as child:
         while True:
-            seconds = state.turn_left() if counts else min(state.seconds_left(), 1e9)
-            child.begin(matrix, seconds, relative_gap=SOLVED_SHARE)
+            child.begin(matrix, state.turn_left() if counts else math.inf, relative_gap=SOLVED_SHARE)
             while not child.news.ended:
                 better = child.listen(LISTEN_SECONDS)
                 yield child.news, better
