@@ -92,7 +92,8 @@ def search(
     """Solve with ``options``; where it is asked for, compare as well.
 
     The search starts from what earlier ones found for this model, and its plan is kept for later ones. A plan
-    that ``has_arena`` has it beside the page buffer: so have those that it is compared with, if it pages.
+    that ``has_arena`` has it beside the page buffer: so have those that it is compared with, if it pages. One
+    that has none may be in any order.
     """
     kept = _kept_plans() if ask.kept_plans else None
     if kept is not None:
@@ -101,7 +102,8 @@ def search(
         except InputError as error:
             _remark(error)
             kept = None
-    solution = (answered_beside if has_arena else answered)(problem, limits, options)
+    asked = problem, limits, options
+    solution = answered_beside(*asked) if has_arena else answered(*asked, any_order=True)
     limits = bounded_limits(solution, limits)
     if kept is not None and _is_as_listed(problem, solution):
         try:

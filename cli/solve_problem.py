@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 from poet.problem import Problem
@@ -16,6 +15,5 @@ def solve_problem(path: Path, ask: Ask) -> None:
     problem, limits = asked_limits(Problem.load(path), ask)
     if show_without_plan(problem, limits, ask):
         return
-    options = replace(search_options(ask), any_order=True)
-    solution, comparison = search(problem, limits, ask, options)
+    solution, comparison = search(problem, limits, ask, search_options(ask))
     show_answer(problem, limits, solution, comparison, ask)

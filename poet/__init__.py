@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from poet.ram_survey import survey as survey
     from poet.simulator import simulate as simulate
     from poet.solution import SolveOptions as SolveOptions
+    from poet.solution import Start as Start
     from poet.solvers import solve as solve
     from poet.trade_off_curve import trade_off as trade_off
     from poet.verification import verify as verify
@@ -44,6 +45,7 @@ _HOMES = {
     "ShapeImprovement": "poet.planning.shape_planner",
     "ShapePlanner": "poet.planning.shape_planner",
     "SolveOptions": "poet.solution",
+    "Start": "poet.solution",
     "plan": "poet.api",
     "plan_again": "poet.planning.replanning",
     "simulate": "poet.simulator",

@@ -86,6 +86,21 @@ class KnownBound:
 
 
 @dataclass(frozen=True, slots=True)
+class Start:
+    """What a search begins with; what the limits do not allow, or does not hold there, is passed over.
+
+    Attributes:
+        schedule: such as the plan of a neighbouring budget.
+        by: who made it, for the answer's ``solver`` where nothing better is found.
+        bound: of an earlier search.
+    """
+
+    schedule: Schedule | None = None
+    by: str = "the plan given as a start"
+    bound: KnownBound | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class SolveOptions:
     """How long and how hard to search; nothing here changes what a plan may do.
 
@@ -101,15 +116,9 @@ class SolveOptions:
         enough_joules: a plan that takes no more ends the search, and so does the proof that there is none.
         confirm: ask for a second opinion on the bound of an optimal plan, by exact arithmetic or another
             engine. That there is no plan at all is always confirmed.
-        start: a schedule to begin with, such as the plan of a neighbouring budget; one that the limits
-            do not allow is passed over.
+        start: a plan and a bound to begin with.
         progress: called at each new plan or bound.
-        start_by: who made ``start``, for the answer's ``solver`` where nothing better is found.
-        known_bound: of an earlier search; passed over where it does not hold for what is searched.
-        spare_seconds: of the time limit, left unused where there is no plan: for what explains that.
         clock: by which seconds of the search are counted.
-        any_order: whether first runs may leave the listed order, see `poet.solvers.search.orders`. Only
-            problems of few ops have other orders tried.
     """
 
     time_limit_seconds: float | None = 20.0
@@ -121,13 +130,9 @@ class SolveOptions:
     objective: Objective = Objective.ENERGY
     enough_joules: float | None = None
     confirm: bool = True
-    start: Schedule | None = None
+    start: Start = Start()
     progress: Progress | None = None
-    start_by: str = "the plan given as a start"
-    known_bound: KnownBound | None = None
-    spare_seconds: float = 0.0
     clock: Clock = WALL
-    any_order: bool = False
 
     def allowed_gap_joules(self, joules: float, baseline_joules: float) -> float:
         """Below which a plan of ``joules`` counts as optimal: both gaps hold, or rounding says no more."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import logging
 import math
-import time
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
@@ -18,9 +17,9 @@ from poet.brief import brief
 from poet.errors import InputError
 from poet.problem import Limits, Objective, Problem
 from poet.schedule import Schedule
-from poet.solution import Solution, SolveOptions, Status, amount_of
+from poet.solution import Solution, SolveOptions, Start, Status, amount_of
 from poet.solvers import solve
-from poet.solvers.search.objectives import limit_of, limited
+from poet.solvers.search.objectives import limit_of, limited, seconds_left
 
 _log = logging.getLogger(__name__)
 
@@ -118,16 +117,15 @@ class _Curve:
         self, problem: Problem, limits: Limits, options: SolveOptions, x: Objective, y: Objective
     ) -> None:
         self.problem, self.limits, self.options, self.x, self.y = problem, limits, options, x, y
-        seconds = options.time_limit_seconds
-        self.end = math.inf if seconds is None else time.monotonic() + seconds
+        self.seconds_left = seconds_left(options)
 
     def walked(self) -> TradeOff:
         """Every point of the front, by ever smaller amounts of ``x``."""
         found: list[TradeOffPoint] = []
         proven, allowed = True, limit_of(self.limits, self.x)
         exact = replace(self.options, relative_gap=RESOLUTION / 10, overhead_gap=RESOLUTION / 10)
-        while len(found) < MOST_POINTS and time.monotonic() < self.end:
-            solution = self._solve(exact, allowed, seconds=self._seconds_left())
+        while len(found) < MOST_POINTS and self.seconds_left() > 0.0:
+            solution = self._solve(exact, allowed, seconds=self.seconds_left())
             proven = proven and solution.status in (Status.OPTIMAL, Status.INFEASIBLE)
             if solution.trace is None:
                 return TradeOff(self.x, self.y, _undominated(found), exact=proven)
@@ -140,7 +138,7 @@ class _Curve:
     def sampled(self, count: int) -> TradeOff:
         """``count`` points at evenly spaced amounts of ``x``, each search begun with the last one's plan."""
         allowed = limit_of(self.limits, self.x)
-        each_seconds = self._seconds_left() / (count + 1)
+        each_seconds = self.seconds_left() / (count + 1)
         last = self._solve(self.options, allowed, seconds=each_seconds)
         if last.trace is None:
             return TradeOff(self.x, self.y, (), exact=False)
@@ -154,7 +152,7 @@ class _Curve:
             least = amount_of(self.x, leanest.trace)
             for number in range(count - 1):
                 amount = least + (most - least) * number / (count - 1)
-                seconds = self._seconds_left() / (count - 1 - number)
+                seconds = self.seconds_left() / (count - 1 - number)
                 solution = self._solve(self.options, amount, seconds=seconds, start=start)
                 if solution.trace is not None:
                     found.append(self._point(solution, amount))
@@ -176,7 +174,7 @@ class _Curve:
         if not math.isinf(allowed):
             limits = limited(limits, self.x, amount=allowed)
         budget = None if math.isinf(seconds) else max(seconds, 0.1)
-        asked = replace(options, objective=y or self.y, time_limit_seconds=budget, start=start)
+        asked = replace(options, objective=y or self.y, time_limit_seconds=budget, start=Start(start))
         answer = solve(self.problem, limits, asked)
         amount = "no plan" if answer.trace is None else f"{amount_of(self.x, answer.trace):.6g}"
         _log.info("%s at most %.6g: %s, %s", self.x.value, allowed, amount, answer.status.value)
@@ -198,9 +196,6 @@ class _Curve:
         if self.x in (Objective.RAM, Objective.WRITES):
             return amount - 1.0
         return amount * (1 - RESOLUTION)
-
-    def _seconds_left(self) -> float:
-        return self.end - time.monotonic()
 
 
 def _undominated(found: Iterable[TradeOffPoint]) -> tuple[TradeOffPoint, ...]:

@@ -16,7 +16,7 @@ from poet.pins import permitted
 from poet.problem import Limits, Objective, Problem
 from poet.schedule import Schedule
 from poet.simulator import Trace, simulate
-from poet.solution import Solution, SolveOptions, Status, amount_of
+from poet.solution import Solution, SolveOptions, Start, Status, amount_of
 from poet.solvers import solve
 
 _log = logging.getLogger(__name__)
@@ -85,8 +85,8 @@ def compare(problem: Problem, limits: Limits, options: SolveOptions, ours: Solut
     if amount(ours.trace) <= amount(best.trace):
         return Comparison(ours, tuple(rivals))
     _log.info("%s has the better plan: the search goes on from it", best.name)
-    start = None if best.schedule is None else with_names(problem, taken, best.schedule)
-    again = dataclasses.replace(quiet, start=start, start_by=best.name, time_limit_seconds=AGAIN_SECONDS)
+    start = Start(best.schedule and with_names(problem, taken, best.schedule), best.name)
+    again = dataclasses.replace(quiet, start=start, time_limit_seconds=AGAIN_SECONDS)
     better = solve(problem, limits, again)
     spent = ours.solve_seconds + better.solve_seconds
     return Comparison(dataclasses.replace(better, solve_seconds=spent), tuple(rivals), best.name)

@@ -212,14 +212,14 @@ class _Rounds:
 
     def offer_the_start(self, answer: Solution) -> None:
         """Keep the start of the search in the places of its own step, if it takes least there."""
-        start, near = self.options.start, self.near
+        start, near = self.options.start.schedule, self.near
         if start is None or near is None or start != near.schedule:
             return
         try:
             trace = judge(self.problem, start, limits_beside(self.plan))
         except InvalidSchedule:
             return
-        begun = replace(answer, schedule=start, trace=trace, solver=self.options.start_by)
+        begun = replace(answer, schedule=start, trace=trace, solver=self.options.start.by)
         if trace.joules > (answer.joules or 0.0):
             begun = replace(begun, status=Status.FEASIBLE, proof="", message="")
         demand = demand_of(self.problem, start, self.kernels)

@@ -23,7 +23,7 @@ from poet.problem import Limits, Objective, Problem
 from poet.progress import stage
 from poet.search_record import MOST_ENTRIES, Advance, Phase, SearchRecord, joined
 from poet.simulator import simulate
-from poet.solution import WORD_OF, KnownBound, Solution, SolveOptions, Status, is_confirmed
+from poet.solution import WORD_OF, KnownBound, Solution, SolveOptions, Start, Status, is_confirmed
 from poet.solvers import has_schedules, solve
 from poet.solvers.search.explain import answered
 from poet.units import IN_ORDER, format_bytes
@@ -121,7 +121,8 @@ class _Search:
             return look
         if not self.lacks_buffer(look):
             return look if look.status is Status.OPTIMAL else self.rest(self.limits, look)
-        quiet = replace(self.options, progress=None, known_bound=self.known_bound(look))
+        start = replace(self.options.start, bound=self.known_bound(look))
+        quiet = replace(self.options, progress=None, start=start)
         unpaged = self.short(replace(self.limits, paging=False), 2 * LOOK_SHARE, quiet)
         if unpaged.was_interrupted:
             return replace(look, was_interrupted=True, solve_seconds=self.spent_seconds())
@@ -172,14 +173,14 @@ class _Search:
     def rest(self, limits: Limits, *before: Solution) -> Solution:
         """The answer of a search that has the rest of the time, and what is known from ``before``."""
         look, spent_seconds = before[0], self.spent_seconds()
-        options = replace(self.options, start=None, known_bound=self.known_bound(look))
-        least_joules = math.inf
-        starts = ((self.options.start, self.options.start_by), *((e.schedule, e.solver) for e in before))
-        for schedule, by in starts:
+        start, least_joules = Start(), math.inf
+        for each in (self.options.start, *(Start(answer.schedule, answer.solver) for answer in before)):
             with contextlib.suppress(InvalidSchedule):
-                joules = math.inf if schedule is None else simulate(self.problem, schedule, limits).joules
-                if joules < least_joules:
-                    options, least_joules = replace(options, start=schedule, start_by=by), joules
+                if each.schedule is not None:
+                    joules = simulate(self.problem, each.schedule, limits).joules
+                    if joules < least_joules:
+                        start, least_joules = each, joules
+        options = replace(self.options, start=replace(start, bound=self.known_bound(look)))
         if options.time_limit_seconds is not None:
             left_seconds = max(options.time_limit_seconds - spent_seconds, 0.0)
             options = replace(options, time_limit_seconds=left_seconds)
@@ -191,7 +192,7 @@ class _Search:
 
     def known_bound(self, look: Solution) -> KnownBound | None:
         """The higher of what ``look``, if it has a plan, and an earlier search know of the whole budget."""
-        known = self.options.known_bound
+        known = self.options.start.bound
         if look.schedule is None:
             return known
         found = KnownBound(self.problem, self.limits, look.bound_joules)

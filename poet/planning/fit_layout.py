@@ -320,21 +320,22 @@ class _Fit:
 
     def searched(self, base: _Candidate) -> _Candidate | None:
         """What a search in as much less RAM as was best finds; ``None``: nothing better, or no time."""
-        seconds, budget_bytes, start = self.left_seconds() / 2, self.limits.ram_budget_bytes, None
+        seconds, budget_bytes, schedule = self.left_seconds() / 2, self.limits.ram_budget_bytes, None
         assert budget_bytes is not None
         if seconds < SEARCH_SECONDS:
             if self.best is not None or not self.late_searches:
                 return None
             seconds, self.late_searches = SEARCH_SECONDS, self.late_searches - 1
         if self.kept is not None and self.kept.reserved_bytes:
-            allowed_bytes, start = budget_bytes - self.kept.reserved_bytes, self.kept.schedule
+            allowed_bytes, schedule = budget_bytes - self.kept.reserved_bytes, self.kept.schedule
         else:
             peak_bytes = base.trace.peak_ram_bytes
             least_bytes = minimum_ram_bytes(self.problem, self.limits).bytes
             allowed_bytes = max(peak_bytes - base.placed.missing_bytes, (peak_bytes + least_bytes) // 2)
             if allowed_bytes >= peak_bytes:
                 return None
-        options = replace(self.options, time_limit_seconds=seconds, start=start, start_by=self.first.solver)
+        start = replace(self.options.start, schedule=schedule, by=self.first.solver)
+        options = replace(self.options, time_limit_seconds=seconds, start=start)
         began_seconds, reserved_bytes = self.spent_seconds(), budget_bytes - allowed_bytes
         _log.info("searching with %s reserved", format_bytes(reserved_bytes))
         answer = solve(self.problem, replace(self.limits, ram_budget_bytes=allowed_bytes), options)

@@ -23,7 +23,7 @@ from poet.files.reading import parse_json
 from poet.problem import Limits, Objective, Problem
 from poet.schedule import Schedule
 from poet.simulator import simulate
-from poet.solution import KnownBound, Solution, SolveOptions, amount_of, is_confirmed
+from poet.solution import KnownBound, Solution, SolveOptions, Start, amount_of, is_confirmed
 from poet.whatif.cache import SOLVING, Cache, code_digest, digest_of, pack
 
 FORMAT = "poet-kept-plans"
@@ -112,9 +112,8 @@ class KeptPlans:
                 amount = amount_of(options.objective, trace)
                 if amount < least:
                     best, least = each, amount
-        if best is not None:
-            options = replace(options, start=best.schedule, start_by=best.solver)
-        return replace(options, known_bound=self._bound(kept, problem, limits))
+        start = options.start if best is None else Start(best.schedule, best.solver)
+        return replace(options, start=replace(start, bound=self._bound(kept, problem, limits)))
 
     def keep(self, problem: Problem, limits: Limits, solution: Solution) -> None:
         """Keep the plan of ``solution``, if it has one; the longest kept of too many go.

@@ -18,7 +18,7 @@ from poet.planning.planned import outcome_of
 from poet.plans.plan_parts import Request
 from poet.plans.training_plan import Plan, Shape, make_plan, shape_words
 from poet.problem import Limits
-from poet.solution import SolveOptions, Status
+from poet.solution import SolveOptions, Start, Status
 from poet.solvers import minimum_ram_bytes
 from poet.units import IN_ORDER, format_bytes
 
@@ -54,8 +54,7 @@ def plan_again(
         time_limit_seconds=time_limit_seconds,
         objective=plan.outcome.objective,
         enough_joules=None,
-        start=None,
-        known_bound=None,
+        start=Start(),
     )
     made = _step_again(plan, limits, options)
 

@@ -31,7 +31,7 @@ from poet.planning.shape_bytes import Foreseen, ShapeBytes
 from poet.plans.training_plan import Plan, Shape, shape_words
 from poet.reshaping import Reshaping
 from poet.simulator import judge
-from poet.solution import SolveOptions
+from poet.solution import SolveOptions, Start
 from poet.solvers.heuristics.policies import keep_everything
 from poet.units import format_bytes
 
@@ -308,7 +308,7 @@ def _begun(
     if found is None:
         return options, None
     _, step = found
-    return replace(options, start=step.schedule, start_by=step.outcome.solver), step
+    return replace(options, start=Start(step.schedule, step.outcome.solver)), step
 
 
 def _within_bytes(plan: Plan) -> int:

@@ -39,7 +39,7 @@ from poet.files.reading import others_may_write, parse_json, read_own
 from poet.problem import Limits, Problem
 from poet.schedule import Schedule
 from poet.simulator import Trace, simulate
-from poet.solution import Solution, SolveOptions, Status
+from poet.solution import Solution, SolveOptions, Start, Status
 from poet.solvers.portfolio.best_bound import refutes
 from poet.version import __version__
 
@@ -74,7 +74,6 @@ IMPORTING = (
 """What an imported graph and its kernels' facts depend on; of what ``traced.py`` imports, these alone."""
 
 _ENGINES = ("highspy", "pulp", "ortools")
-_NOT_IN_KEY = ("start", "start_by", "known_bound", "progress")
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,12 +301,7 @@ def cell_key(problem_digest: str, limits: Limits, options: SolveOptions) -> str:
     """The name of a search's answer. What the search began with is not part of it: a better start
     makes no answer wrong.
     """
-    asked = {
-        field.name: codec.encode(getattr(options, field.name))
-        for field in dataclasses.fields(options)
-        if field.name not in (*_NOT_IN_KEY, "clock")
-    }
-    asked["clock"] = repr(options.clock)
+    asked = repr(dataclasses.replace(options, start=Start(), progress=None))
     return digest_of(problem_digest, dataclasses.asdict(limits), asked, code_digest(SOLVING))
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from poet.problem import Limits, Problem
 from poet.schedule import Schedule
-from poet.solution import SolveOptions
+from poet.solution import SolveOptions, Start
 from poet.units import format_joules
 from poet.whatif.cache import Cache, SolvedCell, cached_cell, cell_key, digest_of, judge_cell, pack
 from poet.whatif.workers import Run, Task, given_up, search
@@ -47,9 +47,8 @@ class Solver:
             found[index] = cached_cell(self.cache, key, item.problem, item.limits)
             if found[index] is None:
                 keys[index] = key
-                options = replace(
-                    self.options, start=item.start, start_by="the plan of another point", progress=None
-                )
+                start = Start(item.start, "the plan of another point")
+                options = replace(self.options, start=start, progress=None)
                 tasks.append(functools.partial(search, pack(data), item.limits, options, item.name))
             else:
                 _log.info("%s: answered by the cache", item.name)

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 
 from poet.problem import Limits
 from poet.simulator import simulate
-from poet.solution import SolveOptions
+from poet.solution import SolveOptions, Start
 from poet.solvers.heuristics.policies import keep_everything
 from poet.units import IN_ORDER, format_bytes, format_joules, format_share
 from poet.whatif.cache import Cache, SolvedCell, cached_cell, cell_key, digest_of, judge_cell, pack
@@ -148,9 +148,8 @@ class Sweep:
         for place in places:
             start = self._known(place).plan
             self._done(place).warm_start = self._index(place[0], start)
-            schedule = None if start is None else start.schedule
-            maker = self.options.start_by if start is None else start.solver
-            options = replace(self.options, start=schedule, start_by=maker, progress=None)
+            begin = Start() if start is None else Start(start.schedule, start.solver)
+            options = replace(self.options, start=begin, progress=None)
             name = self._name(place)
             tasks.append(functools.partial(search, packed[place[0]], self._limits(place), options, name))
         self.undecided = Counter(self._number(place) for place in self._open(None))

@@ -19,7 +19,7 @@ from poet.planning import kept_plans
 from poet.planning.kept_plans import KeptPlans, default_folder
 from poet.problem import Limits, Pins, Problem
 from poet.ram_survey import budget_between, keep_everything_bytes
-from poet.solution import KnownBound, Solution, SolveOptions, Status
+from poet.solution import KnownBound, Solution, SolveOptions, Start, Status
 from poet.solvers import minimum_ram_bytes, solve
 from poet.solvers.engines.proof import Confidence, Confirmation
 
@@ -73,23 +73,23 @@ def test_what_one_engine_alone_proved_is_proved_again() -> None:
     limits, alone = limits_at(0.4), Confirmation(Confidence.ALONE, ("highs",)).words
     kept.keep(PROBLEM, limits, dataclasses.replace(first, proof=alone))
     asked = kept.started(PROBLEM, limits, options())
-    assert (asked.start, asked.known_bound) == (first.schedule, None)
+    assert asked.start == Start(first.schedule, first.solver)
 
 
 def test_a_plan_is_a_start_wherever_the_judge_accepts_it() -> None:
     """With more RAM, and on another device; not with less RAM, whose bound at more RAM holds all the same."""
     kept, first = kept_answer()
     more = kept.started(PROBLEM, limits_at(0.7), options())
-    assert (more.start, more.start_by, more.known_bound) == (first.schedule, first.solver, None)
+    assert more.start == Start(first.schedule, first.solver)
     device = dearer(PROBLEM)
     there = kept.started(device, limits_at(0.4, device), options())
-    assert (there.start, there.known_bound) == (first.schedule, None)
+    assert there.start == more.start
     assert first.trace is not None
     less = Limits(ram_budget_bytes=first.trace.peak_ram_bytes - 1)
     tighter = kept.started(PROBLEM, less, options())
-    assert tighter.start is None
-    assert tighter.known_bound is not None
-    assert tighter.known_bound.joules == first.bound_joules
+    assert tighter.start.schedule is None
+    assert tighter.start.bound is not None
+    assert tighter.start.bound.joules == first.bound_joules
     found = solve(PROBLEM, less, tighter)
     assert found.joules == pytest.approx(solve(PROBLEM, less, options()).joules, rel=1e-9)
 
@@ -107,7 +107,7 @@ def test_a_bound_that_a_plan_contradicts_is_forgotten(factor: float) -> None:
     honest = solve(PROBLEM, limits, options())
     assert honest.joules is not None
     lie = KnownBound(PROBLEM, limits, factor * honest.joules, "proven by a liar")
-    found = solve(PROBLEM, limits, dataclasses.replace(options(), known_bound=lie))
+    found = solve(PROBLEM, limits, dataclasses.replace(options(), start=Start(bound=lie)))
     assert found.status is Status.OPTIMAL
     assert found.joules == pytest.approx(honest.joules, rel=1e-9)
     assert found.bound_joules <= honest.joules * (1 + 1e-9)
@@ -146,7 +146,7 @@ def test_what_is_damaged_or_planted_counts_as_missing(home: Path) -> None:
         path.write_bytes(damaged)
         assert kept.started(PROBLEM, limits_at(0.4), asked) is asked
     path.write_bytes(whole)
-    assert kept.started(PROBLEM, limits_at(0.4), asked).start == first.schedule
+    assert kept.started(PROBLEM, limits_at(0.4), asked).start.schedule == first.schedule
 
 
 def test_few_plans_and_few_models_are_kept(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:

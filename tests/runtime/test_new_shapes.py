@@ -33,7 +33,7 @@ from poet.runtime.system.process import torch_threads
 from poet.runtime.training.shapes import types_of
 from poet.runtime.trials.measure import measured
 from poet.simulator import judge
-from poet.solution import SolveOptions
+from poet.solution import SolveOptions, Start
 
 ADAMW = OptimizerSpec("adamw", lr=0.01)
 CLASSES = 3
@@ -385,8 +385,7 @@ def test_the_plans_own_schedule_is_a_start_as_well(monkeypatch: pytest.MonkeyPat
     alone = replace(plan, shapes=())
     begun, near = shape_planner._begun(alone, step.graph, step.problem, options)
     assert near is alone
-    assert begun.start == plan.schedule
-    assert begun.start_by == plan.outcome.solver
+    assert begun.start == Start(plan.schedule, plan.outcome.solver)
 
 
 @pytest.mark.slow

@@ -21,7 +21,7 @@ from poet.errors import InputError
 from poet.problem import Limits, Problem
 from poet.ram_survey import keep_everything_bytes
 from poet.simulator import simulate
-from poet.solution import SolveOptions, Status
+from poet.solution import SolveOptions, Start, Status
 from poet.solvers import solve
 from poet.whatif import workers
 from poet.whatif.cache import IMPORTING, SOLVING, Cache, cached_cell, cell_key, digest_of, pack_solution
@@ -231,7 +231,7 @@ def test_keys_tell_problems_limits_and_options_apart() -> None:
     ]
     keys = {cell_key(*parts) for parts in product(digests, limits, options)}
     assert len(keys) == len(digests) * len(limits) * len(options)
-    started = dataclasses.replace(QUICK, start=())
+    started = dataclasses.replace(QUICK, start=Start(()))
     assert cell_key(digests[0], limits[0], started) == cell_key(digests[0], limits[0], QUICK)
 
 

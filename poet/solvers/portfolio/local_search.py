@@ -68,7 +68,7 @@ def local_search(state: SearchState) -> Steps:
         return
     if not state.clock.counts_work and not is_ready():
         return
-    own, near = LocalSearch(instance, state.seed), LocalSearch(instance, state.seed + 1)
+    own, near = (LocalSearch(instance, state.options.seed + number) for number in range(2))
     if state.first is not None:
         own.begin_at(state.first)
     seen = state.first

@@ -61,7 +61,7 @@ _STRETCHES = (1, 1, 2, 3)  # that a round frees, of which one is drawn: several 
 
 def neighbourhoods(state: SearchState) -> Steps:
     """Rounds on model after model, as soon as there is a plan and a solution of the relaxation."""
-    instance, chain, seed = state.planned, FIRST_CHAIN, state.seed
+    instance, chain, seed = state.planned, FIRST_CHAIN, state.options.seed
     while True:
         guide, schedule = state.guide, state.best.schedule
         if guide is None or schedule is None:

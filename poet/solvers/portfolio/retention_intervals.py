@@ -114,7 +114,7 @@ class ModelRuns:
         return Effort(
             seconds=seconds,
             threads=options.threads,
-            seed=state.seed,
+            seed=state.options.seed,
             absolute_joules=ENGINE_GAP_SHARE * allowed_joules,
             most_seconds=state.seconds_left() if most_seconds is None else most_seconds,
             clock=state.clock,

@@ -127,6 +127,7 @@ class SearchState:
         problem, limits, options: as in `poet.solvers.search.least_energy.solve`.
         engine: that solves the models, for the log.
         metered: an energy budget where something else is minimised.
+        spare_seconds: of the time limit, left where there is no plan.
 
     Attributes:
         instance: the problem, numbered.
@@ -134,7 +135,6 @@ class SearchState:
         best, bound, recorder: the best plan, the best bound, and when they were found.
         known: the bound of an earlier search that holds for this one; ``None``: there is none.
         empty: the claim that has no solution, as a single solver says.
-        seed: of what is random; restarts take others.
         planned: the same, in time even if no transfer runs beside compute: plans are made for it.
         first: the best plan when the members begin.
         guide: the last solution of the relaxation that was better than the best plan.
@@ -147,10 +147,11 @@ class SearchState:
     """
 
     def __init__(
-        self, problem: Problem, limits: Limits, options: SolveOptions, engine: str, metered: Metered | None
-    ) -> None:
+        self, problem: Problem, limits: Limits, options: SolveOptions, engine: str,
+        metered: Metered | None, spare_seconds: float,
+    ) -> None:  # fmt: skip
         self.problem, self.limits, self.options = problem, limits, options
-        self.seed = options.seed
+        self.spare_seconds = spare_seconds
         self.clock, self.started = options.clock, options.clock.now()
         self.recorder = Recorder(options.objective, clock=self.clock.now)
         numbered = partial(instance_of, problem, limits, metered=metered)
@@ -170,10 +171,10 @@ class SearchState:
         self.wanted = list[Mapping[int, tuple[int, ...]]]()
         _log.info(
             "%s: %d ops, %d tensor versions, engine %s, seed %d, limits %s", problem.name,
-            len(self.instance.tasks), len(self.instance.contents), engine, self.seed, codec.encode(limits),
+            len(self.instance.tasks), len(self.instance.contents), engine, options.seed, codec.encode(limits),
         )  # fmt: skip
         self.recorder.bound(self.bound.joules, EVERY_OP_ONCE)
-        known, self.known = options.known_bound, None
+        known, self.known = options.start.bound, None
         if known is not None and metered is None and known.holds_for(problem, limits):
             self.known = known
             self.take_bound(known.joules - self.baseline_joules, EARLIER, proven=False)
@@ -256,5 +257,5 @@ class SearchState:
         limit = self.options.time_limit_seconds
         if limit is None:
             return math.inf
-        spare_seconds = self.options.spare_seconds if self.best.trace is None else 0.0
+        spare_seconds = self.spare_seconds if self.best.trace is None else 0.0
         return limit - spare_seconds - (self.clock.now() - self.started)

@@ -22,7 +22,7 @@ from poet.errors import InputError, InvalidSchedule
 from poet.problem import Limits, Objective, Pins, Problem
 from poet.schedule import Schedule
 from poet.simulator import simulate
-from poet.solution import PROVEN, Progress, Solution, SolveOptions, Status, is_confirmed
+from poet.solution import PROVEN, Progress, Solution, SolveOptions, Start, Status, is_confirmed
 from poet.solvers.heuristics.policies import keep_everything
 from poet.solvers.instance.feasibility import minimum_ram_bytes
 from poet.solvers.portfolio.best_bound import GREEDY
@@ -47,18 +47,24 @@ UNLIMITED_SECONDS = 600.0
 """Shared by choices where there is no time limit; without, the first has all, as a proof alone ends it."""
 
 
-def solve(problem: Problem, limits: Limits | None = None, options: SolveOptions | None = None) -> Solution:
+def solve(
+    problem: Problem,
+    limits: Limits | None = None,
+    options: SolveOptions | None = None,
+    *,
+    any_order: bool = False,
+) -> Solution:
     """`poet.solvers.search.objectives.solve` over all choices of alternatives; its schedule names them.
 
-    Ctrl-C ends the search and keeps the best plan.
+    Ctrl-C ends the search and keeps the best plan. ``any_order``: first runs may leave the listed order where
+    ops are few and have no alternatives (`poet.solvers.search.orders`).
 
     Raises:
         InputError: the engine named in ``options`` is not available.
     """
     limits, options = limits or Limits(), options or SolveOptions()
     if not problem.alternatives:
-        in_order = orders.solve if options.any_order else objectives.solve
-        return in_order(problem, limits, options)
+        return (orders.solve if any_order else objectives.solve)(problem, limits, options)
     search = _Search(problem, limits, options)
     try:
         answer = search.run()
@@ -99,6 +105,7 @@ class _Search:
     def __init__(self, problem: Problem, limits: Limits, options: SolveOptions) -> None:
         self.problem, self.limits, self.options = problem, limits, options
         self.started, self.stopped, self.searched_all = options.clock.now(), False, False
+        self.seconds_left = objectives.seconds_left(options)
         self.choices = Choices(problem, limits, options)
         self.count = 1 << len(problem.alternatives)
         self.once = functools.cache(self._once)
@@ -128,11 +135,12 @@ class _Search:
 
     def _begin(self) -> list[Choice]:
         """The choice of the plan to start from, where it is one within the limits."""
-        if self.options.start is None:
+        start = self.options.start
+        if start.schedule is None:
             return []
         try:
-            choice = taken_by(self.problem, self.options.start)
-            self._note_plan(choice, without_names(self.options.start), self.options.start_by)
+            choice = taken_by(self.problem, start.schedule)
+            self._note_plan(choice, without_names(start.schedule), start.by)
         except (InvalidSchedule, InputError):
             _log.info("the plan to start from is of another problem or outside the limits")
             return []
@@ -198,17 +206,12 @@ class _Search:
 
     # --- one choice ---
 
-    def seconds_left(self) -> float:
-        """Of the time limit; infinite without one."""
-        allowed = self.options.time_limit_seconds
-        return math.inf if allowed is None else max(0.0, allowed - (self.options.clock.now() - self.started))
-
     def _search(self, choice: Choice, share: float) -> None:
         """Search ``choice`` for a share of the time that is left, unless that cannot help."""
         if self._is_settled(choice):
             return
         known = min((each for each in self.found if each.choice == choice), key=_Found.rank, default=None)
-        start = None if known is None else known.solution.schedule
+        start = Start() if known is None else Start(known.solution.schedule, known.solution.solver)
         try:
             solution = self._solved(self.problem.resolved(choice), share, start, self._progress())
         except InputError as error:
@@ -230,7 +233,7 @@ class _Search:
     def _relaxed_bound(self) -> Solution:
         """The answer for the relaxed problem; its bound is one for all choices."""
         below = relaxed(self.problem)
-        least = self._solved(below.problem, objectives.PROBE_SHARE, None, None)
+        least = self._solved(below.problem, objectives.PROBE_SHARE, Start(), None)
         self.stopped |= least.was_interrupted
         if least.bound is not None and least.status is not Status.INFEASIBLE:
             above = {Objective.ENERGY: below.joules, Objective.TIME: below.seconds}
@@ -238,14 +241,12 @@ class _Search:
             self.relaxed_proof = least.proof
         return least
 
-    def _solved(
-        self, problem: Problem, share: float, start: Schedule | None, progress: Progress | None
-    ) -> Solution:
+    def _solved(self, problem: Problem, share: float, start: Start, progress: Progress | None) -> Solution:
         allowed, left = self.options.time_limit_seconds, self.seconds_left()
         if allowed is not None or share < 1.0:
             allowed = share * min(left, UNLIMITED_SECONDS if allowed is None else left)
-        options = replace(self.options, time_limit_seconds=allowed, start=start)
-        return objectives.solve(problem, self.limits, replace(options, known_bound=None, progress=progress))
+        options = replace(self.options, time_limit_seconds=allowed, start=start, progress=progress)
+        return objectives.solve(problem, self.limits, options)
 
     def _progress(self) -> Progress | None:
         """Of the search of one choice, with the bound of all and the best plan of those before."""

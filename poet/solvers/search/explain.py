@@ -18,7 +18,8 @@ from poet.errors import InvalidSchedule
 from poet.problem import Limits, Objective, Problem
 from poet.progress import stage
 from poet.simulator import simulate
-from poet.solution import Solution, SolveOptions, Status, amount_of
+from poet.solution import Solution, SolveOptions, Start, Status, amount_of
+from poet.solvers.search import objectives, orders
 from poet.solvers.search.alternatives import solve
 from poet.solvers.search.messages import exact_joules, exact_seconds
 from poet.solvers.search.objectives import EXPLAIN_SECONDS, LIMIT_FIELDS, least, limit_of
@@ -39,7 +40,7 @@ _WAYS: tuple[tuple[Objective, str, Callable[[float], str]], ...] = (
 """Limits that can be loosened: what is then minimised, the limit with its amount, the amount."""
 
 
-def answered(problem: Problem, limits: Limits, options: SolveOptions) -> Solution:
+def answered(problem: Problem, limits: Limits, options: SolveOptions, *, any_order: bool = False) -> Solution:
     """`poet.solvers.solve`, and `explained` where there is no plan: both inside the time limit together.
 
     Raises:
@@ -50,7 +51,8 @@ def answered(problem: Problem, limits: Limits, options: SolveOptions) -> Solutio
     if problem.alternatives:  # how one choice could do is not how a plan could
         return solve(problem, limits, options)
     spare = 0.0 if allowed is None else min(EXPLAIN_SECONDS, allowed / 10.0)
-    return explained(problem, limits, options, solve(problem, limits, replace(options, spare_seconds=spare)))
+    searched = orders.solve if any_order else objectives.solve
+    return explained(problem, limits, options, searched(problem, limits, options, spare_seconds=spare))
 
 
 def explained(problem: Problem, limits: Limits, options: SolveOptions, solution: Solution) -> Solution:
@@ -65,15 +67,15 @@ def explained(problem: Problem, limits: Limits, options: SolveOptions, solution:
     if options.time_limit_seconds is not None:
         left = min(left, options.time_limit_seconds - solution.solve_seconds)
     set_limits = [way for way in _WAYS if math.isfinite(limit_of(limits, way[0]))]
-    helps, tried = [], 0
+    helps, tried, quiet = [], 0, replace(options, progress=None, start=Start())
     for number, (objective, called, show) in enumerate(set_limits):
         seconds = (started + left - options.clock.now()) / (len(set_limits) - number)
         if seconds <= 0.02:  # in which nothing is found
             break
-        quiet = replace(options, objective=objective, time_limit_seconds=seconds, progress=None, start=None)
+        asked = replace(quiet, objective=objective, time_limit_seconds=seconds)
         try:
             without: dict[str, Any] = {LIMIT_FIELDS[objective]: None}
-            loosened = least(problem, replace(limits, **without), quiet)
+            loosened = least(problem, replace(limits, **without), asked)
         except KeyboardInterrupt:
             break
         answer = _answer(problem, limits, solution, loosened)

@@ -69,19 +69,21 @@ def solve(
     *,
     metered: Metered | None = None,
     members: Sequence[turns.Seated] | None = None,
+    spare_seconds: float = 0.0,
 ) -> Solution:
     """The plan of ``problem`` of least energy inside ``limits`` that the time allows, with a bound.
 
     First runs keep the listed order. Ctrl-C ends the search and keeps the best plan. Other objectives and the
     energy budget are reduced to this search by `poet.solvers.search.objectives`. ``members``: of the
     portfolio, if not all; with fewer, plans cost more and bounds are lower, and all that is said holds.
+    ``spare_seconds``: of the time limit, left where there is no plan for what explains that.
 
     Raises:
         InputError: the engine named in ``options`` is not available.
     """
     options = options or SolveOptions()
     engine = choose_engine(options.engine, threads=options.threads, clock=options.clock)
-    search = _Search(SearchState(problem, limits or Limits(), options, engine, metered))
+    search = _Search(SearchState(problem, limits or Limits(), options, engine, metered, spare_seconds))
     try:
         return search.run(MEMBERS if members is None else members)
     except KeyboardInterrupt:
@@ -167,8 +169,8 @@ class _Search:
     def _start(self) -> None:
         """The caller's plan, and greedy ones."""
         state, options = self.state, self.state.options
-        if options.start is not None:
-            state.consider(options.start, options.start_by, is_ours=False)
+        if options.start.schedule is not None:
+            state.consider(options.start.schedule, options.start.by, is_ours=False)
             if state.finished():  # an earlier search proved it
                 return
 

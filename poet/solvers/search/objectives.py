@@ -19,7 +19,7 @@ from poet.pins import permitted
 from poet.problem import Limits, Objective, Pins, Problem, ProblemOp, Tensor, Transfer
 from poet.search_record import NO_SEARCH, Phase, SearchRecord, joined
 from poet.simulator import simulate
-from poet.solution import PROVEN, Solution, SolveOptions, Status
+from poet.solution import PROVEN, Solution, SolveOptions, Start, Status
 from poet.solvers.instance.feasibility import minimum_ram_bytes
 from poet.solvers.instance.instance import Metered
 from poet.solvers.portfolio.state import Recorder
@@ -39,18 +39,20 @@ EXPLAIN_SECONDS = 2.0
 """For all that is searched to explain that there is no plan; without, none says what would help."""
 
 
-def solve(problem: Problem, limits: Limits | None = None, options: SolveOptions | None = None) -> Solution:
+def solve(problem: Problem, limits: Limits, options: SolveOptions, *, spare_seconds: float = 0.0) -> Solution:
     """The plan inside ``limits`` that takes least of the objective in ``options``, with a bound.
 
     First runs keep the listed order. Ties are broken by energy. Ctrl-C ends the search and keeps the
-    best plan.
+    best plan. ``spare_seconds`` as in `poet.solvers.search.least_energy.solve`.
 
     Raises:
         InputError: the engine named in ``options`` is not available.
     """
-    limits, options = limits or Limits(), options or SolveOptions()
-    left = _seconds_left(options)
-    found = _with_ties_broken(permitted(problem, limits), limits, options)
+    left, allowed = seconds_left(options), permitted(problem, limits)
+    if options.objective is Objective.ENERGY:
+        found = _least_joules(allowed, limits, options, spare_seconds=spare_seconds)
+    else:  # without a plan its last third is left
+        found = _with_ties_broken(allowed, limits, options)
     if found.status is not Status.INFEASIBLE or limits.pins == Pins() or left() <= 0.0:
         return found
     any_plan = replace(_any_plan(limits, options), time_limit_seconds=min(EXPLAIN_SECONDS / 2.0, left()))
@@ -75,8 +77,6 @@ def _least(problem: Problem, limits: Limits, options: SolveOptions) -> Solution:
 
 
 def _with_ties_broken(problem: Problem, limits: Limits, options: SolveOptions) -> Solution:
-    if options.objective is Objective.ENERGY:
-        return _least_joules(problem, limits, options)
     started, allowed = options.clock.now(), options.time_limit_seconds
     first_seconds = None if allowed is None else (1.0 - PROBE_SHARE) * allowed
     best = _least(problem, limits, replace(options, time_limit_seconds=first_seconds))
@@ -125,9 +125,11 @@ def priced(problem: Problem, objective: Objective) -> Problem:
 # --- energy, with a budget for it ---
 
 
-def _least_joules(problem: Problem, limits: Limits, options: SolveOptions) -> Solution:
-    found = least_energy(problem, replace(limits, joules_budget=None), options)
-    budget = limits.joules_budget
+def _least_joules(
+    problem: Problem, limits: Limits, options: SolveOptions, *, spare_seconds: float = 0.0
+) -> Solution:
+    budget, within = limits.joules_budget, replace(limits, joules_budget=None)
+    found = least_energy(problem, within, options, spare_seconds=spare_seconds)
     if budget is None or found.status is Status.INFEASIBLE:
         return found
     if found.bound_joules > budget * (1 + _TOLERANCE):
@@ -156,7 +158,7 @@ def _least_priced(problem: Problem, limits: Limits, options: SolveOptions) -> So
         if start.was_interrupted and start.schedule is None:
             return replace(start, objective=options.objective, objective_bound=None, record=NO_SEARCH)
         if start.schedule is not None:
-            options = replace(options, start=start.schedule, start_by=start.solver)
+            options = replace(options, start=Start(start.schedule, start.solver))
         any_plan = Phase("any plan inside the energy budget", 0.0, options.clock.now() - started)
         before = SearchRecord(phases=(any_plan,), rejected=start.record.rejected)
     before_seconds = options.clock.now() - started
@@ -201,7 +203,7 @@ def _unit_bytes(problem: Problem, objective: Objective) -> int:
 def _least_ram(problem: Problem, limits: Limits, options: SolveOptions) -> Solution:
     """Bisect the RAM budgets between the proven bound and the best plan's peak."""
     started, unit = options.clock.now(), _unit_bytes(problem, Objective.RAM)
-    recorder, left = Recorder(Objective.RAM, clock=options.clock.now), _seconds_left(options)
+    recorder, left = Recorder(Objective.RAM, clock=options.clock.now), seconds_left(options)
     proven, proof = minimum_ram_bytes(problem, limits).bytes, PROVEN  # below these bytes there is no plan
     recorder.bound(proven, "what one op needs at once")
     found = best = _probe(problem, limits, options, left(), recorder, math.inf)
@@ -269,18 +271,15 @@ def _probe(
 def _any_plan(limits: Limits, options: SolveOptions) -> SolveOptions:
     """Options that end a search with the first plan inside the energy budget."""
     enough = math.inf if limits.joules_budget is None else limits.joules_budget
-    return replace(
-        options, objective=Objective.ENERGY, enough_joules=enough, progress=None, spare_seconds=0.0
-    )
+    return replace(options, objective=Objective.ENERGY, enough_joules=enough, progress=None)
 
 
 def _cheapest_as_good(problem: Problem, limits: Limits, options: SolveOptions, best: Solution) -> Solution:
     """The plan of least energy found among those that take no more of the objective than ``best``."""
     assert best.schedule is not None
     assert best.trace is not None
-    asked = replace(
-        options, objective=Objective.ENERGY, start=best.schedule, start_by=best.solver, progress=None
-    )
+    start = replace(options.start, schedule=best.schedule, by=best.solver)
+    asked = replace(options, objective=Objective.ENERGY, start=start, progress=None)
     within = limited(limits, best.objective, amount=best.amount or 0.0)
     cheapest = _least_joules(problem, within, asked)
     schedule, trace = cheapest.schedule or best.schedule, cheapest.trace or best.trace
@@ -317,7 +316,7 @@ def limit_of(limits: Limits, objective: Objective) -> float:
     return math.inf if allowed is None else allowed
 
 
-def _seconds_left(options: SolveOptions) -> Callable[[], float]:
+def seconds_left(options: SolveOptions) -> Callable[[], float]:
     """Of the time limit, from now on; infinite without one."""
     started, limit = options.clock.now(), options.time_limit_seconds
     return lambda: math.inf if limit is None else max(0.0, limit - (options.clock.now() - started))

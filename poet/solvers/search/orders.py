@@ -18,7 +18,7 @@ from dataclasses import replace
 from poet.problem import Limits, Objective, Place, Problem, ProblemOp
 from poet.search_record import joined
 from poet.simulator import simulate
-from poet.solution import EVERY, OWN, WORD_OF, Solution, SolveOptions, Status
+from poet.solution import EVERY, OWN, WORD_OF, Solution, SolveOptions, Start, Status
 from poet.solvers.search import objectives
 
 MOST_OPS = 12
@@ -31,24 +31,26 @@ Order = tuple[int, ...]
 """Ops by their numbers in the list."""
 
 
-def solve(problem: Problem, limits: Limits, options: SolveOptions) -> Solution:
+def solve(problem: Problem, limits: Limits, options: SolveOptions, *, spare_seconds: float = 0.0) -> Solution:
     """The best plan in any order, for problems of up to `MOST_OPS` ops; of larger ones in the listed order.
 
     The listed order has half of the time limit, all others together what is left. The answer's ``order`` says
-    what its bound holds for: `EVERY` order where all were tried, else that of the plan.
+    what its bound holds for: `EVERY` order where all were tried, else that of the plan. Without a plan
+    ``spare_seconds`` of the limit are left.
 
     Raises:
         InputError: the engine named in ``options`` is not available.
     """
     if len(problem.ops) > MOST_OPS or options.enough_joules is not None:
-        return objectives.solve(problem, limits, options)
-    return _Search(problem, limits, options).run()
+        return objectives.solve(problem, limits, options, spare_seconds=spare_seconds)
+    return _Search(problem, limits, options, spare_seconds).run()
 
 
 class _Search:
-    def __init__(self, problem: Problem, limits: Limits, options: SolveOptions) -> None:
+    def __init__(self, problem: Problem, limits: Limits, options: SolveOptions, spare_seconds: float) -> None:
         self.problem, self.limits, self.options = problem, limits, options
-        self.started = options.clock.now()
+        self.started, self.spare_seconds = options.clock.now(), spare_seconds
+        self.seconds_left = objectives.seconds_left(options)
 
     def run(self) -> Solution:
         best = first = self.searched(self.problem, 2, self.options)
@@ -61,7 +63,7 @@ class _Search:
         others.sort(key=listing.peak_bytes)
         least, searched = _bound(first), 0
         for order in others:
-            if best.was_interrupted or self.seconds_left() <= 0.0:
+            if best.was_interrupted or self.seconds_left() <= self.spare_seconds:
                 break
             began = self.options.clock.now()
             other = self.in_order(order, len(others) - searched, best)
@@ -78,14 +80,14 @@ class _Search:
     def in_order(self, order: Order, shared_by: int, best: Solution) -> Solution:
         """The best plan in ``order``, if it beats ``best``; it is held against the problem as listed."""
         problem = replace(self.problem, ops=tuple(self.problem.ops[number] for number in order))
-        quiet = replace(self.options, start=None, known_bound=None, progress=None)
+        quiet = replace(self.options, start=Start(), progress=None)
         enough = None
         if best.trace is not None and best.objective is Objective.ENERGY:
             joules = best.trace.joules
             enough = joules - self.options.allowed_gap_joules(joules, best.baseline_joules)
         found = self.searched(problem, shared_by, replace(quiet, enough_joules=enough))
         if enough is not None and found.schedule is not None and _amount(found) <= enough:
-            more = replace(quiet, start=found.schedule, start_by=found.solver)
+            more = replace(quiet, start=Start(found.schedule, found.solver))
             found = self.searched(problem, shared_by, more)
         if found.schedule is None:
             return found
@@ -93,13 +95,11 @@ class _Search:
 
     def searched(self, problem: Problem, shared_by: int, options: SolveOptions) -> Solution:
         """One search, in a share of the time that is left."""
-        seconds = None if options.time_limit_seconds is None else self.seconds_left() / shared_by
-        return objectives.solve(problem, self.limits, replace(options, time_limit_seconds=seconds))
-
-    def seconds_left(self) -> float:
-        limit_seconds = self.options.time_limit_seconds
-        spent_seconds = self.options.clock.now() - self.started
-        return math.inf if limit_seconds is None else limit_seconds - spent_seconds
+        share_seconds = (self.seconds_left() - self.spare_seconds) / shared_by
+        seconds = None if math.isinf(share_seconds) else share_seconds
+        found = objectives.solve(problem, self.limits, replace(options, time_limit_seconds=seconds))
+        self.spare_seconds = self.spare_seconds if found.trace is None else 0.0
+        return found
 
     def of_every(self, best: Solution, least: float, *, proof: str) -> Solution:
         """``best`` with a bound for every order, of which the lowest is ``least``."""

@@ -23,7 +23,7 @@ from poet.problem import Limits, Objective, Problem, Transfer
 from poet.ram_survey import budget_between, keep_everything_bytes
 from poet.schedule import Schedule
 from poet.simulator import simulate
-from poet.solution import Solution, SolveOptions, Status
+from poet.solution import Solution, SolveOptions, Start, Status
 from poet.solvers import minimum_ram_bytes, solve
 from poet.solvers.heuristics.greedy import greedy
 
@@ -249,9 +249,9 @@ def test_a_start_beside_the_page_buffer_is_not_lost(seed: int, monkeypatch: pyte
         return solve(problem, limits, options)
 
     monkeypatch.setattr("poet.planning.beside_buffer.answered", answered)
-    options = replace(options, start=best.schedule, start_by="an earlier search")
+    options = replace(options, start=Start(best.schedule, "an earlier search"))
     assert answered_beside(problem, limits, options).joules == best.joules
-    assert [(each.start, each.start_by) for each in asked] == [(best.schedule, "an earlier search")]
+    assert [replace(each.start, bound=None) for each in asked] == [options.start]
 
 
 def _unpaged_bytes(problem: Problem) -> int:

@@ -18,7 +18,7 @@ from poet.ram_survey import budget_between, keep_everything_bytes
 from poet.report.plan import solution_report
 from poet.schedule import Compute, PageIn
 from poet.simulator import simulate
-from poet.solution import Solution, SolveOptions, Status
+from poet.solution import Solution, SolveOptions, Start, Status
 from poet.solvers import minimum_ram_bytes, solve
 from poet.solvers.engines import Outcome, available_engines, run_engine
 from poet.solvers.engines import proof as confirm_module
@@ -80,8 +80,8 @@ def test_the_callers_plan_and_greedys_are_called_that(monkeypatch: pytest.Monkey
     assert solve(STEP, limits, ticking()).solver == "greedy"
     mine = greedy(STEP, limits)
     monkeypatch.setattr(search, "greedy", lambda *arguments, **options: None)
-    assert solve(STEP, limits, ticking(start=mine)).solver == "the plan given as a start"
-    assert solve(STEP, limits, ticking(start=mine, start_by="my own")).solver == "my own"
+    assert solve(STEP, limits, ticking(start=Start(mine))).solver == "the plan given as a start"
+    assert solve(STEP, limits, ticking(start=Start(mine, "my own"))).solver == "my own"
 
 
 def test_of_two_engines_the_one_that_found_the_plan_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

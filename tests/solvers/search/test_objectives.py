@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from poet.errors import PoetError
 from poet.problem import Limits, Objective, Problem, Transfer
 from poet.simulator import simulate
-from poet.solution import SolveOptions, Status, amount_of
+from poet.solution import SolveOptions, Start, Status, amount_of
 from poet.solvers import minimum_ram_bytes, solve
 from poet.solvers.search.objectives import limited
 
@@ -29,11 +29,11 @@ def test_a_start_is_taken_over_and_an_invalid_one_is_passed_over() -> None:
     roomy, tight = Limits(ram_budget_bytes=8000), Limits(ram_budget_bytes=3700)
     plan = solve(problem, tight, SolveOptions(time_limit_seconds=None))
     assert plan.schedule is not None
-    begun = solve(problem, tight, SolveOptions(time_limit_seconds=1e-9, start=plan.schedule))
+    begun = solve(problem, tight, SolveOptions(time_limit_seconds=1e-9, start=Start(plan.schedule)))
     assert begun.joules == plan.joules
     kept = solve(problem, roomy)
     assert kept.schedule is not None
-    again = solve(problem, tight, SolveOptions(start=kept.schedule))
+    again = solve(problem, tight, SolveOptions(start=Start(kept.schedule)))
     assert again.status is Status.OPTIMAL
     assert again.joules == plan.joules
 

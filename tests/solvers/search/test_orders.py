@@ -14,7 +14,7 @@ from helpers.random_problems import floor_bytes, random_limits, random_problem, 
 from poet.errors import ProblemError
 from poet.problem import Limits, Objective, Problem
 from poet.simulator import content_versions, simulate
-from poet.solution import EVERY, LISTED, OWN, Solution, SolveOptions, Status
+from poet.solution import EVERY, LISTED, OWN, Solution, Status
 from poet.solvers import solve
 from poet.solvers.search import orders
 
@@ -51,8 +51,7 @@ def least(problem: Problem, limits: Limits) -> float | None:
 
 
 def in_any_order(problem: Problem, limits: Limits, **options: object) -> Solution:
-    asked = counted(60.0, **options)
-    found = solve(problem, limits, dataclasses.replace(asked, any_order=True))
+    found = solve(problem, limits, counted(60.0, **options), any_order=True)
     if found.schedule is not None:
         assert simulate(problem, found.schedule, limits).joules == found.joules
     return found
@@ -117,7 +116,7 @@ def test_what_is_said_names_the_order(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_tie_and_a_larger_problem_keep_the_listed_order() -> None:
     problem = training_like(2, seed=1)
     assert len(problem.ops) > orders.MOST_OPS
-    found = solve(problem, Limits(), SolveOptions(any_order=True))
+    found = solve(problem, Limits(), any_order=True)
     assert found.order == LISTED
     roomy = random_problem(3, ops=6)
     kept = in_any_order(roomy, Limits())

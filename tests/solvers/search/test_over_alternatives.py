@@ -14,7 +14,7 @@ from helpers.random_problems import mixed_problem, random_limits
 from poet.alternatives import taken_by, with_names, without_names
 from poet.problem import Alternative, Limits, Objective, Pins, Problem, ProblemOp, Tensor, Transfer
 from poet.simulator import simulate
-from poet.solution import Solution, SolveOptions, Status, amount_of
+from poet.solution import Solution, SolveOptions, Start, Status, amount_of
 from poet.solvers import minimum_ram_bytes, solve
 from poet.solvers.heuristics.policies import keep_everything
 from poet.solvers.search import alternatives, choices, objectives
@@ -119,7 +119,7 @@ def test_a_plan_to_start_from_says_what_is_taken() -> None:
     names = [each.name for each in of.alternatives]
     limits = Limits(ram_budget_bytes=keep_bytes(of.resolved(names)) - 1)
     first = solve(of, limits, SHORT_SEARCH)
-    again = solve(of, limits, dataclasses.replace(SHORT_SEARCH, start=first.schedule, time_limit_seconds=0.5))
+    again = solve(of, limits, SolveOptions(0.5, start=Start(first.schedule)))
     assert again.joules is not None
     assert first.joules is not None
     assert again.joules <= first.joules + 1e-9
@@ -259,7 +259,7 @@ def test_a_plan_to_start_from_does_not_fix_the_choice(layers: int, objective: Ob
     wasteful = keep_everything(of.resolved(()), Limits())
     limits = Limits(paging=False, recompute=False)
     fresh = solve(of, limits, options)
-    again = solve(of, limits, dataclasses.replace(options, start=wasteful))
+    again = solve(of, limits, dataclasses.replace(options, start=Start(wasteful)))
     assert fresh.amount is not None
     assert again.amount is not None
     assert again.amount <= fresh.amount
@@ -274,7 +274,7 @@ def test_no_answer_is_above_a_valid_plan_to_start_from(layers: int, objective: O
     limits = Limits(ram_budget_bytes=budget_bytes)
     start = solve(of, limits, dataclasses.replace(SHORT_SEARCH, time_limit_seconds=0.2)).schedule
     assert start is not None
-    options = dataclasses.replace(SHORT_SEARCH, objective=objective, start=start, time_limit_seconds=0.0)
+    options = SolveOptions(0.0, objective=objective, start=Start(start))
     found = solve(of, limits, options)
     assert found.schedule is not None
     assert found.amount is not None
@@ -291,7 +291,7 @@ def test_a_start_outside_the_limits_does_not_say_what_is_taken() -> None:
     assert keeping is not None
     tight = dataclasses.replace(limits, ram_budget_bytes=(limits.ram_budget_bytes or 0) - 16)
     start = with_names(of, all_taken, keeping)
-    found = solve(of, tight, dataclasses.replace(SHORT_SEARCH, time_limit_seconds=0.5, start=start))
+    found = solve(of, tight, dataclasses.replace(SHORT_SEARCH, time_limit_seconds=0.5, start=Start(start)))
     fresh = solve(of, tight, dataclasses.replace(SHORT_SEARCH, time_limit_seconds=0.5))
     assert (found.schedule is None) == (fresh.schedule is None)
 
@@ -358,7 +358,7 @@ def test_ctrl_c_while_forms_are_weighed_keeps_the_best_plan(
     monkeypatch.setattr(choices, "refined_bounds", press)
     none = solve(of, low, options)
     assert (none.status, none.schedule) == (Status.TIMEOUT, None)
-    from_start = solve(of, low, dataclasses.replace(options, start=start))
+    from_start = solve(of, low, dataclasses.replace(options, start=Start(start)))
     assert from_start.schedule == start
     assert from_start.status is Status.FEASIBLE or objective is Objective.WRITES
     every = solve(of, kept, options)

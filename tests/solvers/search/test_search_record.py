@@ -24,7 +24,7 @@ from poet.search_record import (
     shortened_phases,
     thinned,
 )
-from poet.solution import SolveOptions, Status, solution_to_json
+from poet.solution import SolveOptions, Start, Status, solution_to_json
 from poet.solvers import minimum_ram_bytes, solve
 from poet.solvers.bounds.relaxation import bound_overhead
 from poet.solvers.instance.instance import instance_of
@@ -156,7 +156,7 @@ def test_amounts_are_of_the_objective(objective: Objective) -> None:
 
 def test_a_callers_broken_start_is_counted_by_rule_and_no_fault_of_ours() -> None:
     start = (Compute(STEP.ops[-1].name),)
-    solution = solve(STEP, tight(STEP), dataclasses.replace(OPTIONS, start=start))
+    solution = solve(STEP, tight(STEP), dataclasses.replace(OPTIONS, start=Start(start)))
     assert Rejected("input", 1) in solution.record.rejected
     assert not sum(one.faults for one in solution.record.rejected)
 
