@@ -33,7 +33,7 @@ def test_goals_stand_beside_what_was_reached() -> None:
     missed = page({**dict.fromkeys(MEASURED, slow), "resnet18": GOOD}, 10.0)
     assert "5% slower | +20.0 %, +3.0 % by the bounds; 1 of 6 plans are | **missed** |" in missed
     assert "10% slower | +8.0 %, +1.0 % by the bounds; 6 of 6 plans are | met |" in missed
-    assert "In short forms, the goal at 50% is missed by 5 of 6 plans. 5: open.\n" in missed
+    assert "In compressed forms, the goal at 50% is missed by 5 of 6 plans. 5: open.\n" in missed
     bound = dataclasses.replace(GOOD, plans=[dataclasses.replace(SLOW, bound=0.06), THIRD])
     assert "by the bound. No plans have a median within it" in page({"vit": bound}, 10.0)
 
