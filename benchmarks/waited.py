@@ -23,13 +23,17 @@ ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "waited.json"
 ALLOWED_FACTOR, ALLOWED_SECONDS = 1.1, 2.0
 
-NET = """
-import sys, torch, poet
+AT_ONCE = "import sys, poet.progress; poet.progress.QUIET_SECONDS = 0.0; "
+SOLVE = AT_ONCE + "from poet.__main__ import main; main()"
+NET = (
+    AT_ONCE
+    + """import torch, poet
 sys.path.insert(0, {examples!r})
 from usual_nets import DSCNN
 net, images = DSCNN(), lambda n, h=49: torch.randn(n, 1, h, 10)
 {call}
 """
+)
 
 PLAN, WRAP = "poet.plan(net, images(16), device='stm32h743', ", "poet.wrap(net, images(16), "
 CASES: dict[str, tuple[str, float]] = {
@@ -82,7 +86,7 @@ def command(case: str) -> list[str]:
         _, file, *options = call.split()
         path = str(ROOT / "tests" / "instances" / file)
         options += ["--time-limit", f"{limit_seconds:g}s", "--no-kept-plans"]
-        return [sys.executable, "-m", "poet", "solve", path, *options]
+        return [sys.executable, "-c", SOLVE, "solve", path, *options]
     call += f", time_limit_seconds={limit_seconds}, progress=True)"
     return [sys.executable, "-c", NET.format(examples=str(ROOT / "examples"), call=call)]
 
@@ -92,7 +96,9 @@ def measured(case: str) -> Waited:
     began = time.monotonic()
     begun = planned = None
     with tempfile.TemporaryDirectory() as folder:
-        process = subprocess.Popen(command(case), cwd=folder, stderr=subprocess.PIPE, text=True)
+        process = subprocess.Popen(
+            command(case), cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+        )
         assert process.stderr is not None
         lines = []
         for line in process.stderr:
