@@ -59,6 +59,8 @@ ALONE = {
     "ReduceMean": "onnxruntime",
 }
 """Of these `LISTED` some cases run in one reference alone, which is the wrong one."""
+OF_TORCH = {"Gelu"} if torch.nn.functional.gelu(torch.full((16,), torch.inf)).isnan().any() else set[str]()
+"""Where torch's kernel of this processor (AVX-512) is not what the references say at infinity."""
 WITHOUT_REFERENCE = {
     **dict.fromkeys(("AveragePool", "LpPool", "MaxPool"), "pads as large as the window, ceil_mode"),
     "ConvTranspose": "output_padding as large as the stride, with a larger dilation",
@@ -94,6 +96,9 @@ def _sweep(chosen: list[Case], path: Path) -> Counter[Verdict]:
             verdict, text = judged(case, form, path, right)
             if verdict is Verdict.WRONG and list(right) == [ALONE.get(case.op)]:
                 verdict = Verdict.LISTED
+            if verdict is Verdict.WRONG and case.op in OF_TORCH:
+                assert any(np.isinf(array).any() for array in case.inputs if array is not None), str(case)
+                continue
             assert verdict is not Verdict.WRONG, f"{case} as {form}: {text}"
             assert verdict is not Verdict.LISTED or case.op in LISTED, f"{case} as {form}: {text}"
             assert verdict is not Verdict.NO_REFERENCE or case.op in WITHOUT_REFERENCE, f"{case} as {form}"
