@@ -6,8 +6,11 @@ there is no plan.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
+import os
 import random
+import signal
 
 import pytest
 from helpers.clocks import Ticking, counted
@@ -18,9 +21,13 @@ from helpers.random_problems import mixed_problem, random_limits, random_problem
 from poet.problem import Limits, Problem
 from poet.simulator import simulate
 from poet.solution import Solution, SolveOptions, Status
+from poet.solvers.bounds import windows
+from poet.solvers.engines import proof
+from poet.solvers.engines.cpsat import CpSatProcess
+from poet.solvers.engines.program import Job
 from poet.solvers.instance.feasibility import minimum_ram_bytes
 from poet.solvers.portfolio.turns import Seated
-from poet.solvers.portfolio.windows_relaxation import linear_relaxation
+from poet.solvers.portfolio.windows_relaxation import linear_relaxation, whole_relaxation
 from poet.solvers.search.least_energy import MEMBERS, solve
 
 SECONDS = 2.0  # of counted work
@@ -115,3 +122,40 @@ def test_a_member_keeps_the_limit(member: Seated) -> None:
     options = SolveOptions(time_limit_seconds=3.0, clock=Ticking(0.02))
     solution = solve(problem, Limits(least + least // 4), options, members=(member,))
     assert solution.solve_seconds <= 3.5
+
+
+def test_members_that_wait_for_each_other_leave() -> None:
+    """Neighbourhoods and resident sets both want a plan, which nobody finds here."""
+    problem = random_problem(152, ops=6)
+    limits = dataclasses.replace(random_limits(problem, 152), paging=True)
+    solution = solve(problem, limits, counted(6.0))
+    assert solution.schedule is None
+    assert len(solution.record.phases) < 200
+    assert solution.solve_seconds < 6.0
+
+
+def test_a_child_that_is_killed_takes_no_plan_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the kernel does where memory is short."""
+    begin = CpSatProcess.__init__
+
+    def begin_and_end(process: CpSatProcess, job: Job) -> None:
+        begin(process, job)
+        os.kill(process._child.pid, signal.SIGKILL)
+
+    monkeypatch.setattr(CpSatProcess, "__init__", begin_and_end)
+    problem = random_problem(3, ops=8)
+    options = dataclasses.replace(counted(2.0), relative_gap=0.0, overhead_gap=0.0)
+    assert solve(problem, random_limits(problem, 3), options).schedule is not None
+
+
+def test_a_bound_that_no_second_engine_can_confirm_is_one_engines_word(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Large programs have shares of the budget, which CP-SAT has no whole numbers for."""
+    monkeypatch.setattr(windows, "DENSE_TERMS", 0)
+    monkeypatch.setattr(proof, "PROOF_FACTORS", 0)
+    members = tuple(member for member in MEMBERS if member[1] is whole_relaxation)
+    problem = random_problem(2, ops=8)
+    solution = solve(problem, random_limits(problem, 2), counted(3.0), members=members)
+    assert solution.status is Status.OPTIMAL
+    assert not solution.is_confirmed

@@ -242,14 +242,6 @@ class ExtractedStep:
                 worst[stretch] = taken, moment
         return frozenset(moment for _, moment in sorted(worst.values(), reverse=True)[:most])
 
-    def reruns(self) -> dict[int, set[int]]:
-        """Tasks that run again, by stage."""
-        again = dict[int, set[int]]()
-        for act in self.acts:
-            if act.task is not None and not act.is_first:
-                again.setdefault(act.stage, set()).add(act.task)
-        return again
-
     def schedule(self) -> Schedule | None:
         """Of these acts; ``None``: RAM is too little for them, or there is no solution.
 

@@ -121,8 +121,8 @@ class Child(Closing):
         return said
 
     def failure(self) -> str | None:
-        """Of a child that is gone: why, if it ended with an error."""
-        if self._process.wait() == 0:
+        """Of a child that is gone: why, if it ended with an error; not where a signal ended it."""
+        if self._process.wait() <= 0:
             return None
         self._errors.seek(0)
         lines = self._errors.read().decode(errors="replace").strip().splitlines()

@@ -243,16 +243,15 @@ class Part:
         return together
 
 
-def part_of(matrix: Matrix, free: Choice, values: Numbers | None, *, begin: bool = True) -> Part:
+def part_of(matrix: Matrix, free: Choice, values: Numbers) -> Part:
     """The program whose integer columns are as in ``values`` unless ``free``.
 
     Only what is open reaches the engine: fixed columns become constants, and rows that cannot be broken any
-    more are dropped. With ``begin`` the values are its start.
+    more are dropped. The values are its start.
     """
     fixed = matrix.integer & ~free
-    known = np.where(fixed, np.round(values), 0.0) if values is not None else np.zeros(len(fixed))
+    known = np.where(fixed, np.round(values), 0.0)
     left = np.flatnonzero(~fixed)
-    start = values if begin else None
     used = matrix.factors * known[matrix.columns]
     at_most = matrix.at_most - np.bincount(matrix.rows, weights=used, minlength=len(matrix.at_most))
     open_entries = ~fixed[matrix.columns]
@@ -274,7 +273,7 @@ def part_of(matrix: Matrix, free: Choice, values: Numbers | None, *, begin: bool
         at_most=at_most[binding],
         integer=matrix.integer[left],
         whole=matrix.whole[left],
-        start=None if start is None else start[left],
+        start=values[left],
     )
     return Part(open_part, left, known)
 

@@ -28,6 +28,7 @@ from poet.clock import WALL, Clock
 from poet.interrupts import pass_on
 from poet.solution import PROVEN, WORD_OF
 from poet.solvers.engines import Effort, available_engines, run_engine
+from poet.solvers.engines.cpsat import NotWhole
 from poet.solvers.engines.highs import limit, loaded, run
 from poet.solvers.engines.program import Matrix
 
@@ -241,7 +242,10 @@ def confirm(
     if second is None:
         return Confirmation(Confidence.ALONE, (engine,))
     program = matrix if below_joules is None else matrix.cut_off(below_joules)
-    outcome = run_engine(second, program, replace(effort, threads=1))
+    try:
+        outcome = run_engine(second, program, replace(effort, threads=1))
+    except NotWhole:  # CP-SAT has no shares of the budget
+        return Confirmation(Confidence.ALONE, (engine,))
     none_below = below_joules is not None and outcome.bound_joules >= below_joules
     if outcome.infeasible or none_below:  # by rounding, the program of some engines may have solutions
         return Confirmation(Confidence.AGREED, (engine, second))

@@ -142,7 +142,7 @@ class SearchState:
         wanted: reruns that relaxed solutions ask for, per stage.
         refuted: a relaxation has no solution, so that there is no plan.
         turn_end: of the member whose turn it is, on the clock.
-        others: members that have something left to try, beside the one that runs.
+        others: members that neither wait nor left, beside the one that runs.
         stopped: Ctrl-C was pressed.
     """
 

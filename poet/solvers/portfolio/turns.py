@@ -60,6 +60,7 @@ class _Seat:
     Attributes:
         used_seconds: so far, over its share.
         budget_seconds: of its next turn.
+        waits: it waits, and nobody has worked since.
     """
 
     name: str
@@ -67,6 +68,7 @@ class _Seat:
     going: Steps
     budget_seconds: float
     used_seconds: float = 0.0
+    waits: bool = False
 
 
 def run(state: SearchState, members: Sequence[Seated]) -> None:
@@ -84,10 +86,12 @@ def run(state: SearchState, members: Sequence[Seated]) -> None:
         ]
         while seats and not _is_over(state):
             seat = min(seats, key=lambda each: each.used_seconds)
-            state.others = len(seats) - 1
+            state.others = sum(each is not seat and not each.waits for each in seats)
             turn = Turn.BETTER
             while turn is Turn.BETTER and not _is_over(state):
                 turn = step(state, seat)
+            for each in seats:
+                each.waits = turn is Turn.WAITS and (each.waits or each is seat)
             if turn is Turn.EXHAUSTED:
                 seats.remove(seat)
                 _log.info("exhausted: %s", seat.name)

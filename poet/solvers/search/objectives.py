@@ -152,7 +152,11 @@ def _least_priced(problem: Problem, limits: Limits, options: SolveOptions) -> So
     metered, before, started = None, NO_SEARCH, options.clock.now()
     if limits.joules_budget is not None:
         metered = Metered(problem, limits.joules_budget)
-        start = _least_joules(problem, limits, _any_plan(limits, options))
+        left = seconds_left(options)
+        asked = _any_plan(limits, options)
+        if asked.time_limit_seconds is not None:
+            asked = replace(asked, time_limit_seconds=(1.0 - PROBE_SHARE) * asked.time_limit_seconds)
+        start = _least_joules(problem, limits, asked)
         if start.status is Status.INFEASIBLE:
             return replace(start, objective=options.objective, objective_bound=math.inf, record=NO_SEARCH)
         if start.was_interrupted and start.schedule is None:
@@ -161,6 +165,8 @@ def _least_priced(problem: Problem, limits: Limits, options: SolveOptions) -> So
             options = replace(options, start=Start(start.schedule, start.solver))
         any_plan = Phase("any plan inside the energy budget", 0.0, options.clock.now() - started)
         before = SearchRecord(phases=(any_plan,), rejected=start.record.rejected)
+        if options.time_limit_seconds is not None:
+            options = replace(options, time_limit_seconds=left())
     before_seconds = options.clock.now() - started
     within = replace(limits, joules_budget=None)
     at_prices = priced(problem, options.objective)
@@ -172,6 +178,7 @@ def _least_priced(problem: Problem, limits: Limits, options: SolveOptions) -> So
     trace = None if found.schedule is None else simulate(problem, found.schedule, limits)
     solution = replace(
         found,
+        solve_seconds=options.clock.now() - started,
         trace=trace,
         bound_joules=problem.compute_joules,
         baseline_joules=problem.compute_joules,

@@ -10,7 +10,7 @@ import pytest
 from helpers.clocks import counted
 from helpers.oracle import least_joules, least_ram_bytes
 from helpers.pace import with_slow
-from helpers.random_problems import mixed_problem, random_limits
+from helpers.random_problems import mixed_problem, random_limits, random_problem
 from poet.cli.main import app
 from typer.testing import CliRunner
 
@@ -180,3 +180,15 @@ def test_objectives_limits_and_pins_on_the_command_line(tmp_path: Path) -> None:
     assert "recomputed" in out.partition("pinned")[2].splitlines()[0]
     code, _, err = on_the_command_line("--ram", "4000", "--keep", "wieghts")
     assert (code, "keep 'wieghts' names no tensor and no op" in err) == (2, True)
+
+
+def test_an_energy_budget_leaves_the_time_limit_as_it_is() -> None:
+    """The search for any plan inside it and the search for the least time share one limit."""
+    problem = random_problem(152, ops=6)
+    limits = dataclasses.replace(random_limits(problem, 152), paging=True, joules_budget=1e6)
+    options = dataclasses.replace(counted(3.0), objective=Objective.TIME)
+    began = options.clock.now()
+    solution = solve(problem, limits, options)
+    waited_seconds = options.clock.now() - began
+    assert waited_seconds < 3.3
+    assert solution.solve_seconds == pytest.approx(waited_seconds, abs=0.1)
