@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from poet.errors import Infeasible, OutOfTime
+from poet.errors import Infeasible, InputError, OutOfTime
 from poet.loss import DEFAULT_LOSS
+from poet.micro import BATCH_NAMES
 from poet.streams import say
 from poet.units import format_bytes, format_joules, format_seconds, parse_bytes
 
-from .options import BindOption, LossOption, read_time_limit
+from .options import BindOption, LossOption, read_bindings, read_time_limit
 
 if TYPE_CHECKING:
     from poet.devices.profile import Profile
@@ -33,7 +34,9 @@ def fit(
     optimizer: Annotated[str, typer.Option(metavar="NAME", help="As for poet solve.")] = "sgd",
     loss: LossOption = None,
     bind: BindOption = None,
-    time_limit: Annotated[str, typer.Option(metavar="TIME", help="For one batch size's search.")] = "5s",
+    time_limit: Annotated[
+        str, typer.Option(metavar="TIME", help="For each batch size that is tried, about a dozen.")
+    ] = "5s",
 ) -> None:
     """Say in a line whether a model trains on a device, in which batches, and for how much.
 
@@ -45,6 +48,9 @@ def fit(
 
     from . import sweep
 
+    for name in BATCH_NAMES:
+        if name in read_bindings(bind):
+            raise InputError(f"poet fit searches the size of a batch; leave --bind {name} out")
     profile = load_profile(device)
     budget_bytes = profile.memory.ram_bytes.value if ram is None else parse_bytes(ram)
     options = sweep.options_of(read_time_limit(time_limit), "auto", None)

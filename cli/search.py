@@ -14,6 +14,7 @@ from poet.errors import Infeasible, InputError, OutOfTime
 from poet.planning.beside_buffer import answered_beside, bounded_limits
 from poet.planning.kept_plans import KeptPlans, default_folder
 from poet.problem import Limits, Objective, Problem
+from poet.progress import stage
 from poet.ram_survey import SURVEY_SHARES, survey
 from poet.report.plan import solution_report
 from poet.report.survey import survey_data, survey_report
@@ -64,8 +65,10 @@ def show_without_plan(
     Whether that was so. ``of``: what is searched inside a budget of a survey.
     """
     if ask.trade_off is not None:
+        stage("trade-off")
         show_trade_off(problem, limits, ask, about)
     elif is_survey(ask):
+        stage("survey")
         show_survey(problem, limits, ask, about, of)
     else:
         return False
@@ -81,7 +84,8 @@ def show_trade_off(problem: Problem, limits: Limits, ask: Ask, about: Sequence[s
     """Report the curve of two objectives."""
     assert ask.trade_off is not None
     x, y = ask.trade_off
-    curve = trade_off(problem, limits, search_options(ask), x=x, y=y, points=ask.points)
+    options = dataclasses.replace(search_options(ask), progress=None)  # amounts are of both objectives
+    curve = trade_off(problem, limits, options, x=x, y=y, points=ask.points)
     report = Group(*map(Text, about), trade_off_report(curve))
     answer(report, lambda: trade_off_data(problem, curve), json_file=ask.json_file)
 

@@ -35,6 +35,7 @@ class _Line:
         self._objective, self._limit_seconds = objective, limit_seconds
         self._stage, self._plan, self._began = "", "", time.monotonic()
         self._quiet_until = self._began + QUIET_SECONDS
+        self._is_due = self._is_limited = False
         self._terminal = ExitStack()
         self._is_rewritten = sys.stderr.isatty()
         if self._is_rewritten:
@@ -54,27 +55,31 @@ class _Line:
     def __call__(self, best: float | None, bound: float, gap: float | None, seconds: float) -> None:
         if best is None:
             return
-        is_first = not self._plan
+        self._is_due = self._is_due or not self._plan
         open_gap = "" if gap is None else f", gap {format_share(gap)}"
         self._plan = f": best {format_amount(self._objective, best)}{open_gap}"
-        self._show() if is_first else None
+        self._show()
 
     def __str__(self) -> str:
-        is_limited = self._limit_seconds is not None and self._stage != IMPORT
-        limit = f" of {self._limit_seconds:g} s" if is_limited else " s"
+        has_limit = self._limit_seconds is not None and self._is_limited
+        limit = f" of {self._limit_seconds:g} s" if has_limit else " s"
         return f"{time.monotonic() - self._began:6.1f}{limit}  {self._stage}{self._plan}"
 
     def stage(self, name: str) -> None:
         if name != self._stage:
-            self._began = time.monotonic() if self._stage == IMPORT else self._began
-            self._stage = name
+            if name == IMPORT:
+                self._plan = ""  # another model follows
+            elif not self._is_limited:
+                self._began, self._is_limited = time.monotonic(), True
+            self._stage, self._is_due = name, True
             self._show()
 
     def end(self) -> None:
         self._terminal.close()
 
     def _show(self) -> None:
-        if not self._is_rewritten and time.monotonic() >= self._quiet_until:
+        if self._is_due and not self._is_rewritten and time.monotonic() >= self._quiet_until:
+            self._is_due = False
             say(str(self), err=True)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 
 import pytest
 import torch
@@ -78,3 +79,20 @@ def test_a_function_is_called_and_nothing_is_shown(capsys: pytest.CaptureFixture
     assert told[-1] == pytest.approx(made.joules)
     assert planned(False).joules == made.joules
     assert not capsys.readouterr().err
+
+
+def test_without_a_terminal_what_is_late_has_its_line_with_the_next_report(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("poet.progress.QUIET_SECONDS", 0.05)
+    with showing(True, limit_seconds=5.0) as progress:
+        assert progress is not None
+        stage("search")
+        progress(0.003, 0.001, 0.5, 0.01)
+        assert not capsys.readouterr().err
+        time.sleep(0.06)
+        progress(0.002, 0.001, 0.5, 0.07)
+        progress(0.002, 0.001, 0.4, 0.08)
+    assert [line.split(" s  ")[1] for line in capsys.readouterr().err.splitlines()] == [
+        "search: best 2 mJ, gap 50 %"
+    ]
