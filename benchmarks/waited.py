@@ -48,7 +48,7 @@ CASES: dict[str, tuple[str, float]] = {
     "plan, four micro-batches": (f"{PLAN} ram='100KiB', micro=4", 3.0),
     "plan, a smaller budget": (f"{PLAN} ram='300KiB', budgets=['200KiB']", 5.0),
     "plan, parameters in storage": (f"{PLAN} ram='200KiB', home='either', shapes=[images(8)]", 5.0),
-    "wrap": (f"{WRAP} ram='300KiB'", 3.0),
+    "wrap": (f"{WRAP} ram='450KiB'", 3.0),
 }
 """What is called, and its time limit."""
 
