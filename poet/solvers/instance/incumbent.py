@@ -7,17 +7,18 @@ block.
 
 from __future__ import annotations
 
+import dataclasses
 import logging
-import math
 from collections import Counter
 from dataclasses import dataclass, field
 
 from poet.clock import WALL, Clock
 from poet.errors import InvalidSchedule
 from poet.problem import Limits, Problem
-from poet.schedule import Compute, Free, PageIn, PageOut, Schedule, Step
+from poet.schedule import Schedule
 from poet.simulator import Trace, simulate
 from poet.solvers.instance.instance import Metered
+from poet.solvers.instance.overlap import overlap, polish
 
 _OF_THE_WHOLE = frozenset({"deadline", "energy", "pin"})
 """Rules about the whole step: a heuristic does not observe them, so breaking one is no fault."""
@@ -46,6 +47,7 @@ class Incumbent:
         problem: what is planned.
         limits: what a schedule must be within.
         metered: an energy budget where something else is minimised.
+        polishes: where transfers run in the background, propose each schedule with less waiting as well.
         rejections: where to count what the simulator rejects; ``None``: here alone.
         clock: of the search.
 
@@ -62,16 +64,18 @@ class Incumbent:
         limits: Limits,
         metered: Metered | None = None,
         *,
+        polishes: bool = False,
         rejections: Rejections | None = None,
         clock: Clock = WALL,
     ) -> None:
-        self.problem, self.limits, self.metered = problem, limits, metered
+        self.problem, self.limits, self.metered, self.polishes = problem, limits, metered, polishes
         self.schedule: Schedule | None = None
         self.trace: Trace | None = None
         self.found_by = "none"
         self.found_after_seconds = 0.0
         self.rejections = Rejections() if rejections is None else rejections
         self.clock, self._started = clock, clock.now()
+        self._polished_before: set[Schedule] = set()
 
     def consider(
         self, schedule: Schedule | None, found_by: str = "a heuristic", *, is_ours: bool = True
@@ -100,7 +104,8 @@ class Incumbent:
     def _proposals(self, schedule: Schedule) -> list[Schedule]:
         if not self.problem.background_storage:
             return [schedule]
-        return [schedule, overlap(self.problem, schedule, self.limits.ram_budget_bytes)]
+        early = overlap(self.problem, schedule, self.limits.ram_budget_bytes)
+        return [schedule, early, *self._polished(early)] if self.polishes else [schedule, early]
 
     def _take(self, schedule: Schedule, found_by: str, *, is_ours: bool) -> bool:
         self.clock.spend(schedules=1)
@@ -126,63 +131,16 @@ class Incumbent:
         else:
             _log.debug("a schedule of %s is passed over: rule %s, %s", found_by, verdict.rule, verdict)
 
-
-# --- transfers beside compute ---
-
-
-def overlap(problem: Problem, schedule: Schedule, ram_budget_bytes: int | None) -> Schedule:
-    """``schedule``, which is valid, with its transfers issued as early as its memory allows."""
-    return _read_early(problem, _write_early(problem, schedule), ram_budget_bytes)
-
-
-def _write_early(problem: Problem, schedule: Schedule) -> Schedule:
-    """Each page-out right after the op that made the content."""
-    updates = {op.name: op.updates for op in problem.ops}
-    outputs = {op.name: op.outputs for op in problem.ops}
-    made_at: dict[str, int] = {}
-    after: list[list[Step]] = [[] for _ in range(len(schedule) + 1)]
-    ran: set[str] = set()
-    for index, step in enumerate(schedule, start=1):
-        if isinstance(step, Compute):
-            made = outputs[step.op] if step.op in ran else (*outputs[step.op], *updates[step.op])
-            ran.add(step.op)
-            made_at.update(dict.fromkeys(made, index))
-            after[index].append(step)
-        elif isinstance(step, PageOut):
-            after[made_at.get(step.tensor, 0)].append(step)
-        else:
-            made_at.update({step.tensor: index} if isinstance(step, PageIn) else {})
-            after[index].append(step)
-    return tuple(step for steps in after for step in steps)
-
-
-def _read_early(problem: Problem, schedule: Schedule, ram_budget_bytes: int | None) -> Schedule:
-    """Each page-in before as many computes as there is room for, in the order of the page-ins."""
-    sizes = {tensor.name: problem.aligned_bytes(tensor.bytes) for tensor in problem.tensors}
-    budget = math.inf if ram_budget_bytes is None else ram_budget_bytes
-    trace = simulate(problem, schedule)
-    ordered: list[tuple[Step, int]] = []
-    last_moved = 0  # transfers keep their order: the engine serves them one at a time
-    for step, moment in zip(schedule, trace.moments, strict=True):
-        place = len(ordered)
-        if isinstance(step, PageIn):
-            size = sizes[step.tensor]
-            while place > last_moved and _may_pass(step, ordered[place - 1][0]):
-                if ordered[place - 1][1] + size > budget:
-                    break
-                place -= 1
-            for index in range(place, len(ordered)):
-                ordered[index] = (ordered[index][0], ordered[index][1] + size)
-        if isinstance(step, PageIn | PageOut):
-            ordered.insert(place, (step, moment.ram_bytes))
-            last_moved = place + 1
-        else:
-            ordered.append((step, moment.ram_bytes))
-    return tuple(step for step, _ in ordered)
-
-
-def _may_pass(read: PageIn, earlier: Step) -> bool:
-    """Whether ``read`` may be issued before ``earlier``."""
-    if isinstance(earlier, Free):
-        return earlier.tensor != read.tensor
-    return isinstance(earlier, Compute)
+    def _polished(self, schedule: Schedule) -> list[Schedule]:
+        """``schedule`` with less waiting, where that could make it the best plan."""
+        limits = self.limits
+        timed = limits.deadline_seconds is not None or self.problem.idle_watts > 0.0
+        if not timed or schedule in self._polished_before:
+            return []
+        self._polished_before.add(schedule)
+        trace = simulate(self.problem, schedule, dataclasses.replace(limits, deadline_seconds=None))
+        busy_seconds = max(trace.compute_seconds, trace.page_in_seconds + trace.page_out_seconds)
+        least_joules = trace.joules - self.problem.idle_watts * (trace.seconds - busy_seconds)
+        if self.trace is not None and least_joules >= self.trace.joules:
+            return []
+        return [polish(self.problem, schedule, limits)]

@@ -160,7 +160,9 @@ class SearchState:
             self.planned = numbered(serial=True)
         self.baseline_joules = problem.compute_joules
         rejections = self.recorder.rejections
-        self.best = Incumbent(problem, limits, metered, rejections=rejections, clock=self.clock)
+        self.best = Incumbent(
+            problem, limits, metered, polishes=True, rejections=rejections, clock=self.clock
+        )
         self.bound = BestBound[Claim](self.baseline_joules, self.clock)
         self.empty: Claim | None = None
         self.stopped = self.refuted = False
