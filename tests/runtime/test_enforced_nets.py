@@ -146,6 +146,7 @@ def write_data(of: Plan, path: Path) -> None:
     np.savez(path, **named)
 
 
+@pytest.mark.filterwarnings("ignore:no evaluation is planned:UserWarning")  # of nets that write in eval mode
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_a_confined_training_stays_in_its_budget(name: str, tmp_path: Path) -> None:
