@@ -301,7 +301,7 @@ def prepared(home: Place = Place.STORAGE, device: str = "rpi4b-xnnpack", words: 
 @pytest.mark.parametrize("home", [Place.STORAGE, Place.EITHER])
 def test_rows_are_updated_in_storage_where_ram_is_dear(home: Place) -> None:
     of = prepared(home)
-    limits, options = Limits(ram_budget_bytes=256 << 10), SolveOptions(time_limit_seconds=1.0)
+    limits, options = Limits(ram_budget_bytes=256 << 10), SolveOptions(time_limit_seconds=20.0)
     chosen, solution = solve_choosing(of, limits, options)
     whole = solve(of.problem, limits, options)
     assert solution.trace is not None
