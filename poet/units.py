@@ -181,7 +181,7 @@ IN_ORDER = "in the listed order"
 
 NO_GAP = {
     "proven": f"proven: no valid plan {IN_ORDER} takes less",
-    "closed": f"no valid plan {IN_ORDER} takes less, by one engine's word",
+    "closed": f"no valid plan {IN_ORDER} takes less, by the bound of a single solver",
 }
 """What the words of `format_gap` mean."""
 

@@ -341,7 +341,7 @@ class _Fit:
         answer = solve(self.problem, replace(self.limits, ram_budget_bytes=allowed_bytes), options)
         if answer.schedule is None:
             return None
-        name = f"again, with {format_bytes(reserved_bytes)} held back for gaps between tensors"
+        name = f"again, with {format_bytes(reserved_bytes)} reserved for gaps between tensors"
         self.record = with_another(self.record, answer, name, after_seconds=began_seconds)
         return self.placed(answer, reserved_bytes) if self.is_less(answer) else None
 
@@ -411,5 +411,5 @@ def in_its_arena(
     assert answer.trace is not None
     what = f"{answer.trace.moves} moves within the arena make the plan fit"
     if reserved_bytes:
-        what = f"{format_bytes(reserved_bytes)} of the budget are held back for gaps between tensors"
+        what = f"{format_bytes(reserved_bytes)} of the budget are reserved for gaps between tensors"
     return replace(found, message=f"{what}: the gap is their price.")

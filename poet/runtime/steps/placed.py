@@ -331,7 +331,7 @@ class PlacedSteps:
     def _record(self, allocator: native.NativeAllocator) -> None:
         if self._shares:  # an arena that is laid out here would lie beside what the other schedules ask for
             self._stay_on_the_heap(
-                f"{self.obstacle}; that of micro-batches and of several shapes is not laid out anew"
+                f"{self.obstacle}; that of micro-batches and of several shapes is not laid out again"
             )
             return
         try:

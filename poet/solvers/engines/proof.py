@@ -187,7 +187,7 @@ class Confidence(enum.Enum):
 
     EXACT = PROVEN
     AGREED = "two engines agree"
-    ALONE = "one engine's word"
+    ALONE = "bound of a single solver"
     REFUTED = "two engines contradict each other"
 
 

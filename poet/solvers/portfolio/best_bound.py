@@ -15,7 +15,7 @@ _REFUTED = 1e-6  # of a plan's joules
 
 # who finds plans and bounds: what an answer gives as its ``solver``, and its record
 GREEDY = "greedy"
-WALKS = "walks along the relaxation, highs"
+WALKS = "LP-guided rollout, highs"
 ROUNDS = "neighbourhood search, highs"
 
 

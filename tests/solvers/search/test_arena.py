@@ -110,7 +110,7 @@ def test_a_search_with_bytes_held_back_proves_nothing_about_the_budget() -> None
         found.add(solution.status)
         assert solution.proof == (first.proof if solution.status is Status.OPTIMAL else "")
         if solution.status is Status.FEASIBLE:
-            assert solution.message.endswith("held back for gaps between tensors: the gap is their price.")
+            assert solution.message.endswith("reserved for gaps between tensors: the gap is their price.")
     assert Status.FEASIBLE in found
 
 

@@ -274,7 +274,7 @@ def test_what_one_engine_closed_is_nowhere_called_proven(monkeypatch: pytest.Mon
     )
     alone = solve(STEP, limits, dataclasses.replace(OPTIONS, confirm=False))
     shown = show(alone, limits)
-    assert "no valid plan in the listed order takes less, by one engine's word" in shown
+    assert "no valid plan in the listed order takes less, by the bound of a single solver" in shown
     assert "proven" not in shown.replace("not proven independently", "")
     assert "proven" not in repr(alone)
     other = dataclasses.replace(alone, objective=Objective.TIME, proof="proven in exact arithmetic")
