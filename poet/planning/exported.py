@@ -17,7 +17,7 @@ from poet.graph import Graph
 from poet.named import Joined, named_parameters
 from poet.plans.plan_file import PlanFile
 from poet.runtime.kernels import arguments
-from poet.runtime.steps.joining import pieces
+from poet.runtime.steps.lasting import pieces
 from poet.runtime.storage.state import FromPlan, Saved
 
 

@@ -6,7 +6,7 @@ Needs torch, numpy and nothing else of what planning needs::
         result = trainer.step(inputs, targets)
 """
 
-from poet.runtime.data.buckets import Buckets
+from poet.runtime.data.given import Buckets
 from poet.runtime.runs.fit import fit, load_samples
 from poet.runtime.runs.spending import Allowance, Spending
 from poet.runtime.runs.watching import MemoryWatcher

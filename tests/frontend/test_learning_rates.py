@@ -18,7 +18,7 @@ from poet.optimizer_kinds import OPTIONS
 from poet.plans.rate_schedule import RateSchedule
 from poet.random_batches import random_batch
 from poet.runtime import Trainer
-from poet.runtime.training.driven import DrivenOptimizer
+from poet.runtime.training.rates import DrivenOptimizer
 
 COSINE = RateSchedule.parse("cosine:warmup=2,steps=6")
 

@@ -20,7 +20,7 @@ from poet.optimizer import OptimizerSpec, ParameterGroup
 from poet.optimizer_kinds import OPTIONS, STATES
 from poet.random_batches import random_batch
 from poet.runtime import Trainer
-from poet.runtime.training.driven import DrivenOptimizer
+from poet.runtime.training.rates import DrivenOptimizer
 from poet.verification import verify
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from poet.memory.places import MadeMove
 from poet.runtime.kernels.cells import Cells
-from poet.runtime.steps import moving
+from poet.runtime.steps import instructions as moving
 
 
 def moves_noted(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, str, int]]:

@@ -14,8 +14,7 @@ import torch
 from torch import Tensor
 
 from poet.runtime import Trainer
-from poet.runtime.runs.watching import MemoryWatcher
-from poet.runtime.system.system_memory import SystemMemory
+from poet.runtime.runs.watching import MemoryWatcher, SystemMemory
 
 MIB = 1 << 20
 RESERVE_BYTES = 32 * MIB

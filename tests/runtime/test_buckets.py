@@ -22,7 +22,7 @@ from poet.frontend.plain import PlainTrainer
 from poet.optimizer import OptimizerSpec
 from poet.planning.shape_planner import ShapePlanner
 from poet.runtime import Buckets, Trainer, native
-from poet.runtime.data.buckets import next_larger
+from poet.runtime.data.given import next_larger
 from poet.runtime.system.process import torch_threads
 from poet.runtime.training.shapes import types_of
 

@@ -20,7 +20,7 @@ from poet.plans.training_plan import Plan, Shape
 from poet.runtime import Trainer
 from poet.runtime.storage.page_file import PageFile
 from poet.runtime.system.process import torch_threads
-from poet.runtime.training import pages as pages_module
+from poet.runtime.training import open_plan as pages_module
 from poet.runtime.training.budgets import Budgets, within
 
 LAYERS = 5

@@ -24,7 +24,7 @@ from poet.plans.plan_parts import Prediction
 from poet.plans.training_plan import Plan
 from poet.random_batches import random_batch
 from poet.runtime import Trainer, native
-from poet.runtime.steps import moving
+from poet.runtime.steps import instructions as moving
 from poet.runtime.storage.state import raw_tensor
 from poet.schedule import Compute
 from poet.simulator import judge

@@ -29,7 +29,7 @@ from poet.plans.training_plan import Plan
 from poet.random_batches import random_batch
 from poet.runtime import Trainer, native
 from poet.runtime.kernels.cells import Cells
-from poet.runtime.steps import moving
+from poet.runtime.steps import instructions as moving
 from poet.runtime.storage.state import raw_tensor
 
 pytestmark = pytest.mark.skipif(not native.available(), reason="needs a C++ compiler")

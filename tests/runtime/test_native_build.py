@@ -16,7 +16,8 @@ from test_native import run_python
 from poet.errors import InputError
 from poet.files.cache_folder import cache_folder, private_folder
 from poet.runtime import native
-from poet.runtime.native import build, prebuilt
+from poet.runtime.native import build
+from poet.runtime.native import build as prebuilt
 from poet.whatif.cache import Cache, default_folder, pack
 
 CROSS = "aarch64-linux-gnu-g++"

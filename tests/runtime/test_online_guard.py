@@ -25,8 +25,8 @@ from poet.planning.shape_planner import ShapePlanner
 from poet.plans.training_plan import Plan
 from poet.problem import Limits, Objective, Problem
 from poet.runtime import MemoryWatcher, Trainer
+from poet.runtime.runs.watching import MemoryReading, SystemMemory
 from poet.runtime.system.process import torch_threads
-from poet.runtime.system.system_memory import MemoryReading, SystemMemory
 from poet.runtime.training.budgets import Budgets
 from poet.simulator import judge
 from poet.solution import Solution, SolveOptions, Status

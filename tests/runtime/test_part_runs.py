@@ -30,7 +30,7 @@ from poet.random_batches import random_batch
 from poet.report.data import parts_data
 from poet.report.training import part_lines
 from poet.runtime import Trainer
-from poet.runtime.steps.joining import joined
+from poet.runtime.steps.lasting import joined
 from poet.runtime.trials import part_trial
 from poet.runtime.trials.part_trial import is_exact_in_parts
 from poet.verification import verify

@@ -27,8 +27,8 @@ from poet.plans.plan_file import write_plan
 from poet.plans.run_request import Epoch, RunRequest
 from poet.runtime import Trainer, native
 from poet.runtime.storage.page_file import PageFile
-from poet.runtime.storage.pieces import PIECE_BYTES, elements_of, pieces_of, unit_bytes
 from poet.runtime.storage.state import bytes_of, raw_tensor
+from poet.runtime.storage.transfers import PIECE_BYTES, elements_of, pieces_of, unit_bytes
 
 BUFFER_BYTES = 64 * 1024
 

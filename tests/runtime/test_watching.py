@@ -29,10 +29,9 @@ from poet.problem import Objective
 from poet.runtime import Trainer
 from poet.runtime.runs.fit import fit, load_samples
 from poet.runtime.runs.spending import Allowance, Spending
-from poet.runtime.runs.watching import MemoryWatcher
+from poet.runtime.runs.watching import MemoryWatcher, SystemMemory
 from poet.runtime.system.process import torch_threads
-from poet.runtime.system.system_memory import SystemMemory
-from poet.runtime.training import pages as pages_module
+from poet.runtime.training import open_plan as pages_module
 from poet.runtime.training.budgets import Budgets, within
 from poet.verification import verify
 

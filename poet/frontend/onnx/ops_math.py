@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from poet.frontend.onnx.node import Alias, Built, Modal, Node, plain, row
 from poet.frontend.onnx.reader import dtype_of
-from poet.runtime.kernels import whole_numbers
+from poet.runtime.kernels import composed as whole_numbers
 
 plain(
     {

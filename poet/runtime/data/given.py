@@ -1,20 +1,159 @@
-"""What the caller gives each step, held against the plan first: tensors, arrays of numpy, mapped files."""
+"""What the caller gives each step, held against the plan first, and padded to the shape of a bucket."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
+from poet.brief import brief, shortened
 from poet.errors import InputError
 from poet.graph import TensorType
+from poet.loss import PYTHON, LossSpec
 from poet.plans.training_plan import Plan
 from poet.runtime.data import ranges
-from poet.runtime.data.buckets import Buckets
-from poet.runtime.steps.padded import Padded
+from poet.runtime.kernels.cells import Padded
+
+
+@dataclass(frozen=True, slots=True)
+class Buckets:
+    """What batches are padded with, at the end of each dim, where there is no step for their shape.
+
+        trainer.buckets = Buckets({"tokens": 0, "targets": -100})
+
+    The step is that of the smallest larger shape, and its bits are those of plain PyTorch on the padded
+    batch: whether padding changes what is learned is the model's affair.
+
+    Attributes:
+        values: by the name of the input or targets; what is not named is never padded.
+    """
+
+    values: Mapping[str, float]
+
+    __repr__ = brief
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.values, Mapping):
+            raise InputError('Buckets takes what each tensor is padded with: Buckets({"tokens": 0})')
+
+    def check(self, plan: Plan) -> None:
+        """Do nothing if batches for ``plan`` can be padded so.
+
+        Raises:
+            InputError: they cannot, or the loss would count what is padded.
+        """
+        if plan.request.micro is not None:
+            raise InputError(f"{plan.model.name}: the plan has micro-batches, which are not padded")
+        kinds = dict(zip(plan.graph.inputs, plan.given_types, strict=True))
+        rules = ranges.rules(plan.graph)
+        targets = plan.graph.inputs[len(kinds) - plan.graph.targets :]
+        for name, value in self.values.items():
+            if name not in kinds:
+                raise InputError(f"there is no {name} to pad; the plan takes {', '.join(kinds)}")
+            _check_holds(name, kinds[name].dtype, value)
+            rule = rules.get(name, ranges.Rule())
+            if name in targets:
+                _check_left_out(name, value, rule, plan.request.loss)
+            elif rule.below is not None and not 0 <= value < rule.below:
+                raise InputError(f"{name} cannot be padded with {value}; {rule}")
+
+    def padded(
+        self, given: Sequence[torch.Tensor], names: Sequence[str], kinds: Sequence[TensorType]
+    ) -> list[torch.Tensor | Padded]:
+        """``given``, those padded that are smaller than ``kinds``.
+
+        Raises:
+            InputError: one is smaller that has no value.
+        """
+        found: list[torch.Tensor | Padded] = []
+        for tensor, name, kind in zip(given, names, kinds, strict=True):
+            if tuple(tensor.shape) == kind.shape:
+                found.append(tensor)
+            elif name in self.values:
+                found.append(Padded(tensor, self.values[name]))
+            else:
+                shape = ",".join(map(str, tensor.shape))
+                raise InputError(
+                    f"{name}[{shape}] would have to be padded to {kind}, and Buckets has no value for {name}"
+                )
+        return found
+
+
+def next_larger(given: Sequence[torch.Tensor], shapes: Sequence[Sequence[TensorType]]) -> int | None:
+    """Which of ``shapes`` is the smallest that holds the tensors; ``None``: none does."""
+    holding = [
+        (sum(math.prod(kind.shape) for kind in kinds), number)
+        for number, kinds in enumerate(shapes)
+        if len(kinds) == len(given)
+        and all(
+            tensor.dim() == len(kind.shape)
+            and all(0 < size <= room for size, room in zip(tensor.shape, kind.shape, strict=True))
+            for tensor, kind in zip(given, kinds, strict=True)
+        )
+    ]
+    return min(holding)[1] if holding else None
+
+
+def check_sizes(
+    given: Sequence[torch.Tensor], names: Sequence[str], shapes: Sequence[Sequence[TensorType]]
+) -> None:
+    """Do nothing if what is one size in all ``shapes``, of which one holds the tensors, is one in them too.
+
+    So a batch whose inputs and targets are not of the same samples is not padded until they seem to be.
+
+    Raises:
+        InputError: the same dim of two tensors is of one size in every shape, and not here.
+    """
+    for (one, left), (other, right) in itertools.combinations(enumerate(given), 2):
+        for dim, (size, beside) in enumerate(zip(left.shape, right.shape, strict=False)):
+            if size != beside and all(kinds[one].shape[dim] == kinds[other].shape[dim] for kinds in shapes):
+                raise InputError(
+                    f"{names[one]} has {size} in dim {dim}, and {names[other]} {beside}; every step of the "
+                    "plan has one size there, and padding would make them seem alike: give both one size"
+                )
+
+
+def _check_holds(name: str, dtype: str, value: object) -> None:
+    """Do nothing if a tensor of ``dtype`` holds ``value`` as it is.
+
+    Raises:
+        InputError: it does not.
+    """
+    kind: torch.dtype = getattr(torch, dtype)
+    try:
+        held = torch.tensor(value, dtype=kind)
+        is_held = held.dim() == 0 and math.isfinite(held) and (kind.is_floating_point or held.item() == value)
+    except (RuntimeError, TypeError, ValueError, OverflowError):
+        is_held = False
+    if not is_held:
+        raise InputError(f"{name} cannot be padded with {shortened(repr(value))}; it is {dtype}")
+
+
+def _check_left_out(name: str, value: float, rule: ranges.Rule, loss: str) -> None:
+    """Do nothing if the loss leaves out targets of ``value``, or is one of the caller's own.
+
+    Raises:
+        InputError: it counts them.
+    """
+    spec = LossSpec.parse(loss)
+    if spec.name == "ctc":
+        raise InputError(f"{name}: ctc learns blanks from what is padded; give it batches of a planned shape")
+    if spec.name == "focal" and spec.option("reduction") != "sum":
+        raise InputError(
+            f"{name}: {loss} divides by all targets, those that are padded too; focal:reduction=sum does not"
+        )
+    if rule.below is not None:
+        if value != rule.left_out:
+            raise InputError(f"{name}: the loss counts what is padded with {value}; {rule}")
+    elif spec.name not in (PYTHON, "output"):
+        raise InputError(f"{name}: {loss} counts every target, so that what is padded would be learned")
+
 
 Item = torch.Tensor | npt.NDArray[Any]
 Given = Item | Sequence[Item]

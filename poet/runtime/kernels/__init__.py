@@ -17,12 +17,12 @@ from poet.graph import Call
 from poet.graph_parts import STORED_ROWS, STORED_ROWS_SGD
 from poet.kernel_facts import PYTORCH
 from poet.operators import ATEN, OWN, RANDOM
-from poet.runtime.kernels import ctc, logits, norms, packed, padded, recurrent, tables, updates
-from poet.runtime.kernels.arguments import resolve
-from poet.runtime.kernels.aten import Kernel, aten
-from poet.runtime.kernels.drawing import DRAWN
+from poet.runtime.kernels import composed as norms
+from poet.runtime.kernels import composed as padded
+from poet.runtime.kernels import ctc, logits, packed, recurrent, tables, updates
+from poet.runtime.kernels.arguments import Kernel, aten, resolve
+from poet.runtime.kernels.composed import DRAWN, divided
 from poet.runtime.kernels.signatures import NUMBERS, looked_at
-from poet.runtime.kernels.whole_numbers import divided
 
 LIBRARY = PYTORCH
 """What profiles and plans call torch's kernels."""

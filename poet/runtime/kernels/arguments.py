@@ -7,12 +7,32 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from poet.errors import ModelError, PlanError
 from poet.graph import ITEM_BYTES, Argument, Blank, Ref, Symbol, TensorType
+
+Kernel = Callable[..., Any]
+"""Called with a call's arguments; returns a tensor, or a tuple or list of tensors and ``None``."""
+
+
+def aten(target: str) -> Kernel:
+    """The ATen operator of that name, without Python in between."""
+    found: Kernel = operator(target)._op
+    return found
+
+
+def operator(target: str) -> torch._ops.OpOverload:
+    """Likewise, with its schema."""
+    _, name, overload = target.split(".")
+    try:
+        found: torch._ops.OpOverload = getattr(getattr(torch.ops.aten, name), overload)
+    except AttributeError:
+        raise PlanError(f"operator {target!r} does not exist in torch {torch.__version__}") from None
+    return found
 
 
 def dtype(name: str) -> torch.dtype:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -10,6 +11,21 @@ import torch
 from poet.errors import PlanError, ReplayError
 from poet.graph import Argument, Graph, Ref, Symbol, TensorType, Value
 from poet.runtime.kernels import arguments
+
+
+@dataclass(frozen=True, slots=True)
+class Padded:
+    """A tensor that is smaller than its place in a step, and what stands behind it there."""
+
+    tensor: torch.Tensor
+    value: float
+
+    def put(self, target: torch.Tensor) -> None:
+        """Copy it into the beginning of ``target``, along every dim, and the value into the rest."""
+        part = target.fill_(self.value)
+        for dim, size in enumerate(self.tensor.shape):
+            part = part.narrow(dim, 0, size)
+        part.copy_(self.tensor)
 
 
 class Cells:

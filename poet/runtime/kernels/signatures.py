@@ -38,7 +38,7 @@ from torch._prims_common import suggest_memory_format
 
 from poet.calls import Argument, TensorType
 from poet.operators import ATEN, full_name
-from poet.runtime.kernels.aten import operator
+from poet.runtime.kernels.arguments import operator
 
 Given = Argument | TensorType
 Sizes = dict[str, Any]

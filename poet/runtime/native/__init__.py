@@ -28,8 +28,15 @@ from poet.runtime.native.allocator import NativeAllocator, Tracking
 from poet.runtime.native.arena import ArenaMemory, Replay
 from poet.runtime.native.build import Unavailable, build_library, torch_release
 from poet.runtime.native.library import Counts, Library, MemoryUsage
-from poet.runtime.native.placement import ON_HEAP, Allocation, Placement, RecordedStep, place, place_run
-from poet.runtime.native.recording import Recording
+from poet.runtime.native.placement import (
+    ON_HEAP,
+    Allocation,
+    Placement,
+    RecordedStep,
+    Recording,
+    place,
+    place_run,
+)
 
 __all__ = [
     "ON_HEAP", "WITHOUT", "Allocation", "ArenaMemory", "Counts", "MemoryUsage", "NativeAllocator",

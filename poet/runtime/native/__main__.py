@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from poet.errors import PoetError
-from poet.runtime.native import prebuilt
+from poet.runtime.native import build as prebuilt
 from poet.runtime.native.build import Unavailable, build_for_copying
 from poet.streams import say
 from poet.units import format_bytes

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import bisect
+import ctypes
 import functools
 import itertools
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -17,8 +18,45 @@ from poet.memory.places import MadeMove
 from poet.runtime import kernels
 from poet.runtime.kernels.cells import Cells, memory_of, new_buffer, resolved, view_of
 from poet.runtime.kernels.tables import StoredTable
-from poet.runtime.steps.moving import Moving
+from poet.runtime.native import ArenaMemory
 from poet.runtime.storage.background import Pager
+
+
+class Moving:
+    """Who makes the moves of a plan; makes none while no arena is open."""
+
+    def __init__(self) -> None:
+        self._first = self._last = 0  # addresses
+
+    def open(self, arena: ArenaMemory) -> None:
+        """Move from now on, in ``arena``."""
+        self._first, self._last = arena.address, arena.address + arena.size_bytes
+
+    def close(self) -> None:
+        """Move nothing any more."""
+        self._first = self._last = 0
+
+    def make(self, moves: Iterable[MadeMove], cells: Cells) -> None:
+        """Copy each tensor to its next place, one after the other.
+
+        Raises:
+            ReplayError: there is no memory for one.
+        """
+        if self._last:
+            for move in moves:
+                self._move(move, cells)
+
+    def _move(self, move: MadeMove, cells: Cells) -> None:
+        buffer, size_bytes = move.tensor, cells.sizes_bytes[move.tensor]
+        old = cells.raw(buffer)
+        address = old.data_ptr()
+        if abs(move.to_bytes - move.from_bytes) < size_bytes and self._first <= address < self._last:
+            del old
+            cells.clear(buffer)
+        new = new_buffer(size_bytes)
+        ctypes.memmove(new.data_ptr(), address, size_bytes)
+        cells.install(buffer, new)
+
 
 Instruction = Callable[[], None]
 

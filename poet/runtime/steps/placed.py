@@ -26,7 +26,7 @@ from poet.memory.demand import BEFORE, whole_pages_bytes
 from poet.plans.training_plan import Plan
 from poet.runtime import native
 from poet.runtime.kernels import ALIGNMENT_BYTES
-from poet.runtime.steps.moving import Moving
+from poet.runtime.steps.instructions import Moving
 from poet.runtime.system.outputs import Outputs
 from poet.units import format_bytes
 

@@ -11,20 +11,23 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
-from poet.errors import PlanError
-from poet.graph import Op
+from poet.errors import PlanError, ReplayError
+from poet.graph import Call, Graph, Op, TensorType
 from poet.memory.places import MadeMove
 from poet.plans.training_plan import Plan
 from poet.problem import Place
-from poet.runtime.kernels.cells import Cells
+from poet.runtime import kernels
+from poet.runtime.kernels import arguments
+from poet.runtime.kernels.cells import Cells, new_buffer, view_of
 from poet.runtime.kernels.tables import StoredTable
-from poet.runtime.steps.checked_runs import compacting, with_checks
 from poet.runtime.steps.gradient_taps import BoundStrips, GradientTap, gradient_taps
 from poet.runtime.steps.instructions import (
     Instruction,
+    Moving,
     TableInPages,
     bound_call,
     cells_of,
@@ -36,10 +39,109 @@ from poet.runtime.steps.instructions import (
     settling_after,
     waiting_for,
 )
-from poet.runtime.steps.moving import Moving
-from poet.runtime.steps.under_way import UnderWay
 from poet.runtime.storage.background import Pager
 from poet.schedule import Compute, Free, PageOut, Step
+
+
+class UnderWay:
+    """Which buffers have transfers that nothing has waited for, while a schedule is compiled."""
+
+    def __init__(self, graph: Graph) -> None:
+        self._reads = {
+            op.name: (graph.reads(op.call), graph.reads(op.recall) if op.recall is not None else ())
+            for op in graph.ops
+        }
+        self._updates = {op.name: op.updates for op in graph.ops}
+        self._in: set[str] = set()
+        self._out: set[str] = set()
+
+    def before(self, step: Step, *, is_first: bool) -> tuple[str, ...]:
+        """Buffers that ``step`` must wait for: what it reads has arrived, what it changes has left."""
+        waits: set[str] = set()
+        if isinstance(step, Compute):
+            first, again = self._reads[step.op]
+            waits = self._in.intersection(first if is_first else again)
+            if is_first:
+                waits |= (self._in | self._out).intersection(self._updates[step.op])
+        elif isinstance(step, Free):
+            waits = (self._in | self._out) & {step.tensor}
+        else:
+            (self._out if isinstance(step, PageOut) else self._in).add(step.tensor)
+        return self._waited(waits)
+
+    def before_moves(self, moves: Sequence[MadeMove]) -> tuple[str, ...]:
+        """Buffers that ``moves`` must wait for: those that they move."""
+        return self._waited((self._in | self._out).intersection(move.tensor for move in moves))
+
+    def _waited(self, waits: set[str]) -> tuple[str, ...]:
+        self._in -= waits
+        self._out -= waits
+        return tuple(sorted(waits))
+
+
+def with_checks(
+    run: Callable[[], Any], op: Op, call: Call, cells: Cells, graph: Graph, oversized: set[str]
+) -> Callable[[], Any]:
+    """``run``, its results held against the graph: type, strides, size, no shared memory."""
+    given = [cells.value(name) for name in call.refs()]
+
+    def checked() -> Any:
+        results = list(kernels.outputs_of(run()))
+        if len(results) < len(op.outputs):
+            raise ReplayError(f"op {op.name} gave {len(results)} tensors, the plan says {len(op.outputs)}")
+        taken = {cells.contents[number].untyped_storage().data_ptr() for number in given}
+        for place, name in enumerate(op.outputs):
+            if name is None:
+                continue
+            result = _checked_result(op, name, results[place], cells.types[name])
+            storage = result.untyped_storage()
+            if storage.nbytes() > cells.sizes_bytes[graph.buffer_of(name)]:
+                oversized.add(name)
+                results[place] = _compact(result, cells.types[name])
+            elif storage.nbytes() and storage.data_ptr() in taken:
+                raise ReplayError(f"op {op.name}: {name} shares its memory with another tensor")
+            taken.add(storage.data_ptr())
+        return results
+
+    return checked
+
+
+def _checked_result(op: Op, name: str, result: torch.Tensor | None, kind: TensorType) -> torch.Tensor:
+    if result is None:
+        raise ReplayError(f"op {op.name}: {name} did not come out as a tensor")
+    found = (result.dtype, tuple(result.shape), result.stride(), result.storage_offset())
+    if found != (arguments.dtype(kind.dtype), kind.shape, kind.strides, kind.offset):
+        raise ReplayError(
+            f"op {op.name}: {name} came out as {result.dtype}{list(result.shape)} with strides "
+            f"{result.stride()}, the plan says {kind} with strides {kind.strides}; "
+            "solve again with this version of torch"
+        )
+    return result
+
+
+def compacting(run: Callable[[], Any], op: Op, cells: Cells, oversized: set[str]) -> Callable[[], Any]:
+    """``run``, with results that are small parts of a kernel's temporary moved into their own memory."""
+    places = [
+        (place, cells.types[name])
+        for place, name in enumerate(op.outputs)
+        if name is not None and name in oversized
+    ]
+
+    def compacted() -> Any:
+        results = list(kernels.outputs_of(run()))
+        for place, kind in places:
+            results[place] = _compact(results[place], kind)
+        return results
+
+    return compacted
+
+
+def _compact(result: torch.Tensor | None, kind: TensorType) -> torch.Tensor:
+    """A copy of ``result`` in a storage of just its size."""
+    assert result is not None
+    copy = view_of(new_buffer(kind.extent_bytes).untyped_storage(), kind)
+    return copy.copy_(result)
+
 
 Mark = Callable[[int], object] | None
 """Called with 1 + the number of each instruction's step before it runs, where memory is placed."""

@@ -14,11 +14,10 @@ import torch
 from poet.errors import PlanError, PoetError, ReplayError
 from poet.micro import IS_FIRST
 from poet.plans.training_plan import Plan
-from poet.runtime.kernels.cells import Cells, new_buffer
+from poet.runtime.kernels.cells import Cells, Padded, new_buffer
 from poet.runtime.native.library import BETWEEN_STEPS
 from poet.runtime.steps import program
 from poet.runtime.steps.lasting import LastingTensors
-from poet.runtime.steps.padded import Padded
 from poet.runtime.storage.background import Pager
 from poet.schedule import Compute, Schedule
 

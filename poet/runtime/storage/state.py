@@ -25,7 +25,7 @@ from poet.named import Joined, named_parameters
 from poet.plans.lasting_values import lasting_values
 from poet.plans.plan_file import PlanFile
 from poet.plans.training_plan import Plan
-from poet.runtime.storage.pieces import Pieces
+from poet.runtime.storage.transfers import Pieces
 
 FORMAT = "poet-state"
 FORMAT_VERSION = 1

@@ -13,9 +13,8 @@ from poet.loss import LossSpec
 from poet.plans.training_plan import Plan
 from poet.runtime.data.counting import fingerprint
 from poet.runtime.data.given import Given, GivenTensors, as_tensors
-from poet.runtime.data.loss_weights import LossWeights
-from poet.runtime.steps.companions import EVALUATION, shape_called
-from poet.runtime.steps.draws import Draws
+from poet.runtime.data.metrics import LossWeights
+from poet.runtime.steps.companions import EVALUATION, Draws, shape_called
 from poet.runtime.steps.lasting import LastingTensors
 from poet.runtime.steps.replay import first_line
 from poet.runtime.storage.background import Pager

@@ -16,8 +16,7 @@ import torch
 from poet.brief import brief
 from poet.errors import InputError, ReplayError
 from poet.plans.training_plan import Plan
-from poet.runtime.data.loss_weights import LossWeights, loss_of_all
-from poet.runtime.data.metrics import Metric, metric_named
+from poet.runtime.data.metrics import LossWeights, Metric, loss_of_all, metric_named
 from poet.runtime.kernels.cells import Cells, new_buffer
 from poet.runtime.steps import instructions, program
 from poet.runtime.steps.companions import CompanionPages

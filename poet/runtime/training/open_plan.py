@@ -7,30 +7,58 @@ import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import torch
 
 from poet.errors import ReplayError
-from poet.graph import TensorType
+from poet.graph import TensorType, stored_row_bytes
 from poet.plans.plan_parts import PageSlot
 from poet.plans.training_plan import Plan, Shape
-from poet.runtime.data.buckets import Buckets, check_sizes, next_larger
-from poet.runtime.data.given import Given, GivenTensors, as_tensors
-from poet.runtime.kernels.cells import Cells
+from poet.runtime.data.given import Buckets, Given, GivenTensors, as_tensors, check_sizes, next_larger
+from poet.runtime.kernels.cells import Cells, Padded
 from poet.runtime.kernels.guards import check_calls
-from poet.runtime.steps.accumulating import Accumulation
-from poet.runtime.steps.companions import companions, slots_beside
-from poet.runtime.steps.draws import Draws
+from poet.runtime.steps.beside import Accumulation
+from poet.runtime.steps.companions import Draws, companions, slots_beside, slots_of
 from poet.runtime.steps.lasting import ArenaUse, LastingTensors
-from poet.runtime.steps.padded import Padded
 from poet.runtime.steps.replay import StepReplay, Tap
 from poet.runtime.storage import state
+from poet.runtime.storage.background import Background, Timed
 from poet.runtime.storage.page_file import PageFile
 from poet.runtime.system.outputs import Outputs
 from poet.runtime.system.process import check_computes, check_owns_pages
 from poet.runtime.training.evaluating import Evaluations
-from poet.runtime.training.pages import pager_of
 from poet.runtime.training.shapes import OpenShape, is_as_large, open_shapes, taking
+
+
+def open_pages(plan: Plan, folder: Path, page_file: str | Path | None) -> PageFile | None:
+    """The page file of ``plan``; ``None`` where it pages nothing.
+
+    Args:
+        plan: to train with.
+        folder: for an unnamed file.
+        page_file: its path; ``None``: an unnamed one.
+
+    Raises:
+        PageFileError: it cannot be had.
+    """
+    slots = slots_of(plan)
+    if not slots:
+        return None
+    path = None if page_file is None else Path(page_file)
+    return PageFile(
+        slots,
+        path=path,
+        folder=folder,
+        buffer_bytes=plan.page_buffer_bytes,
+        row_bytes=stored_row_bytes(plan.graph),
+    )
+
+
+def pager_of(plan: Plan, pages: PageFile) -> Timed:
+    """Moves what ``plan`` pages, beside its ops where the plan counts on that."""
+    return Timed(Background(pages) if plan.problem.background_storage else pages)
+
 
 Made = tuple[float, Outputs]
 """A loss, and the model's outputs."""

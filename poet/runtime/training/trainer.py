@@ -9,34 +9,69 @@ from the last `Trainer.save`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import torch
 
 from poet.errors import InputError
+from poet.files.apart import check_apart
 from poet.graph import TensorType
 from poet.plans.plan_file import PlanFile
 from poet.plans.training_plan import Plan
-from poet.runtime.data.buckets import Buckets
-from poet.runtime.data.given import Given
-from poet.runtime.steps.joining import joining_tap
-from poet.runtime.steps.lasting import ArenaUse
+from poet.runtime.data.given import Buckets, Given
+from poet.runtime.kernels.guards import check_calls
+from poet.runtime.steps.companions import companions
+from poet.runtime.steps.lasting import ArenaUse, joining_tap
 from poet.runtime.steps.replay import Tap
 from poet.runtime.storage import state
-from poet.runtime.storage.generations import Generations
+from poet.runtime.storage.generations import Generations, open_saved
 from poet.runtime.storage.page_file import PageFile
 from poet.runtime.system.memory import return_freed_memory
 from poet.runtime.system.stopwatch import StepResult, Stopwatch
-from poet.runtime.training.driven import DrivenOptimizer
 from poet.runtime.training.evaluation import Batch, EvaluationResult
-from poet.runtime.training.open_plan import OpenPlan
-from poet.runtime.training.opening import beginning
-from poet.runtime.training.rates import Rates
+from poet.runtime.training.open_plan import OpenPlan, open_pages
+from poet.runtime.training.rates import DrivenOptimizer, Rates
 from poet.runtime.training.session import Session
 from poet.runtime.training.shapes import ShapeImprover, ShapePlanner
 from poet.runtime.training.training_state import TrainingState
+from poet.runtime.trials.logits_trial import check_logits
+from poet.runtime.trials.part_trial import check_parts
+from poet.runtime.trials.row_trial import check_row_updates
+from poet.runtime.trials.strip_trial import check_strips
+
+
+@contextmanager
+def beginning(
+    file: PlanFile, *, page_file: str | Path | None, seed: int | None, resume: str | Path | None
+) -> Iterator[tuple[state.Source, PageFile | None]]:
+    """The state that a training begins with, and the page file, which an error in the block closes.
+
+    Arguments and errors as of `poet.runtime.Trainer.open`.
+    """
+    plan = file.plan
+    check_apart({"page_file": page_file}, reads={"the plan": file.path, "resume": resume})
+    with contextlib.ExitStack() as undo:
+        for graph in (plan.graph, *(companion.graph for _, companion in companions(plan))):
+            check_calls(graph)  # before a strip is tried
+            check_strips(graph)
+            check_parts(graph)
+            check_row_updates(graph)
+            check_logits(graph)
+        source: state.Source = state.FromPlan(file, seed=seed)
+        if resume is not None:
+            source = undo.enter_context(open_saved(resume, file, seed=seed))
+        pages = open_pages(plan, file.path.parent, page_file)
+        try:
+            yield source, pages
+        except BaseException:
+            if pages is not None:
+                pages.close()
+            raise
+
 
 __all__ = ["StepResult", "Trainer"]
 

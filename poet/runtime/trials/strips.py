@@ -12,7 +12,7 @@ from poet.errors import PlanError
 from poet.graph import Argument, Blank, Link, Ref, Strip, Symbol, TensorType, Value
 from poet.runtime import kernels
 from poet.runtime.kernels import arguments, logits, overwriting, tables
-from poet.runtime.kernels.aten import Kernel
+from poet.runtime.kernels.arguments import Kernel
 from poet.strips import cut_type, outermost
 
 See = Callable[[str, int, Tensor, int], None]
