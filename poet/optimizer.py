@@ -7,6 +7,7 @@ The arithmetic of the update itself is a kernel of the runtime (`poet.runtime.ke
 from __future__ import annotations
 
 import fnmatch
+import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -220,7 +221,7 @@ class OptimizerSpec:
     @property
     def rates(self) -> tuple[float, ...]:
         """The learning rate of what is in no group, then those of the groups."""
-        return tuple(self.of_group(number).lr for number in range(len(self.groups) + 1))
+        return tuple(spec.lr for spec in _groups_of(self))
 
     def group_of(self, parameter: str) -> int:
         """The number of the first group that ``parameter`` is in, from 1; 0: it is in none."""
@@ -259,11 +260,13 @@ class OptimizerSpec:
         """
         if step < 1:
             raise InputError(f"steps count from 1, not from {step}")
-        rates = list(self.rates)
+        specs = _groups_of(self)
+        rates = [spec.lr for spec in specs]
         given = [] if lr is None else [lr] if isinstance(lr, int | float) else list(lr)
         rates[: len(given)] = given
-        specs = [self.of_group(number) for number in range(len(rates))]
-        specs[: len(driven)] = [spec._driven_by(own) for spec, own in zip(specs, driven, strict=False)]
+        if driven:
+            changed = [spec._driven_by(own) for spec, own in zip(specs, driven, strict=False)]
+            specs = (*changed, *specs[len(changed) :])
         return {
             _scalar_name(name, number): amount
             for number, (spec, rate) in enumerate(zip(specs, rates, strict=True))
@@ -394,6 +397,12 @@ _FIXED: dict[str, Callable[[OptimizerSpec, _Scalar], tuple[Argument, ...]]] = {
     ),
 }  # fmt: skip
 """Per optimizer, what its kernel is given behind the tensors."""
+
+
+@functools.lru_cache(maxsize=64)
+def _groups_of(spec: OptimizerSpec) -> tuple[OptimizerSpec, ...]:
+    """What is in no group, then the groups: checked once, not in every step."""
+    return tuple(spec.of_group(number) for number in range(len(spec.groups) + 1))
 
 
 def _scalar_name(name: str, group: int) -> str:

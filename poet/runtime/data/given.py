@@ -18,6 +18,7 @@ from poet.graph import TensorType
 from poet.loss import PYTHON, LossSpec
 from poet.plans.training_plan import Plan
 from poet.runtime.data import ranges
+from poet.runtime.kernels import arguments
 from poet.runtime.kernels.cells import Padded
 
 
@@ -164,6 +165,7 @@ class GivenTensors:
 
     Attributes:
         allow_nan: whether targets may be NaN or infinite.
+        types: of the model's inputs, then of the targets.
     """
 
     def __init__(self, plan: Plan) -> None:
@@ -174,11 +176,8 @@ class GivenTensors:
         self._rules = ranges.rules(plan.graph)
         self.allow_nan = False
         self._pieces = 1 if plan.request.micro is None else plan.request.micro.count
-
-    @property
-    def types(self) -> tuple[TensorType, ...]:
-        """Of the model's inputs, then of the targets."""
-        return tuple(kind for _, kind in self._wanted)
+        self.types = tuple(kind for _, kind in self._wanted)
+        self._dtypes = tuple(arguments.dtype(kind.dtype) for kind in self.types)
 
     def pieces(self, inputs: Given, targets: Given | None) -> list[tuple[torch.Tensor, ...]]:
         """What `checked` gives for each micro-batch of a batch; of one micro-batch, that one.
@@ -186,10 +185,12 @@ class GivenTensors:
         Raises:
             InputError: as of `checked`.
         """
+        count = self._pieces
+        if count == 1:
+            return [self.checked(inputs, targets)]
         given = self._in_order(inputs, targets)
-        count, shapes = self._pieces, [kind.shape for kind in self.types]
-        whole = [(shape[0] * count, *shape[1:]) if shape else None for shape in shapes]
-        if count == 1 or [tuple(tensor.shape) for tensor in given] != whole:
+        whole = [(kind.shape[0] * count, *kind.shape[1:]) if kind.shape else None for kind in self.types]
+        if [tuple(tensor.shape) for tensor in given] != whole:
             return [self.checked(inputs, targets)]
         split = [torch.chunk(tensor, count) for tensor in given]
         last = len(given) - self._targets
@@ -219,7 +220,7 @@ class GivenTensors:
             raise InputError(f"{len(given)} tensors were given, the plan takes {len(wanted)}: {names}")
         for place, (tensor, (name, kind)) in enumerate(zip(given, wanted, strict=True)):
             shape = kind.shape if samples is None else (samples, *kind.shape[1:])
-            if (str(tensor.dtype), tuple(tensor.shape)) != (f"torch.{kind.dtype}", shape):
+            if tensor.shape != shape or tensor.dtype != self._dtypes[place]:
                 found = f"{str(tensor.dtype).removeprefix('torch.')}[{','.join(map(str, tensor.shape))}]"
                 kinds = (kind, *(other[place] for other in self._others))
                 taken = " or ".join(dict.fromkeys(map(str, kinds)))

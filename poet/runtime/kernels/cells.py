@@ -85,6 +85,14 @@ class Cells:
         for number, kind in self.of_buffer[buffer]:
             self.contents[number] = view_of(storage, kind)
 
+    def allocate(self, buffer: str) -> None:
+        """Give ``buffer`` fresh memory.
+
+        Raises:
+            ReplayError: there is none.
+        """
+        self.install(buffer, new_buffer(self.sizes_bytes[buffer]))
+
     def clear(self, buffer: str) -> None:
         """Empty every cell of ``buffer``."""
         for number, _ in self.of_buffer[buffer]:

@@ -111,18 +111,17 @@ class NativeAllocator:
         Args:
             is_marked: whether a replay or a recording is told of the step.
         """
-        with self.tracking() as tracked:
-            begins = not is_marked and bool(self._library.count_begin())
-            begun_bytes = tracked.usage().of_steps_bytes
+        library = self._library
+        with self._attachment():
+            saved = library.start_peaks()
+            begins = not is_marked and bool(library.count_begin())
+            begun_bytes, _ = library.of_steps_bytes()
             try:
-                yield (
-                    (lambda: tracked.usage().of_steps_peak_bytes - begun_bytes)
-                    if is_marked or begins
-                    else None
-                )
+                yield (lambda: library.of_steps_bytes()[1] - begun_bytes) if is_marked or begins else None
             finally:
                 if begins:
-                    self._library.count_end()
+                    library.count_end()
+                library.merge_peaks(saved)
 
     @contextmanager
     def recording(self) -> Iterator[Recording]:

@@ -173,6 +173,12 @@ class Library:
         usage = MemoryUsage(*(value for gauge in gauges for value in (gauge.now, gauge.peak)))
         return usage, Counts(*(getattr(counters, name) for name in _COUNTERS))
 
+    def of_steps_bytes(self) -> tuple[int, int]:
+        """Of `MemoryUsage`, what steps took on the heap: now, and at most."""
+        gauges = Gauges()
+        self._c.poet_read(gauges, Counters())
+        return gauges[-1].now, gauges[-1].peak
+
     def start_peaks(self) -> ctypes.Array[Gauge]:
         """Let all high-water marks begin at what is in use now; returns the old ones for `merge_peaks`."""
         saved = Gauges()

@@ -8,6 +8,7 @@ import functools
 import itertools
 import operator
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -61,6 +62,36 @@ class Moving:
 Instruction = Callable[[], None]
 
 
+Fetch = Callable[[list[Any]], tuple[Any, ...]]
+"""Takes what a kernel is given out of the contents of the cells."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fetching:
+    """A kernel that is given what several cells hold."""
+
+    kernel: Callable[..., Any]
+    fetch: Fetch
+    contents: list[Any]
+
+    def __call__(self) -> Any:
+        return self.kernel(*self.fetch(self.contents))
+
+
+@dataclass(frozen=True, slots=True)
+class Straight:
+    """An instruction that a replay makes in its own loop: fetch, run, put the first result into a cell."""
+
+    kernel: Callable[..., Any]
+    fetch: Fetch
+    contents: list[Any]
+    cell: int
+
+    def __call__(self) -> None:
+        result = self.kernel(*self.fetch(self.contents))
+        self.contents[self.cell] = result if isinstance(result, torch.Tensor) else result[0]
+
+
 def page_out(buffer: str, cells: Cells, pages: Pager) -> None:
     """Copy a buffer's bytes to its slot."""
     pages.write(buffer, memory_of(cells.raw(buffer)))
@@ -100,12 +131,18 @@ def computing(run: Callable[[], Any], op: Op, new: Sequence[str], cells: Cells, 
         for place, number, views in bound:
             result = results[place]
             contents[number] = result
-            for cell, kind in views:
-                contents[cell] = view_of(result.untyped_storage(), kind)
+            for cell, kind, is_alike in views:
+                contents[cell] = (
+                    result.as_strided(kind.shape, kind.strides, kind.offset)
+                    if is_alike
+                    else view_of(result.untyped_storage(), kind)
+                )
 
     if len(bound) != 1 or bound[0][0] or bound[0][2]:
         return compute
     number = bound[0][1]
+    if isinstance(run, Fetching):
+        return Straight(run.kernel, run.fetch, contents, number)
 
     def compute_one() -> None:
         results = run()
@@ -114,10 +151,11 @@ def computing(run: Callable[[], Any], op: Op, new: Sequence[str], cells: Cells, 
     return compute_one
 
 
-def _output_cells(cells: Cells, graph: Graph, output: str) -> tuple[int, list[tuple[int, TensorType]]]:
-    """The output's own cell and those of the views of its buffer."""
-    number = cells.value(output)
-    return number, [item for item in cells.of_buffer[graph.buffer_of(output)] if item[0] != number]
+def _output_cells(cells: Cells, graph: Graph, output: str) -> tuple[int, list[tuple[int, TensorType, bool]]]:
+    """The output's own cell and those of the views of its buffer: whether each has its element type."""
+    number, dtype = cells.value(output), cells.types[output].dtype
+    views = cells.of_buffer[graph.buffer_of(output)]
+    return number, [(cell, kind, kind.dtype == dtype) for cell, kind in views if cell != number]
 
 
 def cells_of(buffer: str, cells: Cells) -> list[int]:
@@ -216,8 +254,7 @@ def bound_call(
         return lambda: kernel(contents[only])
     if not numbers:
         return kernel
-    fetch = operator.itemgetter(*numbers)
-    return lambda: kernel(*fetch(contents))
+    return Fetching(kernel, operator.itemgetter(*numbers), contents)
 
 
 def _is_fetched(argument: Argument) -> bool:

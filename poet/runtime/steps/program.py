@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -26,8 +26,10 @@ from poet.runtime.kernels.cells import Cells, new_buffer, view_of
 from poet.runtime.kernels.tables import StoredTable
 from poet.runtime.steps.gradient_taps import BoundStrips, GradientTap, gradient_taps
 from poet.runtime.steps.instructions import (
+    Fetch,
     Instruction,
     Moving,
+    Straight,
     TableInPages,
     bound_call,
     cells_of,
@@ -147,7 +149,7 @@ Mark = Callable[[int], object] | None
 """Called with 1 + the number of each instruction's step before it runs, where memory is placed."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Program:
     """A compiled schedule.
 
@@ -159,12 +161,38 @@ class Program:
         gradients: taps by the index of the step that makes what they give.
         oversized: outputs whose kernels leave them in more memory than they need; filled by the run
             of a program that checks.
+        reached: the index of the step that `run` made last, or at which it failed.
     """
 
     instructions: tuple[tuple[int, Instruction], ...]
     first_update: int
     gradients: Mapping[int, tuple[GradientTap, ...]]
     oversized: set[str]
+    reached: int = -1
+    _flat: list[tuple[int, Callable[..., Any], Fetch | None, int]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._flat = [
+            (index, run.kernel, run.fetch, run.cell) if isinstance(run, Straight) else (index, run, None, 0)
+            for index, run in self.instructions
+        ]
+
+    def run(self, contents: list[Any], mark: Mark) -> None:
+        """Make every instruction on the ``contents`` of the cells, in one flat loop."""
+        mark = mark or _ignore
+        for index, run, fetch, cell in self._flat:
+            self.reached = index
+            mark(index + 1)
+            if fetch is None:
+                run()
+            else:
+                result = run(*fetch(contents))
+                contents[cell] = result if isinstance(result, torch.Tensor) else result[0]
+                del result  # its place may be planned for the next one
+
+
+def _ignore(_: int) -> None:
+    """No memory is placed."""
 
 
 def compile_plan(

@@ -14,7 +14,7 @@ import torch
 from poet.errors import PlanError, PoetError, ReplayError
 from poet.micro import IS_FIRST
 from poet.plans.training_plan import Plan
-from poet.runtime.kernels.cells import Cells, Padded, new_buffer
+from poet.runtime.kernels.cells import Cells, Padded
 from poet.runtime.native.library import BETWEEN_STEPS
 from poet.runtime.steps import program
 from poet.runtime.steps.lasting import LastingTensors
@@ -54,6 +54,13 @@ class StepReplay:
         self._plan, self._tensors, self._cells = plan, tensors, cells
         self._pager, self._generator = pager, generator
         self._persistent = plan.graph.persistent()
+        self._passing = [  # cells of what is not kept for the next step
+            cell
+            for buffer, values in cells.of_buffer.items()
+            for cell, _ in values
+            if buffer not in tensors.held
+        ]
+        self._given = [cells.value(name) for name in plan.graph.inputs]
         self._program = program.compile_plan(
             plan, self._cells, pages=pager, generator=generator, moving=tensors.moving
         )
@@ -115,10 +122,10 @@ class StepReplay:
             raise
 
     def _begin(self, given: Sequence[torch.Tensor | Padded]) -> None:
-        for name, tensor in zip(self._plan.graph.inputs, given, strict=True):
-            buffer = self._plan.graph.buffer_of(name)
-            self._cells.install(buffer, new_buffer(self._cells.sizes_bytes[buffer]))
-            target = self._cells.contents[self._cells.value(name)]
+        graph, contents = self._plan.graph, self._cells.contents
+        for name, cell, tensor in zip(graph.inputs, self._given, given, strict=True):
+            self._cells.allocate(graph.buffer_of(name))
+            target = contents[cell]
             if isinstance(tensor, Padded):
                 tensor.put(target)
             else:
@@ -131,11 +138,15 @@ class StepReplay:
         on_gradient: Tap | None,
         on_instruction: Callable[[int], object] | None,
     ) -> None:
-        index = -1
-        in_tap = False
-        taps = self._program.gradients if on_gradient else {}
+        program, in_tap = self._program, False
+        program.reached = -1
+        taps = program.gradients if on_gradient else {}
         try:
-            for index, run in self._program.instructions:
+            if on_gradient is None and on_instruction is None:
+                program.run(self._cells.contents, mark)
+                return
+            for index, run in program.instructions:
+                program.reached = index
                 if mark is not None:
                     mark(index + 1)
                 if on_instruction is not None:
@@ -157,6 +168,7 @@ class StepReplay:
                     on_gradient(tap.name, tap.take())
                 in_tap = False
         except BaseException as error:
+            index = program.reached
             self._recover(number, index, error)
             if in_tap or isinstance(error, PoetError) or not isinstance(error, Exception):
                 raise
@@ -182,9 +194,8 @@ class StepReplay:
         graph, contents = self._plan.graph, self._cells.contents
         loss = float(contents[self._cells.value(graph.loss)])
         predictions = tuple(contents[self._cells.value(name)] for name in graph.predictions)
-        for buffer in self._cells.of_buffer:
-            if buffer not in self._tensors.held:
-                self._cells.clear(buffer)
+        for cell in self._passing:
+            contents[cell] = None
         return loss, predictions
 
 

@@ -11,8 +11,7 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -74,33 +73,27 @@ class Timed:
 
     def write(self, tensor: str, data: memoryview) -> None:
         """See `Pager`."""
-        with self._waiting():
-            self._pager.write(tensor, data)
+        self._timed(self._pager.write, tensor, data)
 
     def read_into(self, tensor: str, target: memoryview) -> None:
         """See `Pager`."""
-        with self._waiting():
-            self._pager.read_into(tensor, target)
+        self._timed(self._pager.read_into, tensor, target)
 
     def read_row(self, tensor: str, row: int, target: memoryview) -> None:
         """See `Pager`."""
-        with self._waiting():
-            self._pager.read_row(tensor, row, target)
+        self._timed(self._pager.read_row, tensor, row, target)
 
     def change_row(self, tensor: str, row: int, change: ChangeRow) -> None:
         """See `Pager`."""
-        with self._waiting():
-            self._pager.change_row(tensor, row, change)
+        self._timed(self._pager.change_row, tensor, row, change)
 
     def wait(self, tensor: str) -> None:
         """See `Pager`."""
-        with self._waiting():
-            self._pager.wait(tensor)
+        self._timed(self._pager.wait, tensor)
 
     def drain(self) -> None:
         """See `Pager`."""
-        with self._waiting():
-            self._pager.drain()
+        self._timed(self._pager.drain)
 
     def give_up(self) -> frozenset[str]:
         """See `Pager`."""
@@ -110,11 +103,10 @@ class Timed:
         """See `Pager`."""
         self._pager.close()
 
-    @contextmanager
-    def _waiting(self) -> Iterator[None]:
+    def _timed(self, transfer: Callable[..., None], *given: object) -> None:
         began, busy_seconds = time.perf_counter(), -time.thread_time()
         try:
-            yield
+            transfer(*given)
         finally:
             busy_seconds += time.thread_time()
             self.waited_seconds += max(0.0, time.perf_counter() - began - busy_seconds)

@@ -17,7 +17,7 @@ from poet.brief import brief
 from poet.errors import InputError, ReplayError
 from poet.plans.training_plan import Plan
 from poet.runtime.data.metrics import LossWeights, Metric, loss_of_all, metric_named
-from poet.runtime.kernels.cells import Cells, new_buffer
+from poet.runtime.kernels.cells import Cells
 from poet.runtime.steps import instructions, program
 from poet.runtime.steps.companions import CompanionPages
 from poet.runtime.steps.lasting import LastingTensors
@@ -119,16 +119,13 @@ class Evaluator:
     def _replay(self, compiled: program.Program, given: Sequence[torch.Tensor], mark: program.Mark) -> None:
         for place, name in enumerate(self.graph.inputs):
             buffer = self.graph.buffer_of(name)
-            self._cells.install(buffer, new_buffer(self._cells.sizes_bytes[buffer]))
+            self._cells.allocate(buffer)
             target = self._cells.contents[self._cells.value(name)]
             if place < len(given):
                 _fill(target, given[place])
             else:
                 target.zero_()
-        for index, run in compiled.instructions:
-            if mark is not None:
-                mark(index + 1)
-            run()
+        compiled.run(self._cells.contents, mark)
 
     def _take(self) -> None:
         for buffer in self._held:
