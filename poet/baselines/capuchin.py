@@ -16,8 +16,8 @@ from dataclasses import dataclass
 
 from poet.problem import Limits, Problem
 from poet.schedule import Schedule
-from poet.solvers.heuristics.list_scheduler import Policy, Walk, Way
-from poet.solvers.heuristics.policies import walked
+from poet.solvers.heuristics.gap_arrays import USED_AT, Floats, Ints, Way
+from poet.solvers.heuristics.policies import Policy, Walk, walked
 from poet.solvers.instance.incumbent import Incumbent
 from poet.solvers.instance.instance import Facts
 
@@ -56,9 +56,10 @@ class _Accesses(Policy):
     def mark(self, walk: Walk, tensor: int) -> Way | None:
         return self.chosen.get((tensor, walk.position - 1))
 
-    def value(self, walk: Walk, tensor: int) -> float:
+    def ranks(self, walk: Walk, tensors: Ints) -> Floats:
         """Passive mode: the least recently used first."""
-        return walk.seconds - float(walk.used_at[tensor])
+        seconds: Floats = walk.seconds - walk.x[USED_AT][tensors]
+        return seconds
 
 
 def _ranked(facts: Facts, limits: Limits) -> list[_Candidate]:

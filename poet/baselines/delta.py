@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from poet.problem import Limits, Problem
 from poet.schedule import Schedule
-from poet.solvers.heuristics.list_scheduler import Way
+from poet.solvers.heuristics.gap_arrays import Way
 from poet.solvers.heuristics.policies import ByStaleness, cheapest_walk
 
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from poet.problem import Limits, Problem
 from poet.schedule import Schedule
-from poet.solvers.heuristics.list_scheduler import Way
+from poet.solvers.heuristics.gap_arrays import Way
 from poet.solvers.heuristics.policies import ByStaleness, cheapest_walk
 
 

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from poet.problem import Limits, Problem
 from poet.schedule import Schedule
-from poet.solvers.heuristics.list_scheduler import Policy, Walk, Way
-from poet.solvers.heuristics.policies import cheapest_walk
+from poet.solvers.heuristics.gap_arrays import Floats, Ints, Way
+from poet.solvers.heuristics.policies import Policy, Walk, cheapest_walk
 
 
 def page_everything(problem: Problem, limits: Limits) -> Schedule | None:
@@ -19,8 +19,9 @@ class _PageAll(Policy):
     eager = True
 
     def mark(self, walk: Walk, tensor: int) -> Way | None:
-        return None if walk.next_need(tensor) == walk.position else Way.PAGE
+        return None if walk.need(tensor) == walk.position else Way.PAGE
 
-    def value(self, walk: Walk, tensor: int) -> float | None:
+    def ranks(self, walk: Walk, tensors: Ints) -> Floats:
         """Where the next op's tensors are too much, drop what is largest."""
-        return float(walk.facts.size[tensor])
+        sizes: Floats = walk.facts.sizes[tensors]
+        return sizes

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from poet.problem import Limits, Problem
 from poet.schedule import Schedule
-from poet.solvers.heuristics.list_scheduler import Policy, Walk, Way
-from poet.solvers.heuristics.policies import cheapest_walk
+from poet.solvers.heuristics.gap_arrays import Way
+from poet.solvers.heuristics.policies import Policy, Walk, cheapest_walk
 
 
 def recompute_all(problem: Problem, limits: Limits) -> Schedule | None:
@@ -39,7 +39,7 @@ class DropRemakeable(Policy):
         """Recompute it, unless the next op needs it."""
         if walk.facts.producer[tensor] < 0 or tensor in self.kept:
             return None
-        if walk.next_need(tensor) == walk.position or (tensor in self.dropped and not self.again):
+        if walk.need(tensor) == walk.position or (tensor in self.dropped and not self.again):
             return None
         self.dropped.add(tensor)
         return Way.REMAKE

@@ -31,8 +31,8 @@ from poet.errors import InvalidSchedule
 from poet.problem import Limits, Problem
 from poet.schedule import Schedule
 from poet.simulator import simulate
-from poet.solvers.heuristics.list_scheduler import Policy, Walk, Way, Weights
-from poet.solvers.heuristics.policies import walked
+from poet.solvers.heuristics.gap_arrays import Way
+from poet.solvers.heuristics.policies import Policy, Walk, walked
 from poet.solvers.instance.incumbent import Incumbent
 from poet.solvers.instance.instance import Facts
 
@@ -146,10 +146,11 @@ class _Program:
         self.memory = np.arange(MEMORY_UNITS + 1) * self.unit
         self.saved_bytes = [sum(sizes[t] for t in stage.saved) for stage in stages]
         self.checkpoint_bytes = [sizes[stage.hands_on] if stage.hands_on >= 0 else 0 for stage in stages]
-        prices = Walk(facts, limits, Policy(), Weights())
         move = [
-            prices.in_price[t] + prices.out_price[t] if prices.may_move(t) else math.inf
-            for t in range(facts.tensor_count)
+            tensor.page_in.joules + tensor.page_out.joules
+            if tensor.page_in and tensor.page_out and (limits.paging or facts.must_move[number])
+            else math.inf
+            for number, tensor in enumerate(facts.problem.tensors)
         ]
         self.saved_price = [sum(move[t] for t in stage.saved) for stage in stages]
         self.checkpoint_price = [move[s.hands_on] if s.hands_on >= 0 else math.inf for s in stages]
@@ -270,10 +271,10 @@ class _ByStage(Policy):
         self.stage_at[facts.op_count] = 0
 
     def mark(self, walk: Walk, tensor: int) -> Way | None:
-        stage, need = self.stage_of.get(tensor), walk.next_need(tensor)
+        stage, need = self.stage_of.get(tensor), walk.need(tensor)
         at = self.stage_at[walk.position]
         forward = walk.position <= self.turn
-        if stage is None or need is None or need == walk.position or (forward and need <= self.turn):
+        if stage is None or need == walk.position or (forward and need <= self.turn):
             return None
         choice = self.choices[at]
         if (stage >= at and not forward) or tensor in choice.kept:

@@ -12,8 +12,8 @@ from dataclasses import replace
 
 from poet.problem import Limits, Problem
 from poet.schedule import Schedule
-from poet.solvers.heuristics.list_scheduler import Policy, Walk, Way
-from poet.solvers.heuristics.policies import walked
+from poet.solvers.heuristics.gap_arrays import Way
+from poet.solvers.heuristics.policies import Policy, Walk, walked
 from poet.solvers.instance.incumbent import Incumbent
 from poet.solvers.instance.instance import Facts
 
@@ -42,7 +42,6 @@ class _Offload(Policy):
 
     def mark(self, walk: Walk, tensor: int) -> Way | None:
         """Write activations that are needed again only far ahead."""
-        need = walk.next_need(tensor)
-        far = need is not None and need - walk.position >= self.far_ops
+        far = walk.need(tensor) - walk.position >= self.far_ops
         made = walk.facts.producer[tensor] >= 0
         return Way.PAGE if far and made and tensor in self.tensors else None

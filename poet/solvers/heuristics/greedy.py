@@ -17,9 +17,9 @@ from poet.clock import WALL, Clock
 from poet.homes import decide, undecided
 from poet.problem import Limits, Problem, Tensor
 from poet.schedule import Schedule
+from poet.solvers.heuristics.gap_arrays import Way
 from poet.solvers.heuristics.gap_cover import Cover
-from poet.solvers.heuristics.list_scheduler import Walk, Way, Weights
-from poet.solvers.heuristics.policies import ByDistance, ByStaleness, walked
+from poet.solvers.heuristics.policies import ByStaleness, Planned, Weights, walked
 from poet.solvers.instance.incumbent import Incumbent, Rejections
 from poet.solvers.instance.instance import Facts
 
@@ -31,7 +31,7 @@ HOME_SHARES = (0.0, 1.0, 0.5, 0.25, 0.75)
 WORK_ITEMS = 10_000
 """Ops and tensors planned over all tries; without a limit, plans of thousands of ops take seconds."""
 
-REMAKE_FACTORS = (1.3, 2.0, math.inf)
+REMAKE_FACTORS = (1.3, 2.0, 1e6)
 """Of a recomputation's price, a plan each; with 1 alone, inputs that it holds seem to cost nothing."""
 
 HURRY_FACTORS = (0.3, 1.0, 3.0, 10.0, 100.0)
@@ -121,7 +121,7 @@ class _Variant:
         marks: dict[tuple[int, int], Way] = {}
         if self.bias and limits.ram_budget_bytes is not None:
             marks = Cover(facts, limits, self.weights, bias=self.bias).marks()
-        return walked(facts, limits, _Planned(marks), self.weights)
+        return walked(facts, limits, Planned(marks), self.weights)
 
 
 def _variants(problem: Problem, limits: Limits) -> list[_Variant]:
@@ -144,14 +144,3 @@ def _variants(problem: Problem, limits: Limits) -> list[_Variant]:
     hasty = [_Variant(Weights(idle + hurry, hidden + hurry)) for hurry in hurries]
     saving = [_Variant(Weights(idle, hidden + hurry)) for hurry in hurries[1::2]]
     return [*first, *hasty, *sparing, *saving, *usual]
-
-
-class _Planned(ByDistance):
-    """Drops what a cover chose, when room is needed; beyond that, as `ByDistance`."""
-
-    def __init__(self, marks: dict[tuple[int, int], Way]) -> None:
-        super().__init__()
-        self.marks = marks
-
-    def mark(self, walk: Walk, tensor: int) -> Way | None:
-        return self.marks.get((tensor, walk.position - 1))

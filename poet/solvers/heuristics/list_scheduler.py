@@ -1,485 +1,545 @@
 """List scheduling with an eviction policy: first runs in the listed order, and exact memory.
 
-All heuristics share it (compare DTR, Kirisame et al. 2021). The scheduler runs the ops in the order of
-the problem. Before each it brings the inputs into RAM, by page-in or by recomputing the ops that lead
-to them, and makes room by dropping other tensors; the policy decides what to drop, when, and how it is
-to come back. A tensor is dropped only if it can: it is stored, or it is written first, or it is remade
-from tensors that are then held until it is needed. So with paging allowed everywhere a schedule is found
-in every budget in which the largest op fits.
+All heuristics share it (compare DTR, Kirisame et al. 2021). Before each op the scheduler brings its inputs
+into RAM, by page-in or by recomputing the ops that lead to them, and makes room by dropping other tensors.
+A tensor is dropped only if it can come back: it is stored, or it is written first, or it is remade from
+tensors that are then held until it is needed. So with paging allowed everywhere a schedule is found in every
+budget in which the largest op fits. What to drop, and how that comes back, is said per gap: dropped first, by
+value, or last; by page-in, by recomputation, or by whichever costs less. So every choice of gaps gives a
+schedule or none (random keys decoded by a list scheduler: Bean 1994).
 
+The functions run as Python on a machine of lists, where a policy decides as well
+(`poet.solvers.heuristics.policies`), and as machine code on arrays for the local search, which has functions
+of its own in the place of those that ask a policy (`poet.solvers.heuristics.gap_moves`).
 The result is a proposal: the simulator judges it.
 """
 
 from __future__ import annotations
 
-import enum
 import math
-from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from poet.pins import pinned
-from poet.problem import Limits, Transfer
-from poet.schedule import Compute, Free, PageIn, PageOut, Schedule, Step
-from poet.solvers.heuristics.gap_arrays import MOST_CHAIN
-from poet.solvers.instance.instance import Facts
-
-Tensors = npt.NDArray[np.int64]
-Values = npt.NDArray[np.float64]
-
-
-class Way(enum.Enum):
-    """How a dropped tensor comes back."""
-
-    PAGE = "page"
-    REMAKE = "recompute"
-    CHEAPER = "whichever costs less"
+# isort: off
+from poet.solvers.heuristics.gap_arrays import (
+    ABSENT, BIAS, BUDGET, CAPACITY, CHEAPER, CHOSEN, COMPUTE, DROP, END, ENDS_IN_RAM, FAILED, FIRST_GAP,
+    FREE, HELD, HELD_UNTIL, HOME, HOPELESS, INPUTS, INPUTS_END, IN_COST, IN_RAM, IN_USE, KEEP, KINDS,
+    LAST_UPDATE, LEAVES, MARK, MAY_MOVE, METERED, MOST, MOST_CHAIN, MOST_METERED, MOST_SECONDS, MOVABLE,
+    MUST_MOVE, NEED, OPS, OPS_AGAIN, OUTPUTS, OUTPUTS_END, OUT_COST, OWED, OWES, PAGE, PAGE_IN, PAGE_OUT,
+    PINNED, POSITION, PRESENT, PRODUCER, PROTECTED, RAM, RAM_LIST, RAM_PLACE, RELEASE_HEAD, RELEASE_ITEM,
+    RELEASE_NEXT, REMAKE, RERUNS, RERUNS_END, RERUN_LIMIT, RERUN_NEED, ROOM, SECONDS, SEEN, SIZE, SPENT,
+    STACK, START, STEPS, STORED, STORED_SIZE, TENSORS, UPDATES, UPDATES_END, USE, USED, USED_AT, USES,
+    USES_END, WALKS, WAY, WHATS, WORKSPACE, WORTH, WRITABLE, Ints, Machine,
+)  # fmt: skip
+# isort: on
 
 
-class Stuck(Exception):
-    """The policy leaves no next step inside the limits."""
+# --- what a policy decides: not in machine code ---
 
 
-@dataclass(frozen=True, slots=True)
-class Weights:
-    """Joules that a second counts for, so that page-ins and recomputations compare by one number.
+def victim(m: Machine) -> int:
+    """The tensor to drop next, of those that may go; -1: none."""
+    return int(m.policy.victim(m))  # type: ignore[attr-defined]
 
-    Attributes:
-        compute_watts: per second of an op.
-        transfer_watts: per second of a transfer.
-        remake_factor: multiplies the joules of recomputation; above 1 it prefers paging.
+
+def is_dropped_at_once(m: Machine, t: int) -> bool:
+    """Whether ``t``, just used or made and needed later, is dropped now."""
+    return bool(m.policy.drops_at_once(m, t))  # type: ignore[attr-defined]
+
+
+def lingers(m: Machine, t: int) -> int:
+    """Last op before which ``t``, no longer needed, is kept as input of a planned recomputation; -1: none."""
+    return int(m.policy.lingers(m, t))  # type: ignore[attr-defined]
+
+
+# --- what is ahead of a tensor ---
+
+
+def look_ahead(m: Machine, t: int) -> None:
+    """Find the gap in which ``t`` is, and the next op for which it must be in RAM."""
+    position, stop = m.n[POSITION], m.t[USES_END][t]
+    place = m.t[USE][t]
+    while place < stop and m.flat[place] < position:
+        place += 1
+    m.t[USE][t] = place
+    need = m.n[OPS] + 1
+    if has_use(m, t):
+        need = m.flat[place]
+    held = m.t[HELD_UNTIL][t]
+    m.t[NEED][t] = min(need, held) if held >= position else need
+
+
+def has_use(m: Machine, t: int) -> bool:
+    """Whether a first run, or the end, needs ``t`` from here on."""
+    place = m.t[USE][t]
+    return bool(place < m.t[USES_END][t] and (m.flat[place] < m.n[OPS] or m.t[ENDS_IN_RAM][t] == 1))
+
+
+def horizon(m: Machine, t: int) -> int:
+    """The next use of ``t``; without one, the op until which it is held."""
+    return int(m.flat[m.t[USE][t]] if has_use(m, t) else m.t[HELD_UNTIL][t])
+
+
+def gap_of(m: Machine, t: int) -> int:
+    """The gap in which ``t`` is."""
+    return int(m.t[FIRST_GAP][t] + m.t[USE][t] - m.t[USES][t])
+
+
+# --- what may be done, and what it costs ---
+
+
+def readable(m: Machine, t: int) -> bool:
+    """Whether it may be paged in with its present content."""
+    return bool(m.t[STORED][t] == 1 and m.t[MOVABLE][t] == 1 and m.x[IN_COST][t] < math.inf)
+
+
+def updates_ahead(m: Machine, t: int) -> bool:
+    """Whether a later op overwrites ``t``."""
+    return bool(m.t[LAST_UPDATE][t] >= m.n[POSITION])
+
+
+def may_page_out(m: Machine, t: int) -> bool:
+    """Whether ``t`` may be written, with room left for what must be written yet."""
+    if m.t[STORED][t] == 1 or m.t[MOVABLE][t] == 0 or m.x[OUT_COST][t] == math.inf:
+        return False
+    owed = m.n[OWED]
+    if m.t[OWES][t] == 1 and not updates_ahead(m, t):
+        owed -= m.t[STORED_SIZE][t]
+    return bool(m.n[ROOM] >= m.t[STORED_SIZE][t] + owed)
+
+
+def may_rerun(m: Machine, op: int, position: int) -> bool:
+    """Whether it may run again before the first run of ``position``."""
+    return op >= 0 and m.o[RERUN_LIMIT][op] >= position and m.o[RERUN_NEED][op] <= m.n[BUDGET]
+
+
+def page_price(m: Machine, t: int) -> float:
+    """Joules of writing ``t``, unless it has a copy, and reading it once."""
+    if readable(m, t):
+        return float(m.x[IN_COST][t])
+    return m.x[IN_COST][t] + m.x[OUT_COST][t] if may_page_out(m, t) else math.inf
+
+
+def last_use(m: Machine, t: int) -> int:
+    """The last op that reads ``t`` first, or the end; -1: none does."""
+    begin, stop = m.t[USES][t], m.t[USES_END][t]
+    if stop > begin and m.flat[stop - 1] == m.n[OPS] and m.t[ENDS_IN_RAM][t] == 0:
+        stop -= 1
+    return int(m.flat[stop - 1]) if stop > begin else -1
+
+
+def remake_price(m: Machine, t: int) -> float:
+    """Joules of recomputing ``t`` for its next use, estimated.
+
+    What is in RAM now counts as there then if it is used or held at least as long and not to be dropped.
     """
-
-    compute_watts: float = 0.0
-    transfer_watts: float = 0.0
-    remake_factor: float = 1.0
-
-
-class Policy:
-    """The decisions that the list scheduler leaves open. This one never drops what is still needed."""
-
-    eager = False
-    """Whether marked tensors are dropped at once; else only when room is needed."""
-
-    unplanned = Way.CHEAPER
-    """How a tensor that `value` picked and `mark` did not mark is to come back."""
-
-    def mark(self, walk: Walk, tensor: int) -> Way | None:
-        """How ``tensor``, which has just been used or made and is needed later, is to come back once dropped.
-
-        ``None``: it is not marked for dropping.
-        """
-        return None
-
-    def value(self, walk: Walk, tensor: int) -> float | None:
-        """Priority of dropping ``tensor`` now, the highest first; ``None``: it must stay.
-
-        Marked tensors are dropped before all others.
-        """
-        return None
-
-    def values(self, walk: Walk, tensors: Tensors) -> Values:
-        """`value` of each of ``tensors``; -inf: it must stay.
-
-        A victim is sought among all that is in RAM, thousands of tensors in the largest steps.
-        """
-        each = [self.value(walk, tensor) for tensor in tensors.tolist()]
-        return np.array([-math.inf if one is None else one for one in each], dtype=np.float64)
-
-    def lingers(self, walk: Walk, tensor: int) -> int:
-        """Last op before which a dead tensor is kept as input of a planned recomputation; -1: free it now."""
-        return -1
+    need = horizon(m, t)
+    m.n[WALKS] += 1
+    walk = m.n[WALKS]
+    price, ops, top = 0.0, 0, 1
+    m.w[STACK][0] = t
+    while top:
+        top -= 1
+        c = m.w[STACK][top]
+        op = m.t[PRODUCER][c]
+        if c != t:
+            is_kept = m.t[PRESENT][c] == 1 and m.g[MARK][gap_of(m, c)] != DROP
+            if is_kept and max(last_use(m, c), m.t[HELD_UNTIL][c]) >= need:
+                continue
+            if readable(m, c):
+                price += m.x[IN_COST][c]
+                continue
+            if m.t[PRESENT][c] == 1 and not may_rerun(m, op, need):
+                price += min(page_price(m, c), m.x[IN_COST][c])
+                continue
+        if not may_rerun(m, op, need) or ops > MOST_CHAIN:
+            return math.inf
+        if m.o[SEEN][op] != walk:
+            ops += 1
+            price += m.y[0][op]
+            top = push_reads(m, op, walk, top)
+    return price
 
 
-class Walk:
-    """One schedule in the making: the state of RAM and storage after the steps so far.
+def push_reads(m: Machine, op: int, walk: int, top: int) -> int:
+    """Put what a rerun of ``op`` reads on the stack of this walk along producers; the new top."""
+    m.o[SEEN][op] = walk
+    for k in range(m.o[RERUNS][op], m.o[RERUNS_END][op]):
+        m.w[STACK][top] = m.flat[k]
+        top += 1
+    return top
 
-    Args:
-        facts, limits: what is planned.
-        policy: what to drop.
-        weights: what seconds count for.
+
+def spend(m: Machine, cost: Any, row: int, which: int) -> None:
+    """Add a cost to what was spent; what exceeds a limit ends the schedule."""
+    m.a[SPENT] += cost[row][which]
+    m.a[SECONDS] += cost[row + 1][which]
+    m.a[METERED] += cost[row + 2][which]
+    over = m.a[SECONDS] > m.a[MOST_SECONDS] or m.a[METERED] > m.a[MOST_METERED]
+    if over or m.a[SPENT] > m.a[MOST]:
+        m.n[FAILED] = 1
+
+
+def step(m: Machine, kind: int, what: int) -> None:
+    """Write a step down."""
+    k = m.n[STEPS]
+    if k >= len(m.w[KINDS]):
+        m.n[FAILED] = 1
+        return
+    m.w[KINDS][k] = kind
+    m.w[WHATS][k] = what
+    m.n[STEPS] = k + 1
+
+
+def appear(m: Machine, t: int) -> None:
+    """``t`` is in RAM from now on."""
+    if m.t[PRESENT][t] == 0:
+        m.t[PRESENT][t] = 1
+        m.t[RAM_PLACE][t] = m.n[IN_RAM]
+        m.t[RAM_LIST][m.n[IN_RAM]] = t
+        m.n[IN_RAM] += 1
+        m.n[RAM] += m.t[SIZE][t]
+
+
+def free(m: Machine, t: int) -> None:
+    """Give the RAM of ``t`` back."""
+    step(m, FREE, t)
+    m.t[PRESENT][t] = 0
+    last = m.t[RAM_LIST][m.n[IN_RAM] - 1]
+    m.t[RAM_LIST][m.t[RAM_PLACE][t]] = last
+    m.t[RAM_PLACE][last] = m.t[RAM_PLACE][t]
+    m.n[IN_RAM] -= 1
+    m.n[RAM] -= m.t[SIZE][t]
+
+
+def page_out(m: Machine, t: int) -> None:
+    """Write ``t``."""
+    if not may_page_out(m, t):
+        m.n[FAILED] = 1
+        return
+    step(m, PAGE_OUT, t)
+    spend(m, m.x, OUT_COST, t)
+    m.t[STORED][t] = 1
+    m.n[ROOM] -= m.t[STORED_SIZE][t]
+    if m.t[OWES][t] == 1 and not updates_ahead(m, t):
+        m.t[OWES][t] = 0
+        m.n[OWED] -= m.t[STORED_SIZE][t]
+
+
+def hold(m: Machine, t: int, need: int) -> None:
+    """Keep ``t`` in RAM, or able to come back, until op ``need``."""
+    if m.t[HELD_UNTIL][t] >= need:
+        return
+    m.t[HELD_UNTIL][t] = need
+    look_ahead(m, t)
+    if need < m.n[OPS]:
+        k = m.n[HELD]
+        if k >= len(m.w[KINDS]):
+            m.n[FAILED] = 1
+            return
+        m.w[RELEASE_ITEM][k] = t
+        m.w[RELEASE_NEXT][k] = m.o[RELEASE_HEAD][need]
+        m.o[RELEASE_HEAD][need] = k
+        m.n[HELD] = k + 1
+
+
+def store(m: Machine, t: int) -> bool:
+    """Write ``t`` so that it can come back; whether it may."""
+    if not may_page_out(m, t) or m.x[IN_COST][t] == math.inf:
+        return False
+    page_out(m, t)
+    return True
+
+
+def rely(m: Machine, t: int) -> bool:
+    """Hold what ``t`` can be remade from until its next use; whether it can be."""
+    if m.t[PROTECTED][t] > 0 or (m.t[OWES][t] == 1 and not has_use(m, t)):
+        return False
+    need = horizon(m, t)
+    m.n[WALKS] += 1
+    walk = m.n[WALKS]
+    top, leaves = 1, 0
+    m.w[STACK][0] = t
+    while top:
+        top -= 1
+        c = m.w[STACK][top]
+        if c != t and (m.t[PRESENT][c] == 1 or readable(m, c)):
+            m.w[LEAVES][leaves] = c
+            leaves += 1
+            continue
+        op = m.t[PRODUCER][c]
+        if not may_rerun(m, op, need):
+            return False
+        if m.o[SEEN][op] != walk:
+            top = push_reads(m, op, walk, top)
+    for k in range(leaves):
+        hold(m, m.w[LEAVES][k], need)
+    return True
+
+
+def drop(m: Machine, t: int, way: int) -> bool:
+    """Give the RAM of ``t`` back so that it can return; whether it can."""
+    if not readable(m, t):
+        if m.t[OWES][t] == 1 and not updates_ahead(m, t):
+            way = PAGE
+        if way == CHEAPER:
+            way = PAGE if page_price(m, t) <= remake_price(m, t) else REMAKE
+        done = (store(m, t) or rely(m, t)) if way == PAGE else (rely(m, t) or store(m, t))
+        if not done:
+            return False
+    m.g[ABSENT][gap_of(m, t)] = 1
+    free(m, t)
+    return True
+
+
+def worth(m: Machine, t: int) -> float:
+    """Bytes of ``t`` per joule of coming back, by what its gap says; computed once after each use."""
+    if math.isnan(m.x[WORTH][t]):
+        gap = gap_of(m, t)
+        way, price = m.g[WAY][gap], math.inf
+        if way != REMAKE:
+            price = page_price(m, t)
+        if way != PAGE or price == math.inf:
+            price = min(price, remake_price(m, t))
+        found = m.t[SIZE][t] / (price ** m.a[BIAS] + 1e-30)
+        if m.g[MARK][gap] == DROP:
+            found *= 1e60
+        elif m.g[MARK][gap] == KEEP:
+            found *= 1e-60
+        m.x[WORTH][t] = found
+    return float(m.x[WORTH][t])
+
+
+def make_room(m: Machine, new_bytes: int) -> None:
+    """Drop tensors until ``new_bytes`` more fit."""
+    if m.n[RAM] + new_bytes <= m.n[BUDGET] or m.n[FAILED] == 1:
+        return
+    m.t[HOPELESS][:] = 0
+    while m.n[RAM] + new_bytes > m.n[BUDGET] and m.n[FAILED] == 0:
+        t = victim(m)
+        way = PAGE
+        if t >= 0:
+            way = m.g[WAY][gap_of(m, t)]
+        else:  # what the recomputation under way needs again later
+            for k in range(m.n[IN_RAM]):
+                c = m.t[RAM_LIST][k]
+                if m.t[PROTECTED][c] > 0 and m.t[PINNED][c] == 0 and m.t[HOPELESS][c] == 0:
+                    t = c
+                    break
+        if t < 0:
+            m.n[FAILED] = 1
+        elif not drop(m, t, way):
+            m.t[HOPELESS][t] = 1
+
+
+def settle(m: Machine, t: int) -> None:
+    """After a use: free ``t`` if nothing needs it any more, or drop it where that is the policy."""
+    m.x[WORTH][t] = math.nan
+    m.x[USED_AT][t] = m.a[SECONDS]
+    look_ahead(m, t)
+    if m.t[PRESENT][t] == 0 or m.t[PROTECTED][t] > 0 or m.t[PINNED][t] == 1:
+        return
+    if m.t[NEED][t] > m.n[OPS]:
+        hold(m, t, min(lingers(m, t), m.n[OPS] - 1))
+    if m.t[NEED][t] > m.n[OPS]:
+        if m.t[OWES][t] == 1:
+            page_out(m, t)
+        free(m, t)
+    elif is_dropped_at_once(m, t):
+        drop(m, t, m.g[WAY][gap_of(m, t)])
+
+
+def settle_each(m: Machine, begin: int, end: int) -> None:
+    """`settle` those of a list."""
+    for k in range(begin, end):
+        settle(m, m.flat[k])
+
+
+def page_in(m: Machine, t: int) -> None:
+    """Read ``t``, unless it is in RAM."""
+    if m.t[PRESENT][t] == 1 or m.n[FAILED] == 1:
+        return
+    if not readable(m, t):
+        m.n[FAILED] = 1
+        return
+    make_room(m, m.t[SIZE][t])
+    step(m, PAGE_IN, t)
+    spend(m, m.x, IN_COST, t)
+    appear(m, t)
+    pin(m, t)
+
+
+def pin(m: Machine, t: int) -> None:
+    """``t`` is in use and stays."""
+    if m.t[PINNED][t] == 0:
+        m.t[PINNED][t] = 1
+        m.w[IN_USE][m.n[USED]] = t
+        m.n[USED] += 1
+
+
+def unpin(m: Machine) -> None:
+    """Nothing is in use any more."""
+    for k in range(m.n[USED]):
+        m.t[PINNED][m.w[IN_USE][k]] = 0
+    m.n[USED] = 0
+
+
+def run_outputs(m: Machine, op: int) -> None:
+    """Make room for the outputs of ``op`` and run it."""
+    new = m.o[WORKSPACE][op]
+    for k in range(m.o[OUTPUTS][op], m.o[OUTPUTS_END][op]):
+        new += m.t[SIZE][m.flat[k]]
+    make_room(m, new)
+    step(m, COMPUTE, op)
+    for k in range(m.o[OUTPUTS][op], m.o[OUTPUTS_END][op]):
+        appear(m, m.flat[k])
+
+
+def rerun(m: Machine, op: int) -> None:
+    """Run ``op`` again."""
+    for k in range(m.o[RERUNS][op], m.o[RERUNS_END][op]):
+        if m.t[PRESENT][m.flat[k]] == 1:
+            pin(m, m.flat[k])
+    for k in range(m.o[RERUNS][op], m.o[RERUNS_END][op]):
+        page_in(m, m.flat[k])
+    if m.n[FAILED] == 1:
+        return
+    for k in range(m.o[OUTPUTS][op], m.o[OUTPUTS_END][op]):
+        if m.t[PRESENT][m.flat[k]] == 1:
+            free(m, m.flat[k])
+    run_outputs(m, op)
+    spend(m, m.y, 0, op)
+    unpin(m)
+    for k in range(m.o[RERUNS][op], m.o[RERUNS_END][op]):
+        m.t[PROTECTED][m.flat[k]] -= 1
+    settle_each(m, m.o[RERUNS][op], m.o[RERUNS_END][op])
+    settle_each(m, m.o[OUTPUTS][op], m.o[OUTPUTS_END][op])
+
+
+def obtain(m: Machine, needed: Ints) -> None:
+    """Bring ``needed`` into RAM, all at once, and pin them."""
+    missing = 0
+    for t in needed:
+        missing += 1 - m.t[PRESENT][t]
+    if missing:
+        m.n[WALKS] += 1
+        walk = m.n[WALKS]
+        top, count = 0, 0
+        for t in needed:
+            m.w[STACK][top] = t
+            top += 1
+        while top:
+            top -= 1
+            c = m.w[STACK][top]
+            op = m.t[PRODUCER][c]
+            if m.t[PRESENT][c] == 1 or (op >= 0 and m.o[SEEN][op] == walk):
+                continue
+            if readable(m, c):
+                is_cheap = may_rerun(m, op, m.n[POSITION]) and m.y[0][op] < m.x[IN_COST][c]
+                for k in range(m.o[RERUNS][op], m.o[RERUNS_END][op]):
+                    is_cheap = is_cheap and m.t[PRESENT][m.flat[k]] == 1
+                if not is_cheap:
+                    continue
+            if not may_rerun(m, op, m.n[POSITION]):
+                m.n[FAILED] = 1
+                return
+            m.o[OPS_AGAIN][count] = op
+            count += 1
+            top = push_reads(m, op, walk, top)
+        again = np.sort(m.o[OPS_AGAIN][:count])
+        for t in needed:
+            m.t[PROTECTED][t] += 1
+        for op in again:
+            for k in range(m.o[RERUNS][op], m.o[RERUNS_END][op]):
+                m.t[PROTECTED][m.flat[k]] += 1
+        for op in again:
+            rerun(m, op)
+            if m.n[FAILED] == 1:
+                return
+        for t in needed:
+            m.t[PROTECTED][t] = 0
+    for t in needed:
+        if m.t[PRESENT][t] == 1:
+            pin(m, t)
+    for t in needed:
+        page_in(m, t)
+
+
+def begin(m: Machine, most: float) -> None:
+    """Set RAM and storage to the step's start, as the homes are chosen."""
+    for k in range(POSITION, WALKS):
+        m.n[k] = 0
+    for k in range(BIAS):
+        m.a[k] = 0.0
+    for k in range(len(m.g[ABSENT])):
+        m.g[ABSENT][k] = 0
+    for k in range(m.n[OPS]):
+        m.o[RELEASE_HEAD][k] = -1
+    m.a[MOST] = most
+    in_storage = 0
+    for t in range(m.n[TENSORS]):
+        for row in (PRESENT, STORED, OWES, PINNED, PROTECTED):
+            m.t[row][t] = 0
+        m.t[HELD_UNTIL][t], m.t[USE][t] = -1, m.t[USES][t]
+        m.x[WORTH][t], m.x[USED_AT][t] = math.nan, 0.0
+        start, end, must = m.t[START][t], m.t[END][t], m.t[MUST_MOVE][t]
+        if m.t[CHOSEN][t] > 0:
+            changes = m.t[CHOSEN][t] == 2
+            if m.t[HOME][t] == 1:
+                start, end, must = 2, (2 if changes else 0), 1
+            else:
+                start, end, must = (1 if changes else 3), 1, 0
+        m.t[ENDS_IN_RAM][t] = end & 1
+        look_ahead(m, t)
+        m.t[MOVABLE][t] = 1 if must else m.t[MAY_MOVE][t]
+        if start & 1:
+            appear(m, t)
+        if start & 2:
+            m.t[STORED][t] = 1
+            in_storage += m.t[STORED_SIZE][t]
+        if end & 2:
+            m.t[OWES][t] = 1 if m.t[STORED][t] == 0 or m.t[LAST_UPDATE][t] >= 0 else 0
+            m.n[OWED] += m.t[STORED_SIZE][t] * m.t[OWES][t]
+    m.n[ROOM] = min(m.n[WRITABLE], m.n[CAPACITY] - in_storage)
+    if m.n[RAM] > m.n[BUDGET]:
+        m.n[FAILED] = 1
+
+
+def decode(m: Machine, most: float) -> float:
+    """Write down the schedule of all gaps.
+
+    Returns:
+        joules above running every op once; infinite: the schedule got stuck, or takes more than ``most``.
     """
-
-    def __init__(self, facts: Facts, limits: Limits, policy: Policy, weights: Weights) -> None:
-        problem = facts.problem
-        self.facts, self.limits, self.policy = facts, limits, policy
-        self.budget = math.inf if limits.ram_budget_bytes is None else limits.ram_budget_bytes
-        self.position = 0  # the next op to run for the first time
-        self.steps: list[Step] = []
-        self.step_limit = 60 * facts.op_count + 10 * facts.tensor_count + 1000
-        self.present = [False] * facts.tensor_count
-        self.in_ram = np.zeros(facts.tensor_count, dtype=bool)  # those present that take room
-        self.stored = [False] * facts.tensor_count  # with the current content
-        self.held_until = [-1] * facts.tensor_count  # something is to be remade from it before this op
-        self.released: list[list[int]] = [[] for _ in range(facts.op_count + 1)]
-        self.marked: dict[int, Way] = {}
-        self.pinned: set[int] = set()
-        self.protected: dict[int, int] = {}  # uses left in the recomputation in flight
-        self.in_price = [self._transfer(t.page_in, weights) for t in problem.tensors]
-        self.out_price = [self._transfer(t.page_out, weights) for t in problem.tensors]
-        self.prices = np.full(facts.tensor_count, np.nan)  # of coming back; not a number: not computed
-        self.needs = np.zeros(facts.tensor_count, dtype=np.int64)  # of those present, `next_need`
-        self.op_price = [
-            op.joules * weights.remake_factor + weights.compute_watts * op.seconds for op in problem.ops
-        ]
-        for tensor in facts.starts_in_ram:
-            self._appear(tensor)
-        for tensor in facts.starts_stored:
-            self.stored[tensor] = True
-        pins = pinned(problem, limits)
-        self.kept = {t for t, tensor in enumerate(problem.tensors) if tensor.name in pins.kept}
-        self.dropped = {t for t, tensor in enumerate(problem.tensors) if tensor.name in pins.dropped}
-        self.seconds = 0.0  # as blocking transfers and ops add up
-        self.used_at = np.zeros(facts.tensor_count)  # seconds
-        self.ram_bytes = sum(facts.size[tensor] for tensor in facts.starts_in_ram)
-        capacity = problem.storage_capacity_bytes
-        self.room_in_storage = math.inf if capacity is None else capacity
-        self.room_in_storage -= sum(facts.stored_size[tensor] for tensor in facts.starts_stored)
-        if limits.written_budget_bytes is not None:
-            left_bytes = limits.written_budget_bytes - problem.row_written_bytes
-            self.room_in_storage = min(self.room_in_storage, left_bytes)
-        self.owed = [False] * facts.tensor_count  # its last content has yet to be written
-        for tensor in facts.ends_stored:
-            self.owed[tensor] = not self.stored[tensor] or bool(facts.update_ops[tensor])
-        self.owed_bytes = sum(facts.stored_size[tensor] for tensor in facts.ends_stored if self.owed[tensor])
-
-    @staticmethod
-    def _transfer(cost: Transfer | None, weights: Weights) -> float:
-        return math.inf if cost is None else cost.joules + weights.transfer_watts * cost.seconds
-
-    def run(self) -> Schedule:
-        """The schedule.
-
-        Raises:
-            Stuck: the policy leaves no next step inside the limits.
-        """
-        facts = self.facts
-        if self.ram_bytes > self.budget:
-            raise Stuck
-        for tensor in facts.starts_in_ram:
-            self._settle(tensor)
-        for op in range(facts.op_count):
-            self._obtain(facts.inputs[op])
-            self._make_room(sum(facts.size[t] for t in facts.outputs[op]) + facts.workspace[op])
-            self._compute(op)
-            self.position = op + 1
-            for tensor in facts.updates[op]:
-                self.stored[tensor] = False
-            self.pinned.clear()
-            for tensor in (*facts.inputs[op], *facts.outputs[op], *self.released[op]):
-                self._settle(tensor)
-        self._obtain(tuple(facts.ends_in_ram))
-        for tensor in facts.ends_stored:
-            if self.owed[tensor]:  # it was held to the end
-                self._page_out(tensor)
-        return tuple(self.steps)
-
-    # --- what policies may call ---
-
-    def next_need(self, tensor: int) -> int | None:
-        """The next op for which ``tensor`` must be in RAM, as its input or to remake another tensor."""
-        use = self.facts.next_use(tensor, self.position)
-        held = self.held_until[tensor]
-        if held < self.position:
-            return use
-        return held if use is None else min(use, held)
-
-    def page_price(self, tensor: int) -> float:
-        """Joules of writing ``tensor``, unless it has a copy, and reading it once.
-
-        Infinite where it must not move.
-        """
-        if self._readable(tensor):
-            return self.in_price[tensor]
-        return self.in_price[tensor] + self.out_price[tensor] if self.may_page_out(tensor) else math.inf
-
-    def remake_price(self, tensor: int) -> float:
-        """Joules of recomputing ``tensor`` for its next use, estimated.
-
-        What is in RAM now counts as there then if it is used or held at least as long and not marked.
-        """
-        need = self._horizon(tensor)
-        facts, price = self.facts, 0.0
-        pending, ops = [tensor], set[int]()
-        while pending:
-            current = pending.pop()
-            if current != tensor:
-                if self.present[current] and current not in self.marked:
-                    last = facts.uses[current][-1:] or [-1]
-                    if max(last[0], self.held_until[current]) >= need:
-                        continue
-                if self._readable(current):
-                    price += self.in_price[current]
-                    continue
-                if self.present[current] and not self.may_rerun(facts.producer[current], need):
-                    price += min(self.page_price(current), self.in_price[current])
-                    continue
-            op = facts.producer[current]
-            if not self.may_rerun(op, need) or len(ops) > MOST_CHAIN:
-                return math.inf
-            if op not in ops:
-                ops.add(op)
-                price += self.op_price[op]
-                pending.extend(facts.rerun_inputs[op])
-        return price
-
-    def return_price(self, tensor: int) -> float:
-        """Joules of having ``tensor`` back, the cheaper way; computed once after each use, then kept."""
-        price = float(self.prices[tensor])
-        if math.isnan(price):
-            price = self.prices[tensor] = min(self.page_price(tensor), self.remake_price(tensor))
-        return price
-
-    def return_prices(self, tensors: Tensors) -> Values:
-        """`return_price` of each."""
-        prices = self.prices[tensors]
-        unknown = np.isnan(prices)
-        if unknown.any():
-            prices[unknown] = [self.return_price(tensor) for tensor in tensors[unknown].tolist()]
-        return prices
-
-    def distances(self, tensors: Tensors) -> Tensors:
-        """Ops from now until `next_need` of each, that one included; one more than the ops left: none."""
-        return self.needs[tensors] - (self.position - 1)
-
-    def may_page_out(self, tensor: int) -> bool:
-        """Whether the present content may be written, with room left for what must be written yet."""
-        if self.stored[tensor] or not self.may_move(tensor) or math.isinf(self.out_price[tensor]):
-            return False
-        pays = self.owed[tensor] and not self._updates_ahead(tensor)
-        owed = self.owed_bytes - (self.facts.stored_size[tensor] if pays else 0)
-        return self.room_in_storage >= self.facts.stored_size[tensor] + owed
-
-    # --- dropping ---
-
-    def drop(self, tensor: int, way: Way) -> bool:
-        """Give the RAM of ``tensor`` back so that it can return; ``False`` where it cannot."""
-        if not self._readable(tensor):
-            if self.owed[tensor] and not self._updates_ahead(tensor):
-                way = Way.PAGE
-            if way is Way.CHEAPER:
-                way = Way.PAGE if self.page_price(tensor) <= self.remake_price(tensor) else Way.REMAKE
-            ways = (self._store, self._rely) if way is Way.PAGE else (self._rely, self._store)
-            if not any(prepare(tensor) for prepare in ways):
-                return False
-        self._free(tensor)
-        return True
-
-    def _store(self, tensor: int) -> bool:
-        """Write ``tensor``; ``False`` where it may not move there and back."""
-        if not self.may_page_out(tensor) or math.isinf(self.in_price[tensor]):
-            return False
-        self._page_out(tensor)
-        return True
-
-    def _readable(self, tensor: int) -> bool:
-        return self.stored[tensor] and self.may_move(tensor) and not math.isinf(self.in_price[tensor])
-
-    def _rely(self, tensor: int) -> bool:
-        """Hold what ``tensor`` can be remade from until its next use; ``False`` where it cannot be."""
-        need = self._horizon(tensor)
-        pending, ops, leaves = [tensor], set[int](), []
-        if tensor in self.protected:  # it serves the recomputation in flight, which would not end
-            return False
-        if self.owed[tensor] and self.facts.next_use(tensor, self.position) is None:
-            return False
-        while pending:
-            current = pending.pop()
-            if current != tensor and (self.present[current] or self._readable(current)):
-                leaves.append(current)
-                continue
-            op = self.facts.producer[current]
-            if not self.may_rerun(op, need):
-                return False
-            if op not in ops:
-                ops.add(op)
-                pending.extend(self.facts.rerun_inputs[op])
-        for leaf in leaves:
-            self._hold(leaf, need)
-        return True
-
-    def _hold(self, tensor: int, need: int) -> None:
-        """Keep ``tensor`` in RAM or able to come back until op ``need``."""
-        if self.held_until[tensor] < need:
-            self.held_until[tensor] = need
-            self.released[need].append(tensor)
-            self._look_ahead(tensor)
-
-    def _horizon(self, tensor: int) -> int:
-        """The op of the next use of ``tensor``; without one, that until which it is held."""
-        use = self.facts.next_use(tensor, self.position)
-        return self.held_until[tensor] if use is None else use
-
-    def may_rerun(self, op: int, position: int) -> bool:
-        if op < 0 or not self.limits.recompute:
-            return False
-        return self.facts.rerun_limit[op] >= position and self.facts.rerun_need[op] <= self.budget
-
-    def may_move(self, tensor: int) -> bool:
-        return self.limits.paging or self.facts.must_move[tensor]
-
-    def _updates_ahead(self, tensor: int) -> bool:
-        updates = self.facts.update_ops[tensor]
-        return bool(updates) and updates[-1] >= self.position
-
-    def _make_room(self, new_bytes: int) -> None:
-        hopeless: set[int] = set()
-        while self.ram_bytes + new_bytes > self.budget:
-            victim, way = self._victim(hopeless)
-            if not self.drop(victim, way):
-                hopeless.add(victim)
-
-    def _victim(self, hopeless: set[int]) -> tuple[int, Way]:
-        """The tensor to drop next and how it comes back: marked first, each kind by the policy's value."""
-        barred = np.zeros(self.facts.tensor_count, dtype=bool)
-        barred[[*self.pinned, *self.protected, *hopeless, *self.kept]] = True
-        marked = np.fromiter(self.marked, dtype=np.int64, count=len(self.marked))
-        for tensors, is_marked in (
-            (marked[~barred[marked]], True),
-            (np.flatnonzero(self.in_ram & ~barred), False),
-        ):
-            values = self.policy.values(self, tensors)
-            if len(values) and values.max() > -math.inf:
-                best = int(tensors[values.argmax()])
-                return best, self.marked[best] if is_marked else self.policy.unplanned
-        for tensor in self.protected:
-            if self.present[tensor] and tensor not in self.pinned and tensor not in hopeless:
-                return tensor, Way.PAGE
-        raise Stuck
-
-    def _settle(self, tensor: int) -> None:
-        """After a use: free ``tensor`` if nothing needs it any more, else apply the policy to it."""
-        self.used_at[tensor] = self.seconds
-        self._look_ahead(tensor)
-        if not self.present[tensor] or tensor in self.protected or tensor in self.pinned:
-            return
-        self.marked.pop(tensor, None)
-        self.prices[tensor] = np.nan
-        if self.next_need(tensor) is None:
-            self._hold(tensor, min(self.policy.lingers(self, tensor), self.facts.op_count - 1))
-        if self.next_need(tensor) is None:
-            if self.owed[tensor]:
-                self._page_out(tensor)
-            self._free(tensor)
-            return
-        idle = tensor in self.dropped and self.next_need(tensor) != self.position
-        if idle and self.drop(tensor, Way.CHEAPER):
-            return
-        way = self.policy.mark(self, tensor)
-        if way is not None and not (self.policy.eager and self.drop(tensor, way)):
-            self.marked[tensor] = way
-
-    # --- bringing back ---
-
-    def _obtain(self, needed: tuple[int, ...]) -> None:
-        """Bring ``needed`` into RAM, all at once, and pin them."""
-        missing = [tensor for tensor in needed if not self.present[tensor]]
-        if missing:
-            ops = self._to_rerun(missing)
-            for tensor in (*needed, *(t for op in ops for t in self.facts.rerun_inputs[op])):
-                self.protected[tensor] = self.protected.get(tensor, 0) + 1
-            for op in ops:
-                self._rerun(op)
-            self.protected.clear()
-        self.pinned.update(tensor for tensor in needed if self.present[tensor])
-        for tensor in needed:
-            self._page_in(tensor)
-
-    def _to_rerun(self, missing: list[int]) -> list[int]:
-        """The ops that lead from what is in RAM or stored to ``missing``, in order."""
-        pending, ops = list(missing), set[int]()
-        while pending:
-            current = pending.pop()
-            op = self.facts.producer[current]
-            if self.present[current] or op in ops:
-                continue
-            if self._readable(current) and not self._cheap(current):
-                continue
-            if not self.may_rerun(op, self.position):
-                raise Stuck
-            ops.add(op)
-            pending.extend(self.facts.rerun_inputs[op])
-        return sorted(ops)
-
-    def _cheap(self, tensor: int) -> bool:
-        """Whether a stored tensor is cheaper to remake from what is in RAM than to read."""
-        op = self.facts.producer[tensor]
-        return (
-            self.may_rerun(op, self.position)
-            and self.op_price[op] < self.in_price[tensor]
-            and all(self.present[i] for i in self.facts.rerun_inputs[op])
-        )
-
-    def _rerun(self, op: int) -> None:
-        facts = self.facts
-        self.pinned.update(tensor for tensor in facts.rerun_inputs[op] if self.present[tensor])
-        for tensor in facts.rerun_inputs[op]:
-            self._page_in(tensor)
-        for tensor in facts.outputs[op]:
-            if self.present[tensor]:
-                self._free(tensor)
-        self._make_room(sum(facts.size[t] for t in facts.outputs[op]) + facts.workspace[op])
-        self._compute(op)
-        self.pinned.clear()
-        for tensor in facts.rerun_inputs[op]:
-            self.protected[tensor] -= 1
-            if not self.protected[tensor]:
-                del self.protected[tensor]
-        for tensor in (*facts.rerun_inputs[op], *facts.outputs[op]):
-            self._settle(tensor)
-
-    # --- the four steps ---
-
-    def _appear(self, tensor: int) -> None:
-        self.present[tensor] = True
-        self.in_ram[tensor] = self.facts.size[tensor] > 0
-        self._look_ahead(tensor)
-
-    def _look_ahead(self, tensor: int) -> None:
-        need = self.next_need(tensor)
-        self.needs[tensor] = self.facts.op_count + 1 if need is None else need
-
-    def _compute(self, op: int) -> None:
-        if len(self.steps) > self.step_limit:
-            raise Stuck
-        what = self.facts.problem.ops[op]
-        self.steps.append(Compute(what.name))
-        self.seconds += what.seconds
-        for tensor in self.facts.outputs[op]:
-            self._appear(tensor)
-            self.ram_bytes += self.facts.size[tensor]
-
-    def _page_in(self, tensor: int) -> None:
-        if self.present[tensor]:
-            return
-        if not self._readable(tensor):
-            raise Stuck
-        self._make_room(self.facts.size[tensor])
-        what = self.facts.problem.tensors[tensor]
-        self.steps.append(PageIn(what.name))
-        if what.page_in is not None:
-            self.seconds += what.page_in.seconds
-        self._appear(tensor)
-        self.ram_bytes += self.facts.size[tensor]
-        self.pinned.add(tensor)
-
-    def _page_out(self, tensor: int) -> None:
-        if not self.may_page_out(tensor):
-            raise Stuck
-        what = self.facts.problem.tensors[tensor]
-        self.steps.append(PageOut(what.name))
-        if what.page_out is not None:
-            self.seconds += what.page_out.seconds
-        self.stored[tensor] = True
-        self.room_in_storage -= self.facts.stored_size[tensor]
-        if self.owed[tensor] and not self._updates_ahead(tensor):
-            self.owed[tensor] = False
-            self.owed_bytes -= self.facts.stored_size[tensor]
-
-    def _free(self, tensor: int) -> None:
-        self.steps.append(Free(self.facts.problem.tensors[tensor].name))
-        self.present[tensor] = False
-        self.in_ram[tensor] = False
-        self.ram_bytes -= self.facts.size[tensor]
-        self.marked.pop(tensor, None)
+    begin(m, most)
+    n = m.n[OPS]
+    for t in range(m.n[TENSORS]):
+        if m.t[PRESENT][t] == 1 and m.n[FAILED] == 0:
+            settle(m, t)
+    for op in range(n):
+        if m.n[FAILED] == 1:
+            return math.inf
+        obtain(m, m.flat[m.o[INPUTS][op] : m.o[INPUTS_END][op]])
+        run_outputs(m, op)
+        if m.n[FAILED] == 1:
+            return math.inf
+        m.a[SECONDS] += m.y[1][op]
+        m.n[POSITION] = op + 1
+        for k in range(m.o[UPDATES][op], m.o[UPDATES_END][op]):
+            m.t[STORED][m.flat[k]] = 0
+        unpin(m)
+        settle_each(m, m.o[INPUTS][op], m.o[INPUTS_END][op])
+        settle_each(m, m.o[OUTPUTS][op], m.o[OUTPUTS_END][op])
+        k = m.o[RELEASE_HEAD][op]
+        while k >= 0:
+            settle(m, m.w[RELEASE_ITEM][k])
+            k = m.w[RELEASE_NEXT][k]
+    if m.n[FAILED] == 0:
+        at_end = np.flatnonzero(m.t[ENDS_IN_RAM])
+        obtain(m, at_end)
+        for t in range(m.n[TENSORS]):
+            if m.t[OWES][t] == 1 and m.n[FAILED] == 0:
+                page_out(m, t)
+    is_late = m.a[SECONDS] > m.a[MOST_SECONDS]
+    return math.inf if is_late or m.n[FAILED] == 1 else m.a[SPENT]

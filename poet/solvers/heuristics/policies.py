@@ -1,25 +1,168 @@
-"""List schedules of simple policies, and the best of several that the simulator accepts."""
+"""Eviction policies, and list schedules by them.
+
+A policy says what to drop when room is needed, and may say more of each tensor that was just used. Most
+decide ahead of time, by marking gaps (`Walk.mark`).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import replace
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from poet.problem import Limits, Problem
+from poet.pins import pinned
+from poet.problem import Limits, Problem, Transfer
 from poet.schedule import Schedule
-from poet.solvers.heuristics.list_scheduler import Policy, Stuck, Tensors, Values, Walk, Way, Weights
+from poet.solvers.heuristics import list_scheduler as scheduler
+
+# isort: off
+from poet.solvers.heuristics.gap_arrays import (
+    BIAS, BY_VALUE, DROP, FAILED, HOPELESS, IN_RAM, KEPT, MARK, NEED, PINNED, POSITION, PRODUCER, PROTECTED,
+    RAM_LIST, SECONDS, USED_AT, WAY, WORTH, Costs, Floats, Ints, Machine, Way, gap_from, machine_of,
+    schedule_of,
+)  # fmt: skip
+
+# isort: on
 from poet.solvers.instance.incumbent import Incumbent
-from poet.solvers.instance.instance import Facts
+from poet.solvers.instance.instance import Cost, Facts
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """Joules that a second counts for, so that page-ins and recomputations compare by one number.
+
+    Attributes:
+        compute_watts: per second of an op.
+        transfer_watts: per second of a transfer.
+        remake_factor: multiplies the joules of recomputation; above 1 it prefers paging.
+    """
+
+    compute_watts: float = 0.0
+    transfer_watts: float = 0.0
+    remake_factor: float = 1.0
+
+
+class Policy:
+    """The decisions that the list scheduler leaves open. This one never drops what is still needed.
+
+    ``eager``: what `mark` marks is dropped at once; else only when room is needed. ``unplanned``: how what
+    is not marked comes back.
+    """
+
+    eager = False
+    unplanned = Way.CHEAPER
+
+    def begin(self, walk: Walk) -> None:
+        """Called before the first op, to mark gaps ahead of time."""
+
+    def mark(self, walk: Walk, tensor: int) -> Way | None:
+        """How ``tensor``, which has just been used or made and is needed later, is to come back once dropped.
+
+        ``None``: it is not marked for dropping.
+        """
+        return None
+
+    def ranks(self, walk: Walk, tensors: Ints) -> Floats:
+        """Priority of dropping each of ``tensors``, the highest first; -inf: it must stay."""
+        return np.full(len(tensors), -math.inf)
+
+    def lingers(self, walk: Walk, tensor: int) -> int:
+        """Last op before which a dead tensor is kept as input of a planned recomputation; -1: free it now."""
+        return -1
+
+    # --- what the list scheduler asks ---
+
+    def victim(self, walk: Walk) -> int:
+        """The tensor to drop next, of those in RAM that are not in use; -1: none."""
+        t, here = walk.t, np.sort(walk.t[RAM_LIST][: walk.n[IN_RAM]])  # of equals the first that is made
+        here = here[(t[PINNED][here] + t[PROTECTED][here] + t[HOPELESS][here] + t[KEPT][here]) == 0]
+        here = here[walk.facts.sizes[here] > 0.0]
+        ranks = self.ranks(walk, here)
+        return int(here[ranks.argmax()]) if len(here) and ranks.max() > -math.inf else -1
+
+    def drops_at_once(self, walk: Walk, tensor: int) -> bool:
+        """Marks the gap that begins; whether ``tensor`` is dropped at its begin."""
+        gap = scheduler.gap_of(walk, tensor)
+        if tensor in walk.idle and walk.need(tensor) != walk.position:
+            walk.g[WAY][gap] = Way.CHEAPER
+            return True
+        if type(self).mark is Policy.mark:
+            return False
+        way = self.mark(walk, tensor)
+        walk.g[MARK][gap] = BY_VALUE if way is None else DROP
+        walk.g[WAY][gap] = self.unplanned if way is None else way
+        return way is not None and self.eager
+
+
+class Walk(Machine):
+    """A list schedule in the making, by a policy.
+
+    Attributes:
+        facts, policy: what is planned, and how.
+        idle: tensors pinned to leave while nothing uses them.
+    """
+
+    facts: Facts
+    policy: Policy
+    idle: frozenset[int]
+
+    @property
+    def position(self) -> int:
+        """The next op to run for the first time."""
+        return int(self.n[POSITION])
+
+    @property
+    def seconds(self) -> float:
+        """Since the step began, as blocking transfers and ops add up."""
+        return float(self.a[SECONDS])
+
+    def need(self, tensor: int) -> int:
+        """The next op for which ``tensor`` must be in RAM; more than the number of ops: none."""
+        return int(self.t[NEED][tensor])
+
+    def mark(self, gap: int, way: Way) -> None:
+        """Drop a tensor in this gap before others."""
+        self.g[MARK][gap], self.g[WAY][gap] = DROP, way
+
+
+def walk_of(
+    facts: Facts, limits: Limits, policy: Policy | None = None, weights: Weights | None = None
+) -> Walk:
+    """The schedule of ``policy`` before its first step."""
+    problem, weights, policy = facts.problem, weights or Weights(), policy or Policy()
+
+    def move(cost: Transfer | None) -> Cost | None:
+        if cost is None:
+            return None
+        return Cost(cost.seconds, cost.joules + weights.transfer_watts * cost.seconds)
+
+    runs = [
+        Cost(op.seconds, op.joules * weights.remake_factor + weights.compute_watts * op.seconds)
+        for op in problem.ops
+    ]
+    page_ins = [move(tensor.page_in) for tensor in problem.tensors]
+    page_outs = [move(tensor.page_out) for tensor in problem.tensors]
+    pins = pinned(problem, limits)
+    walk = Walk(*machine_of(problem, facts, limits, Costs(page_ins, page_outs, runs), pins.kept))
+    for row in (NEED, HOPELESS, PINNED, PROTECTED, KEPT, RAM_LIST):
+        walk.t[row] = np.array(walk.t[row], dtype=np.int64)
+    for row in (WORTH, USED_AT):
+        walk.x[row] = np.zeros(facts.tensor_count)
+    if policy.unplanned is not Way.CHEAPER:
+        walk.g[WAY][:] = [policy.unplanned] * len(walk.g[WAY])
+    walk.facts, walk.policy = facts, policy
+    walk.idle = frozenset(t for t, tensor in enumerate(problem.tensors) if tensor.name in pins.dropped)
+    return walk
 
 
 def walked(facts: Facts, limits: Limits, policy: Policy, weights: Weights | None = None) -> Schedule | None:
     """The list schedule of ``policy``; ``None`` where it got stuck."""
-    try:
-        return Walk(facts, limits, policy, weights or Weights()).run()
-    except Stuck:
-        return None
+    walk = walk_of(facts, limits, policy, weights)
+    policy.begin(walk)
+    scheduler.decode(walk, math.inf)
+    return None if walk.n[FAILED] else schedule_of(facts.problem, walk)
 
 
 def cheapest_walk(
@@ -53,11 +196,11 @@ class ByStaleness(Policy):
     def __init__(self, way: Way) -> None:
         self.unplanned = way
 
-    def values(self, walk: Walk, tensors: Tensors) -> Values:
+    def ranks(self, walk: Walk, tensors: Ints) -> Floats:
         """Bytes × seconds since the last use, per joule."""
-        stale_seconds = walk.seconds - walk.used_at[tensors]
-        prices = walk.return_prices(tensors) + 1e-30
-        return walk.facts.sizes[tensors] * (stale_seconds + 1e-12) / prices
+        stale_seconds = walk.seconds - walk.x[USED_AT][tensors]
+        ranks: Floats = _worths(walk, tensors) * (stale_seconds + 1e-12)
+        return ranks
 
 
 class ByDistance(Policy):
@@ -70,8 +213,50 @@ class ByDistance(Policy):
     def __init__(self, exponent: float = 1.0) -> None:
         self.exponent = exponent
 
-    def values(self, walk: Walk, tensors: Tensors) -> Values:
+    def begin(self, walk: Walk) -> None:
+        """Have prices weighed with the exponent."""
+        walk.a[BIAS] = self.exponent
+
+    def ranks(self, walk: Walk, tensors: Ints) -> Floats:
         """Bytes × ops until the next use, per joule of coming back to the power of the exponent."""
-        # one by one: numpy's power differs in the last bit with what the processor can do, and so would plans
-        prices = np.array([price**self.exponent for price in walk.return_prices(tensors).tolist()])
-        return walk.facts.sizes[tensors] * walk.distances(tensors) / (prices + 1e-30)
+        ranks: Floats = _worths(walk, tensors) * (walk.t[NEED][tensors] - (walk.position - 1))
+        return ranks
+
+
+class Planned(ByDistance):
+    """Drops first what a plan has out of RAM, then as `ByDistance`.
+
+    Args:
+        marks: per tensor and op after which it is absent, how it comes back.
+        exponent: of the joules of coming back.
+        wanted: per tensor, the last op before which the plan remakes something from it; -1: none.
+    """
+
+    def __init__(
+        self, marks: Mapping[tuple[int, int], Way], exponent: float = 1.0, wanted: Sequence[int] = ()
+    ) -> None:
+        super().__init__(exponent)
+        self.marks, self.wanted = marks, wanted
+
+    def begin(self, walk: Walk) -> None:
+        """Mark the gaps in which the plan has tensors out of RAM; where it has twice, the first counts."""
+        super().begin(walk)
+        for (tensor, after), way in sorted(self.marks.items(), reverse=True):
+            walk.mark(gap_from(walk, tensor, after + 1), way)
+
+    def lingers(self, walk: Walk, tensor: int) -> int:
+        """Last op before which the plan remakes something from ``tensor``.
+
+        -1 where ``tensor`` can be made again itself, or is out of RAM in the plan.
+        """
+        is_absent = walk.g[MARK][scheduler.gap_of(walk, tensor)] == DROP
+        is_remade = scheduler.may_rerun(walk, walk.t[PRODUCER][tensor], walk.position)
+        return self.wanted[tensor] if self.wanted and not (is_absent or is_remade) else -1
+
+
+def _worths(walk: Walk, tensors: Ints) -> Floats:
+    """Bytes per joule of coming back, of each."""
+    worths: Floats = walk.x[WORTH]
+    for tensor in tensors[np.isnan(worths[tensors])].tolist():
+        scheduler.worth(walk, tensor)
+    return worths[tensors]

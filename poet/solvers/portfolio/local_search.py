@@ -11,10 +11,12 @@ leave. Another is at the best plan.
 from __future__ import annotations
 
 import functools
+import importlib.util
 import itertools
 import logging
 import math
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -23,24 +25,22 @@ import numpy as np
 from poet import children
 from poet.schedule import Schedule
 from poet.solvers.bounds.compiled import is_kept, loaded, mark_of
-from poet.solvers.heuristics import eviction_loops as loops
-from poet.solvers.heuristics import gap_arrays
+from poet.solvers.heuristics import gap_arrays, list_scheduler
 from poet.solvers.heuristics import gap_moves as moves
 
 # isort: off
 from poet.solvers.heuristics.gap_arrays import (
-    BIAS, CHOSEN, FIRST_GAP, HOME, KEPT, MOST_BYTES, OPS, PRODUCER, SIZE, USES, USES_END, Floats, Ints,
-    Machine, machine_of, read_choice, schedule_of,
+    BIAS, CHOSEN, FIRST_GAP, HOME, KEPT, MOST_BYTES, OPS, PRODUCER, SIZE, USES, USES_END, Costs, Floats, Ints,
+    Machine, arrays_of, machine_of, read_choice, schedule_of,
 )  # fmt: skip
 
 # isort: on
-from poet.solvers.instance.instance import Facts as Indexed
-from poet.solvers.instance.instance import Instance
+from poet.solvers.instance.instance import Content, Facts, Instance
 from poet.solvers.portfolio.best_bound import LOCAL
 from poet.solvers.portfolio.state import GOES_ON, SearchState, Steps
 
 _log = logging.getLogger(__name__)
-SOURCES = (gap_arrays, loops, moves)
+SOURCES = (gap_arrays, list_scheduler, moves)
 
 BATCH_SECONDS = 0.05
 """Of a batch of tries, by clocks that count work."""
@@ -98,8 +98,8 @@ class LocalSearch:
 
     def __init__(self, instance: Instance, seed: int) -> None:
         self.instance, self.seed = instance, seed
-        self.indexed = Indexed(instance.problem)
-        self.here = here = machine_of(instance, self.indexed)
+        self.facts = Facts(instance.problem)
+        self.here = here = _machine(instance, self.facts)
         self.found = here._replace(
             t=here.t.copy(), w=here.w.copy(), g=here.g.copy(), n=here.n.copy(), a=here.a.copy()
         )
@@ -108,7 +108,7 @@ class LocalSearch:
         self.here_joules = self.best_joules = math.inf
         self.vain, self.turn, self.batches = 0, 0, 0
         self.tries = max(8, BATCH_OPS // len(instance.tasks))
-        self._decode, self._improve = _machine_code()
+        self._decode, self._improve = machine_code()
 
     @property
     def has_choices(self) -> bool:
@@ -126,7 +126,7 @@ class LocalSearch:
 
     def begin_at(self, schedule: Schedule) -> None:
         """Take the choice of ``schedule`` for the next one to go on from."""
-        read_choice(self.here, self.indexed, schedule)
+        read_choice(self.here, self.facts, self.instance.problem, schedule)
         self.best_joules, self.vain = math.inf, 0
         self.here_joules = float(self._decode(self.here, math.inf))
         self._keep_here()
@@ -145,7 +145,7 @@ class LocalSearch:
             self.here_joules = float(self._decode(self.here, math.inf))
             if self.here_joules < self.best_joules:
                 self._keep_here()
-                return schedule_of(self.indexed, self.found)
+                return schedule_of(self.instance.problem, self.found)
         best = self.best_joules
         self.batches += 1
         here, better, number = self._improve(
@@ -155,7 +155,7 @@ class LocalSearch:
         self.here_joules, self.vain = here, 0 if number else self.vain + self.tries
         if number:
             self.best_joules = better
-            return schedule_of(self.indexed, self.found)
+            return schedule_of(self.instance.problem, self.found)
         if self.vain >= VAIN_TRIES:
             self.vain, self.turn = 0, self.turn + 1
             if math.isfinite(self.best_joules):
@@ -172,37 +172,67 @@ class LocalSearch:
         other.a[BIAS] = one.a[BIAS]
 
 
+def _machine(instance: Instance, facts: Facts) -> Machine:
+    """``instance`` for machine code, costs as it counts them."""
+    first = dict[str, Content]()
+    for content in instance.contents:
+        first.setdefault(content.tensor, content)
+    contents = [first[tensor.name] for tensor in instance.problem.tensors]
+    costs = Costs(
+        [c.page_in for c in contents], [c.page_out for c in contents], [task.cost for task in instance.tasks]
+    )
+    kept = frozenset(content.tensor for content in contents if content.kept)
+    deadline = instance.limits.deadline_seconds if instance.serial else None
+    metered = instance.metered_joules_allowed
+    most = (
+        math.inf if deadline is None else deadline * (1.0 + 1e-9),
+        math.inf if metered is None else metered,
+    )
+    return arrays_of(machine_of(instance.problem, facts, instance.limits, costs, kept, most=most))
+
+
 def _movable(m: Machine) -> tuple[Ints, Floats, Ints]:
     """Gaps that may be chosen about, how often as a running sum, and per gap its tensor and its ends."""
     owners = np.zeros((3, m.g.shape[1]), dtype=np.int64)
     gaps, weights = list[int](), list[float]()
     for t in range(len(m.t[0])):
-        before = int(m.t[PRODUCER, t])
-        mine = [*m.flat[m.t[USES, t] : m.t[USES_END, t]].tolist(), int(m.n[OPS]) + 1]
-        for gap, use in enumerate(mine, int(m.t[FIRST_GAP, t])):
+        before = int(m.t[PRODUCER][t])
+        mine = [*m.flat[m.t[USES][t] : m.t[USES_END][t]].tolist(), int(m.n[OPS]) + 1]
+        for gap, use in enumerate(mine, int(m.t[FIRST_GAP][t])):
             owners[:, gap] = t, before, use
-            if m.t[SIZE, t] and use - before > 1 and not m.t[KEPT, t]:
+            if m.t[SIZE][t] and use - before > 1 and not m.t[KEPT][t]:
                 gaps.append(gap)
-                weights.append(math.sqrt(float(m.t[SIZE, t]) * (use - before)))
+                weights.append(math.sqrt(float(m.t[SIZE][t]) * (use - before)))
             before = use
     order = np.argsort(owners[1, gaps], kind="stable")  # so that neighbours begin at about one time
     return np.array(gaps, dtype=np.int64)[order], np.cumsum(np.array(weights)[order]), owners
 
 
 @functools.cache
-def _machine_code() -> tuple[Callable[..., float], Callable[..., tuple[float, float, int]]]:
-    """`decode` and `improve`, compiled.
+def machine_code() -> tuple[Callable[..., float], Callable[..., tuple[float, float, int]]]:
+    """`decode` and `improve`, compiled: the list scheduler once more, with what the moves have for a policy.
 
-    numba asks of a function's own file alone whether what it kept is still right. The moves have the loops in
-    them, and both the numbers of rows, so what was kept of other sources is removed first.
+    numba asks of a function's own file alone whether what it kept is still right. The moves have the
+    scheduler in them, and both the numbers of rows, so what was kept of other sources is removed first.
     """
     mark = mark_of(*SOURCES)
     if mark is not None and not mark.exists():
-        for module in (loops, moves):
+        for module in (list_scheduler, moves):
             for index in mark.parent.glob(f"{Path(str(module.__file__)).stem}.*.nbi"):
                 index.unlink(missing_ok=True)
-    vars(moves)["decode"] = loaded(loops).decode
-    return loops.decode, loaded(moves).improve
+    name = f"{list_scheduler.__name__}_compiled"
+    spec = importlib.util.spec_from_file_location(name, list_scheduler.__file__)
+    assert spec is not None
+    assert spec.loader is not None
+    scheduler = sys.modules[name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(scheduler)
+    for module in (scheduler, moves):
+        loaded(module)
+    for function in ("victim", "is_dropped_at_once", "lingers"):
+        setattr(scheduler, function, getattr(moves, function))
+    for function in ("decode", "worth"):
+        setattr(moves, function, getattr(scheduler, function))
+    return scheduler.decode, moves.improve
 
 
 @functools.cache

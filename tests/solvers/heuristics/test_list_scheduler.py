@@ -1,56 +1,37 @@
-"""What a policy says of many tensors at once is what it says of each alone, at every victim of a walk."""
+"""List schedules of policies: the judge takes them, at the joules counted; machine code gives the same."""
 
 from __future__ import annotations
 
+import math
+import random
 from dataclasses import replace
 
-import numpy as np
 import pytest
 from helpers.random_problems import mixed_problem, random_limits, training_like
 
 from poet.problem import Limits, Problem
-from poet.solvers.heuristics.list_scheduler import Policy, Tensors, Values, Walk, Way, Weights
-from poet.solvers.heuristics.lp_guided import AsRelaxed
-from poet.solvers.heuristics.policies import ByStaleness, walked
+from poet.simulator import simulate
+from poet.solvers.heuristics import list_scheduler
+from poet.solvers.heuristics.gap_arrays import KEEP, MARK, STEPS, WAY, Way, arrays_of, schedule_of
+from poet.solvers.heuristics.policies import ByDistance, ByStaleness, Policy, Walk, Weights, walk_of
 from poet.solvers.instance.feasibility import minimum_ram_bytes
+from poet.solvers.instance.incumbent import Incumbent
 from poet.solvers.instance.instance import Facts
+from poet.solvers.portfolio.local_search import machine_code
 
 
-class Compared(Policy):
-    """``policy``, whose values of all are held against those of each at each call."""
+class ByChoice(ByDistance):
+    """Decides about each gap at random: when it is dropped, and how it comes back."""
 
-    def __init__(self, policy: Policy) -> None:
-        self.policy, self.unplanned, self.calls = policy, policy.unplanned, 0
+    def __init__(self, seed: int) -> None:
+        super().__init__((0.7, 1.0, 1.4)[seed % 3])
+        self.random = random.Random(seed)
 
-    def values(self, walk: Walk, tensors: Tensors) -> Values:
-        found = self.policy.values(walk, tensors)
-        each = [self.policy.values(walk, tensors[k : k + 1])[0] for k in range(len(tensors))]
-        assert found.tolist() == each
-        for tensor in tensors.tolist():
-            need = walk.next_need(tensor)
-            assert walk.needs[tensor] == (walk.facts.op_count + 1 if need is None else need)
-        self.calls += len(tensors) > 1
-        return found
-
-
-class OneByOne(Policy):
-    """``policy``, asked for each tensor alone."""
-
-    def __init__(self, policy: Policy) -> None:
-        self.policy, self.unplanned = policy, policy.unplanned
-
-    def value(self, walk: Walk, tensor: int) -> float | None:
-        return float(self.policy.values(walk, np.array([tensor]))[0])
-
-
-def policies(facts: Facts) -> list[Policy]:
-    """Those that tell all values at once, without a solution to follow."""
-    count = facts.tensor_count
-    return [
-        ByStaleness(Way.CHEAPER),
-        ByStaleness(Way.REMAKE),
-        *(AsRelaxed(((),) * count, (-1,) * count, bias) for bias in (0.7, 1.0, 1.4)),
-    ]
+    def begin(self, walk: Walk) -> None:
+        super().begin(walk)
+        for gap in range(len(walk.g[MARK])):
+            walk.g[MARK][gap] = self.random.randint(0, KEEP)
+            walk.g[WAY][gap] = self.random.choice(list(Way))
 
 
 def cases() -> list[tuple[Problem, Limits]]:
@@ -67,15 +48,43 @@ def cases() -> list[tuple[Problem, Limits]]:
     return found
 
 
-@pytest.mark.parametrize("which", range(5))
-def test_values_at_once_are_those_of_each(which: int) -> None:
-    calls = 0
-    for problem, limits in cases():
+def ran(problem: Problem, limits: Limits, policy: Policy) -> tuple[Walk, float]:
+    """The schedule of ``policy`` and its joules above running every op once; infinite: it got stuck."""
+    walk = walk_of(Facts(problem), limits, policy, Weights(problem.idle_watts, problem.idle_watts))
+    policy.begin(walk)
+    return walk, list_scheduler.decode(walk, math.inf)
+
+
+@pytest.mark.parametrize("which", range(4))
+def test_the_judge_takes_every_schedule_at_the_joules_counted(which: int) -> None:
+    plans = 0
+    for seed, (problem, limits) in enumerate(cases()):
         for allowed in (limits, replace(limits, paging=False)):
-            facts = Facts(problem)
-            policy = policies(facts)[which]
-            compared, weights = Compared(policy), Weights(problem.idle_watts, problem.idle_watts)
-            at_once = walked(facts, allowed, compared, weights)
-            assert at_once == walked(facts, allowed, OneByOne(policy), weights)
-            calls += compared.calls
-    assert calls >= 50
+            policies = (ByStaleness(Way.CHEAPER), ByStaleness(Way.REMAKE), ByDistance(1.4), ByChoice(seed))
+            walk, joules = ran(problem, allowed, policies[which])
+            if math.isinf(joules):
+                continue
+            schedule, best = schedule_of(walk.facts.problem, walk), Incumbent(problem, allowed)
+            best.consider(schedule)
+            assert not best.rejections.faults, seed
+            if not problem.background_storage:
+                overhead = simulate(problem, schedule).joules - problem.compute_joules
+                assert joules == pytest.approx(overhead, rel=1e-9, abs=1e-9)
+            plans += 1
+    assert plans >= 30
+
+
+def test_machine_code_makes_the_same_of_each_choice_of_gaps() -> None:
+    compared, (decode, _) = 0, machine_code()
+    for seed in range(60):
+        problem = mixed_problem(seed)
+        tensors = (replace(t, bytes=997 * t.bytes + k) for k, t in enumerate(problem.tensors))  # no ties
+        problem = replace(problem, tensors=tuple(tensors), background_storage=False)
+        least = minimum_ram_bytes(problem, Limits()).bytes
+        limits = Limits(ram_budget_bytes=least + seed % 3 * least // 8)
+        walk, joules = ran(problem, limits, ByChoice(seed))
+        machine = arrays_of(walk)
+        assert decode(machine, math.inf) == pytest.approx(joules, rel=1e-9)
+        assert machine.n[STEPS] == walk.n[STEPS]
+        compared += math.isfinite(joules) and joules > 0.0
+    assert compared >= 20
