@@ -28,7 +28,7 @@ import numpy.typing as npt
 
 from poet.baselines.chain import Stage, chain_of, needed_runs, schedule_of_runs
 from poet.errors import InvalidSchedule
-from poet.problem import Limits, Problem
+from poet.problem import Limits, Place, Problem
 from poet.schedule import Schedule
 from poet.simulator import simulate
 from poet.solvers.heuristics.gap_arrays import Way
@@ -148,9 +148,11 @@ class _Program:
         self.checkpoint_bytes = [sizes[stage.hands_on] if stage.hands_on >= 0 else 0 for stage in stages]
         move = [
             tensor.page_in.joules + tensor.page_out.joules
-            if tensor.page_in and tensor.page_out and (limits.paging or facts.must_move[number])
+            if tensor.page_in
+            and tensor.page_out
+            and (limits.paging or Place.STORAGE in (tensor.initially, tensor.finally_))
             else math.inf
-            for number, tensor in enumerate(facts.problem.tensors)
+            for tensor in facts.problem.tensors
         ]
         self.saved_price = [sum(move[t] for t in stage.saved) for stage in stages]
         self.checkpoint_price = [move[s.hands_on] if s.hands_on >= 0 else math.inf for s in stages]

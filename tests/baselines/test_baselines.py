@@ -30,8 +30,8 @@ from poet.schedule import Compute, Free, PageIn, PageOut, Schedule
 from poet.simulator import simulate
 from poet.solvers.heuristics.greedy import greedy
 from poet.solvers.heuristics.policies import keep_everything
+from poet.solvers.instance.incumbent import overlap
 from poet.solvers.instance.instance import Facts
-from poet.solvers.instance.overlap import overlap
 
 INSTANCES = sorted((Path(__file__).parents[1] / "instances").glob("*.json"))
 

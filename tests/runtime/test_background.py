@@ -27,7 +27,7 @@ from poet.runtime.storage.page_file import PageFile
 from poet.runtime.storage.state import raw_tensor
 from poet.schedule import Compute, PageIn, PageOut, Schedule
 from poet.simulator import simulate
-from poet.solvers.instance.overlap import overlap
+from poet.solvers.instance.incumbent import overlap
 from poet.verification import verify
 
 pytestmark = pytest.mark.usefixtures("one_thread")

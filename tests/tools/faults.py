@@ -32,7 +32,7 @@ from poet.errors import PoetError, ReplayError
 from poet.plans.plan_file import write_plan
 from poet.runtime import Trainer
 from poet.simulator import simulate
-from poet.solvers.instance.overlap import overlap
+from poet.solvers.instance.incumbent import overlap
 
 DOCUMENT = Path(__file__).parents[2] / "benchmarks" / "results" / "runtime-safety.md"
 BEGIN, END = "<!-- faults: begin -->\n", "<!-- faults: end -->\n"

@@ -2,12 +2,6 @@
 
 The *depth* of a rerun is its distance, along producers, from an input of the stage's op. A model
 with few slots is a restriction of the problem as it stands; its relaxed form is a bound for all.
-
-A chain of reruns needs room for what it goes through, and the stage whose op reads its result is often the
-one that has least: between the gradient of a layer's input and that of its weights both are there, and one
-stage earlier only the one that they are made from. Which contents are at hand when a stage begins is told
-without any plan, by the working set (Denning, "The working set model for program behavior", 1968): what was
-read or made shortly before, and will be read shortly after.
 """
 
 from __future__ import annotations
@@ -49,9 +43,7 @@ def worth_rerunning(instance: Instance) -> frozenset[int]:
     return frozenset(worth)
 
 
-def candidates(
-    instance: Instance, depth: int | None, *, passes: int = 1, window: int = 1
-) -> dict[int, tuple[int, ...]]:
+def candidates(instance: Instance, depth: int | None, *, passes: int = 1) -> dict[int, tuple[int, ...]]:
     """Per stage, the tasks that may run again before its op, in order.
 
     Args:
@@ -59,15 +51,14 @@ def candidates(
         depth: of the longest chain of reruns that ends at what the stage's op reads; ``None``:
             every rerun that may pay, also ahead of the stage that needs it.
         passes: how often a stage may go through its reruns in order.
-        window: chains are also offered in the calmest of so many stages up to the one that reads.
     """
     worth = worth_rerunning(instance)
-    last_use, wanted = last_use_stages(instance, worth), _wanted(instance, window)
+    last_use = last_use_stages(instance, worth)
     by_stage = {}
     for stage in range(len(instance.tasks) + 1):
         reachable: Iterable[int] = range(stage)
         if depth is not None:
-            reachable = sorted(chains_to(instance, worth, stage, wanted[stage], depth))
+            reachable = sorted(chains_to(instance, worth, stage, _read_in(instance, stage), depth))
         useful = _useful(instance, worth, last_use, stage, reachable)
         if useful:
             by_stage[stage] = useful * passes
@@ -108,16 +99,11 @@ def fullest_stage(instance: Instance, last_use: list[int]) -> int:
     return max(range(end), key=held.__getitem__)
 
 
-def _wanted(instance: Instance, window: int) -> list[set[int]]:
-    """Per stage, what its op reads, and what those read whose calmest stage it is."""
-    calm = calm_stages(instance, window)
-    wanted = [set(read_in(instance, stage)) for stage in range(len(calm))]
-    for stage, earlier in enumerate(calm):
-        if earlier < stage:
-            wanted[earlier].update(
-                c for c in read_in(instance, stage) if instance.contents[c].birth < earlier
-            )
-    return wanted
+def _read_in(instance: Instance, stage: int) -> Iterable[int]:
+    """Contents that a stage's op reads; after the last op, those that must be in RAM at the end."""
+    if stage < len(instance.tasks):
+        return instance.tasks[stage].reads
+    return (content.number for content in instance.contents if content.ends_in_ram)
 
 
 def chains_to(
@@ -152,41 +138,3 @@ def last_use_stages(instance: Instance, worth: frozenset[int]) -> list[int]:
                 for content in task.rerun_reads:
                     last[content] = max(last[content], again)
     return last
-
-
-# --- low-pressure stages ---
-
-
-def read_in(instance: Instance, stage: int) -> Iterable[int]:
-    """Contents that a stage's op reads; after the last op, those that must be in RAM at the end."""
-    if stage < len(instance.tasks):
-        return instance.tasks[stage].reads
-    return (content.number for content in instance.contents if content.ends_in_ram)
-
-
-def working_set_bytes(instance: Instance, window: int) -> list[int]:
-    """Per stage, bytes of what is read from it on and was read or made before it, in ``window`` stages."""
-    end = len(instance.tasks)
-    change, last = [0] * (end + 2), dict[int, int]()
-    for stage in range(end + 1):
-        for content in read_in(instance, stage):
-            before = last.get(content)
-            if before is not None and stage - before <= window:
-                change[before + 1] += instance.contents[content].bytes
-                change[stage + 1] -= instance.contents[content].bytes
-            last[content] = stage
-        if stage < end:
-            last.update(dict.fromkeys(instance.tasks[stage].outputs, stage))
-    return list(accumulate(change))[: end + 1]
-
-
-def calm_stages(instance: Instance, window: int) -> list[int]:
-    """Per stage, that of the ``window`` stages up to it, itself among them, whose working set is smallest.
-
-    Where several are, the last of them. With a window of 1 each stage is its own.
-    """
-    held_bytes = working_set_bytes(instance, window)
-    return [
-        min(range(max(0, stage - window + 1), stage + 1), key=lambda calm: (held_bytes[calm], -calm))
-        for stage in range(len(held_bytes))
-    ]

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import bisect
 import enum
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
 from poet.homes import decide
 from poet.pins import pinned
-from poet.problem import Limits, Place, Problem, Tensor, Transfer
+from poet.problem import Limits, Place, Problem, ProblemOp, Tensor, Transfer
 from poet.simulator import content_versions
 
 
@@ -166,10 +166,7 @@ def instance_of(
     Where transfers run beside compute their idle power may be hidden, so they are charged none. Where nothing
     may be moved, nothing runs beside compute.
     """
-    if metered is not None:
-        plain = instance_of(problem, limits, serial=serial)
-        original = instance_of(metered.problem, limits, serial=serial)
-        return _with_meter(plain, original, metered)
+    meter = problem if metered is None else metered.problem  # whose joules are metered
     if serial is None:
         moving = any(_may_move(limits, tensor) for tensor in problem.tensors)
         serial = not (problem.background_storage and moving)
@@ -182,11 +179,16 @@ def instance_of(
     for op in problem.ops:
         for name in dict.fromkeys(op.updates):
             births[name].append(numbers[op.name])
-    idle_watts = problem.idle_watts if serial else 0.0
+
+    def cost(transfer: Transfer | None, same: Transfer | None, tensor: Tensor) -> Cost | None:
+        if transfer is None or same is None or not _may_move(limits, tensor):
+            return None
+        return _cost(transfer, same, *((problem.idle_watts, meter.idle_watts) if serial else (0.0, 0.0)))
+
     pins, starting = pinned(problem, limits), (Place.STORAGE, Place.BOTH)
     contents: list[Content] = []
     number_of: dict[tuple[str, int], int] = {}
-    for tensor in problem.tensors:
+    for tensor, same in zip(problem.tensors, meter.tensors, strict=True):
         made_at, chosen = births[tensor.name], tensor.initially is Place.EITHER
         for version, birth in enumerate(made_at):
             last = version == len(made_at) - 1
@@ -206,38 +208,22 @@ def instance_of(
                     starts_stored=birth == -1 and (tensor.initially in starting or (chosen and last)),
                     ends_in_ram=last and tensor.finally_ is Place.RAM,
                     ends_stored=last and tensor.finally_ is Place.STORAGE,
-                    page_in=_allowed(limits, tensor, tensor.page_in, idle_watts),
-                    page_out=_allowed(limits, tensor, tensor.page_out, idle_watts),
+                    page_in=cost(tensor.page_in, same.page_in, tensor),
+                    page_out=cost(tensor.page_out, same.page_out, tensor),
                     home=len(contents) - version if chosen else None,
                     comes_home=chosen and last,
                     kept=tensor.name in pins.kept,
                     dropped=tensor.name in pins.dropped,
                 )
             )
-    tasks = _tasks(problem, limits, number_of, contents)
-    return Instance(problem, limits, serial, tasks, tuple(contents))
+    tasks = _tasks(problem, meter, limits, number_of, contents)
+    allowed = None if metered is None else metered.joules_budget * (1 + 1e-9) - meter.compute_joules
+    return Instance(problem, limits, serial, tasks, tuple(contents), allowed)
 
 
-def _with_meter(instance: Instance, original: Instance, metered: Metered) -> Instance:
-    """``instance`` with the joules of ``original``, which has the same tasks and contents, metered."""
-
-    def both(cost: Cost | None, other: Cost | None) -> Cost | None:
-        return replace(cost, metered_joules=other.joules) if cost is not None and other is not None else None
-
-    tasks = tuple(
-        replace(task, cost=replace(task.cost, metered_joules=other.cost.joules))
-        for task, other in zip(instance.tasks, original.tasks, strict=True)
-    )
-    contents = tuple(
-        replace(
-            content,
-            page_in=both(content.page_in, other.page_in),
-            page_out=both(content.page_out, other.page_out),
-        )
-        for content, other in zip(instance.contents, original.contents, strict=True)
-    )
-    allowed = metered.joules_budget * (1 + 1e-9) - metered.problem.compute_joules
-    return replace(instance, tasks=tasks, contents=contents, metered_joules_allowed=allowed)
+def _cost(what: Transfer | ProblemOp, same: Transfer | ProblemOp, watts: float, meter_watts: float) -> Cost:
+    """``same`` is ``what`` with the joules that are metered."""
+    return Cost(what.seconds, what.joules + watts * what.seconds, same.joules + meter_watts * same.seconds)
 
 
 def _may_move(limits: Limits, tensor: Tensor) -> bool:
@@ -246,18 +232,16 @@ def _may_move(limits: Limits, tensor: Tensor) -> bool:
     return limits.paging or must_move
 
 
-def _allowed(limits: Limits, tensor: Tensor, transfer: Transfer | None, idle_watts: float) -> Cost | None:
-    if transfer is None or not _may_move(limits, tensor):
-        return None
-    return Cost(transfer.seconds, transfer.joules + idle_watts * transfer.seconds)
-
-
 def _tasks(
-    problem: Problem, limits: Limits, number_of: dict[tuple[str, int], int], contents: list[Content]
+    problem: Problem,
+    meter: Problem,
+    limits: Limits,
+    number_of: dict[tuple[str, int], int],
+    contents: list[Content],
 ) -> tuple[Task, ...]:
     tasks = []
     versions = content_versions(problem)
-    for index, op in enumerate(problem.ops):
+    for index, (op, same) in enumerate(zip(problem.ops, meter.ops, strict=True)):
         at = dict(versions[op.name])
         reads = tuple(number_of[name, at[name]] for name in dict.fromkeys(op.inputs))
         again = tuple(number_of[name, at[name]] for name in dict.fromkeys(op.rerun_inputs))
@@ -273,7 +257,7 @@ def _tasks(
                 outputs=outputs,
                 updated=tuple(number_of[name, at[name] + 1] for name in dict.fromkeys(op.updates)),
                 workspace_bytes=problem.aligned_bytes(op.workspace_bytes),
-                cost=Cost(op.seconds, op.joules + problem.idle_watts * op.seconds),
+                cost=_cost(op, same, problem.idle_watts, meter.idle_watts),
                 last_rerun_stage=last if may_rerun and last > index else -1,
             )
         )
@@ -393,11 +377,8 @@ class Facts:
                 self.update_ops[updated].append(index)
             for written in self.outputs[index]:
                 self.producer[written] = index
-        self.must_move = [Place.STORAGE in (tensor.initially, tensor.finally_) for tensor in tensors]
-        self.starts_in_ram: list[int] = []
-        self.starts_stored: list[int] = []
-        self.ends_in_ram: list[int] = []
-        self.ends_stored: list[int] = []
+        self.starts_in_ram, self.starts_stored = list[int](), list[int]()
+        self.ends_in_ram, self.ends_stored = list[int](), list[int]()
         for index, tensor in enumerate(tensors):
             if self.producer[index] < 0 and tensor.initially is not Place.STORAGE:
                 self.starts_in_ram.append(index)

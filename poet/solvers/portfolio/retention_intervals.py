@@ -24,9 +24,6 @@ from poet.solvers.portfolio.state import GOES_ON, Claim, SearchState, Steps
 FIRST_CHAIN, LONGEST_CHAIN = 2, 64
 """Reruns that lead to one tensor version; with 1, most plans of little RAM are none of the first model's."""
 
-AHEAD_STAGES = 8
-"""Chains are also offered in the calmest of so many stages up to the one that reads their result."""
-
 MOST_RERUNS = 2500
 """That a model is offered; with more, an engine finds no plan in minutes."""
 
@@ -145,7 +142,7 @@ def _offers(state: SearchState) -> Iterator[dict[int, tuple[int, ...]]]:
     before: dict[int, tuple[int, ...]] | None = None
     chain = FIRST_CHAIN
     while chain <= LONGEST_CHAIN:
-        offered = candidates(state.instance, chain, window=AHEAD_STAGES)
+        offered = candidates(state.instance, chain)
         if sum(map(len, offered.values())) > MOST_RERUNS:
             return
         if offered != before:
