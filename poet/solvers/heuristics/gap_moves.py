@@ -12,8 +12,8 @@ import numpy as np
 
 # isort: off
 from poet.solvers.heuristics.gap_arrays import (
-    ABSENT, DROP, HOME, HOPELESS, IN_RAM, KEEP, KEPT, MARK, NEED, PINNED, POSITION, PROTECTED, RAM_LIST, SIZE,
-    WAY, WORTH, Floats, Ints, Machine,
+    ABSENT, BIAS, DROP, HOME, HOPELESS, IN_RAM, KEEP, KEPT, MARK, NEED, PINNED, POSITION, PROTECTED, RAM_LIST,
+    SIZE, WAY, WORTH, Floats, Ints, Machine,
 )  # fmt: skip
 
 # isort: on
@@ -47,7 +47,7 @@ def lingers(m: Machine, t: int) -> int:
 
 
 def changed(m: Machine, gaps: Ints, weights: Floats, owners: Ints, homes: Ints) -> None:
-    """Change one home, the gaps that begin at about one time, one gap, or two that trade RAM.
+    """Change one home, the gaps that begin at about one time, the weight of prices, one gap, or two.
 
     Half of the gaps are ones in which something is absent, as these are what the schedule pays for.
     """
@@ -68,6 +68,8 @@ def changed(m: Machine, gaps: Ints, weights: Floats, owners: Ints, homes: Ints) 
         for k in range(first, stop):
             if np.random.random() < 0.8:
                 m.g[MARK][gaps[k]], m.g[WAY][gaps[k]] = mark, way
+    elif draw < 0.23:
+        m.a[BIAS] = min(max(m.a[BIAS] + 0.3 * np.random.standard_normal(), 0.1), 1.5)
     elif draw < 0.42:
         m.g[WAY][g] = (m.g[WAY][g] + 1 + np.random.randint(2)) % 3
     elif draw < 0.70:
@@ -96,7 +98,7 @@ def improve(
         joules of the last choice and of the best, and after how many tries that was found; 0: never.
     """
     np.random.seed(seed)
-    choice, home, found = m.g.copy(), m.t[HOME].copy(), 0
+    choice, home, bias, found = m.g.copy(), m.t[HOME].copy(), m.a[BIAS], 0
     for number in range(1, tries + 1):
         changed(m, gaps, weights, owners, homes)
         while np.random.random() < 0.4:
@@ -105,12 +107,12 @@ def improve(
         joules = decode(m, most)
         if joules <= most and joules < math.inf:
             here = joules
-            choice[:], home[:] = m.g, m.t[HOME]
+            choice[:], home[:], bias = m.g, m.t[HOME], m.a[BIAS]
             if joules < best * (1.0 - 1e-9):
                 best, found = joules, number
                 b.w[:], b.g[:], b.n[:] = m.w, m.g, m.n
-                b.t[HOME][:] = home
+                b.t[HOME][:], b.a[BIAS] = home, bias
         else:
             m.g[:] = choice
-            m.t[HOME][:] = home
+            m.t[HOME][:], m.a[BIAS] = home, bias
     return here, best, found
