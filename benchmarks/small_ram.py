@@ -110,7 +110,6 @@ WEAK_POINTS = {
     "tensors that fit; tensors below its threshold take no RAM in them",
     LINEAR: "reruns and residency come in fractions, and RAM is counted at some moments only",
     WHOLE: "RAM is counted at some moments only",
-    "relaxed event model": "what is made again at no slot that it was offered comes in fractions",
 }
 """Why a bound may be too low, by who found it, as far as its name begins so."""
 

@@ -8,7 +8,6 @@ it is the other way round. Needs OR-tools.
 
 from __future__ import annotations
 
-import json
 import math
 import time
 from collections.abc import Sequence
@@ -19,8 +18,8 @@ from poet.brief import brief
 from poet.clock import WALL, Clock
 from poet.errors import InputError
 from poet.memory.layout import Block, Layout, check_layout, lower_bound_bytes
-from poet.solvers.engines.child import Child
-from poet.solvers.engines.cpsat import installed
+from poet.solvers.engines import has_cpsat
+from poet.solvers.engines.process import Child
 
 _LISTEN_SECONDS = 0.25
 
@@ -65,7 +64,7 @@ def exact_layout(
     least = lower_bound_bytes(blocks)
     if least > room_bytes:
         return Exact(None, is_impossible=True)
-    if not installed() or not blocks:
+    if not has_cpsat() or not blocks:
         return _NOTHING
     end = max(last for block in blocks for _, last in block.spans)
     always = [number for number, block in enumerate(blocks) if block.spans == ((0, end),)]
@@ -106,12 +105,12 @@ def _answer(request: dict[str, Any], clock: Clock) -> dict[str, Any]:
     begun = time.monotonic()  # one clock for all processes of a machine
     request = {**request, "begun": begun}
     deadline = math.inf if clock.counts_work else begun + request["seconds"]
-    with Child("poet.solvers.engines.cpsat_child") as child:
-        child.send(json.dumps(request).encode() + b"\n")
+    with Child("poet.planning.layout_search") as child:
+        child.send(request)
         while time.monotonic() < deadline:
-            for message in child.messages(_LISTEN_SECONDS):
-                clock.spend(programs=1, engine_seconds=message["counted_seconds"])
-                return message
+            for answer in child.messages(_LISTEN_SECONDS):
+                clock.spend(programs=1, engine_seconds=answer["counted_seconds"])
+                return dict(answer)
             if child.gone:
                 failure = child.failure()
                 if failure is not None:

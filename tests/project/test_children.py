@@ -121,16 +121,14 @@ def test_nothing_in_the_current_folder_is_run(what: str, files: Path, hostile: P
 
 
 def test_the_planted_modules_bite(hostile: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "poet.solvers.engines.highs_process"], cwd=hostile, check=False
-    )
+    done = subprocess.run([sys.executable, "-m", "poet.solvers.engines"], cwd=hostile, check=False)
     assert done.returncode == 99
     assert executed(hostile) != []
 
 
-@pytest.mark.parametrize("module", ["poet.solvers.engines.highs_process", "poet.solvers.engines.cpsat_child"])
+@pytest.mark.parametrize("module", ["poet.solvers.engines", "poet.planning.layout_search"])
 def test_a_child_takes_nothing_from_the_current_folder(module: str, hostile: Path) -> None:
-    if "cpsat" in module:
+    if "layout" in module:
         pytest.importorskip("ortools")
     done = subprocess.run(
         children.command(module),
@@ -245,9 +243,7 @@ time.sleep(600)
 def test_a_child_whose_parent_was_gone_before_does_not_begin() -> None:
     """What `environment` says of the parent is not true any more when the child looks."""
     environment = {**children.environment(), "POET_PARENT": "1"}
-    done = subprocess.run(
-        children.command("poet.solvers.engines.highs_process"), env=environment, check=False
-    )
+    done = subprocess.run(children.command("poet.solvers.engines"), env=environment, check=False)
     assert done.returncode == -signal.SIGKILL
 
 

@@ -10,7 +10,7 @@ import pytest
 from helpers.held_memory import run
 
 from poet.held_memory import counted_from_here, held_bytes, own_bytes
-from poet.solvers.engines.child import BEGIN_BYTES, CHILD_BYTES, HELD_BYTES, most_child_bytes
+from poet.solvers.engines.process import BEGIN_BYTES, CHILD_BYTES, HELD_BYTES, most_child_bytes
 
 MIB = 1 << 20
 SHARED = """

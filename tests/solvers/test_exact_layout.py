@@ -14,9 +14,9 @@ from poet.clock import WorkClock
 from poet.memory.layout import Block, check_layout, lay_out, lower_bound_bytes
 from poet.planning import exact_layout as module
 from poet.planning.exact_layout import exact_layout
-from poet.solvers.engines.cpsat import installed
+from poet.solvers.engines import has_cpsat
 
-needs_cpsat = pytest.mark.skipif(not installed(), reason="needs OR-tools")
+needs_cpsat = pytest.mark.skipif(not has_cpsat(), reason="needs OR-tools")
 INSTANCES = sorted((Path(__file__).parents[1] / "instances" / "layouts").glob("minimalloc.*.csv"))
 ROOM_BYTES = 1048576
 
@@ -90,7 +90,7 @@ def test_a_challenging_instance_of_minimalloc_fits(path: Path) -> None:
 
 
 def test_without_or_tools_nothing_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "installed", lambda: ())
+    monkeypatch.setattr(module, "has_cpsat", lambda: False)
     found = exact_layout([Block("a", "a", 64, ((2, 5),), 64)], 64)
     assert found.layout is None
     assert not found.is_impossible
@@ -102,9 +102,9 @@ def test_without_or_tools_nothing_is_known(monkeypatch: pytest.MonkeyPatch) -> N
 def test_a_search_that_proves_has_a_turn_however_short_the_time(limit_seconds: float) -> None:
     """A short one first, which begins from the hints, and a longer one inside the limit."""
 
-    from poet.solvers.engines import cpsat_child
+    from poet.planning import layout_search
 
-    turns = list(itertools.islice(cpsat_child._turns(limit_seconds), 8))
+    turns = list(itertools.islice(layout_search.turns(limit_seconds), 8))
     assert [turn.stacking == "free" for turn in turns] == [True, *6 * [False], True]
     assert turns[0].order is None
     assert turns[0].seconds <= 0.2 * limit_seconds
@@ -114,7 +114,7 @@ def test_a_search_that_proves_has_a_turn_however_short_the_time(limit_seconds: f
 @needs_cpsat
 def test_the_time_in_which_the_process_comes_up_is_of_the_limit() -> None:
     """So its last answer arrives before nobody waits for it any more."""
-    from poet.solvers.engines import cpsat_child
+    from poet.planning import layout_search
 
     request = {
         "sizes": [1],
@@ -125,5 +125,5 @@ def test_the_time_in_which_the_process_comes_up_is_of_the_limit() -> None:
         "counted": False,
         "seed": 0,
     }
-    assert cpsat_child._placed({**request, "begun": time.monotonic()})["starts"] == [0]
-    assert cpsat_child._placed({**request, "begun": time.monotonic() - 4.95})["starts"] is None
+    assert layout_search.placed({**request, "begun": time.monotonic()})["starts"] == [0]
+    assert layout_search.placed({**request, "begun": time.monotonic() - 4.95})["starts"] is None

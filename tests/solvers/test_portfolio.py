@@ -23,8 +23,8 @@ from poet.simulator import simulate
 from poet.solution import Solution, SolveOptions, Status
 from poet.solvers.bounds import windows
 from poet.solvers.engines import proof
-from poet.solvers.engines.cpsat import CpSatProcess
-from poet.solvers.engines.program import Job
+from poet.solvers.engines.process import EngineProcess
+from poet.solvers.engines.program import Effort, Matrix
 from poet.solvers.instance.feasibility import minimum_ram_bytes
 from poet.solvers.portfolio.turns import Seated
 from poet.solvers.portfolio.windows_relaxation import linear_relaxation, whole_relaxation
@@ -136,26 +136,27 @@ def test_members_that_wait_for_each_other_leave() -> None:
 
 def test_a_child_that_is_killed_takes_no_plan_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """As the kernel does where memory is short."""
-    begin = CpSatProcess.__init__
+    begin = EngineProcess.begin
 
-    def begin_and_end(process: CpSatProcess, job: Job) -> None:
-        begin(process, job)
-        os.kill(process._child.pid, signal.SIGKILL)
+    def begin_and_end(process: EngineProcess, matrix: Matrix, effort: Effort) -> None:
+        begin(process, matrix, effort)
+        os.kill(process.pid, signal.SIGKILL)
 
-    monkeypatch.setattr(CpSatProcess, "__init__", begin_and_end)
+    monkeypatch.setattr(EngineProcess, "begin", begin_and_end)
     problem = random_problem(3, ops=8)
     options = dataclasses.replace(counted(2.0), relative_gap=0.0, overhead_gap=0.0)
     assert solve(problem, random_limits(problem, 3), options).schedule is not None
 
 
-def test_a_bound_that_no_second_engine_can_confirm_is_one_engines_word(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Large programs have shares of the budget, which CP-SAT has no whole numbers for."""
-    monkeypatch.setattr(windows, "DENSE_TERMS", 0)
-    monkeypatch.setattr(proof, "PROOF_FACTORS", 0)
+def test_a_bound_that_nothing_confirms_is_one_engines_word(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(windows, "DENSE_TERMS", 0)  # shares of the budget, as in large programs
+    monkeypatch.setattr(proof, "is_proven", lambda *arguments, **options: False)
     members = tuple(member for member in MEMBERS if member[1] is whole_relaxation)
     problem = random_problem(2, ops=8)
-    solution = solve(problem, random_limits(problem, 2), counted(3.0), members=members)
-    assert solution.status is Status.OPTIMAL
-    assert not solution.is_confirmed
+    confirmed = solve(problem, random_limits(problem, 2), counted(3.0), members=members)
+    assert confirmed.proof == "highs and cpsat agree"
+    monkeypatch.setattr(proof, "available_engines", lambda: ("highs",))
+    alone = solve(problem, random_limits(problem, 2), counted(3.0), members=members)
+    assert alone.status is confirmed.status is Status.OPTIMAL
+    assert confirmed.is_confirmed
+    assert not alone.is_confirmed

@@ -6,6 +6,7 @@ the engine reports that it is done; what is reported to a user is not decided he
 
 from __future__ import annotations
 
+import importlib.util
 import logging
 import math
 from collections.abc import Callable
@@ -16,11 +17,11 @@ import numpy as np
 from poet.clock import WALL, Clock
 from poet.errors import InputError, nearest
 from poet.extras import how_to_install
-from poet.solvers.engines import cpsat, through_pulp
-from poet.solvers.engines.cpsat import run_cpsat, run_portfolio
+from poet.solvers.engines import through_pulp
 from poet.solvers.engines.highs import run_highs
+from poet.solvers.engines.process import run_apart, run_pair
 from poet.solvers.engines.program import Effort, Job, Matrix, Outcome, Watcher
-from poet.solvers.engines.through_pulp import PULP_NAMES, known, run_by_pulp
+from poet.solvers.engines.through_pulp import PULP_NAMES, run_by_pulp
 
 __all__ = ["ENGINES", "Effort", "Outcome", "Watcher", "available_engines", "choose_engine", "run_engine"]
 
@@ -28,8 +29,8 @@ _log = logging.getLogger(__name__)
 
 ENGINES: dict[str, Callable[[Job], Outcome]] = {
     "highs": run_highs,
-    "cpsat": run_cpsat,
-    "highs+cpsat": run_portfolio,
+    "cpsat": partial(run_apart, "cpsat"),
+    "highs+cpsat": run_pair,
     **{name: partial(run_by_pulp, name) for name in PULP_NAMES},
 }
 """The preferred first. Beside them, `poet.solvers.engines.through_pulp` runs whatever PuLP knows."""
@@ -46,18 +47,24 @@ _WAYS_TO_INSTALL = {
 }
 
 
+def has_cpsat() -> bool:
+    """Whether OR-tools is installed; it is not loaded for that."""
+    return importlib.util.find_spec("ortools") is not None
+
+
 def available_engines() -> tuple[str, ...]:
     """The engines that work here, the preferred first."""
-    there = {"highs", *through_pulp.installed(), *cpsat.installed()}
+    by_pulp = through_pulp.installed()
+    there = {"highs", *by_pulp, *(["cpsat"] if has_cpsat() else [])}
     own = tuple(name for name in ENGINES if set(name.split("+")) <= there)
-    return (*own, *(name for name in through_pulp.installed() if name not in own))
+    return (*own, *(name for name in by_pulp if name not in own))
 
 
 def choose_engine(name: str, *, threads: int = 1, clock: Clock = WALL) -> str:
-    """``name``, or for ``"auto"`` the preferred engine for so many threads.
+    """``name``, or for ``"auto"`` HiGHS, on two threads beside CP-SAT where OR-tools is installed.
 
-    On two threads that is HiGHS beside CP-SAT where OR-tools is installed: measured on problems that
-    neither closes at once, the pair gets further than either alone (results/planner-benchmark.md).
+    Measured on problems that neither closes at once, the pair gets further than either alone
+    (results/planner-benchmark.md).
 
     Raises:
         InputError: no such engine, or it is not installed; or ``clock`` counts work that it does not tell.
@@ -72,12 +79,12 @@ def choose_engine(name: str, *, threads: int = 1, clock: Clock = WALL) -> str:
         return "highs+cpsat" if threads > 1 and "highs+cpsat" in usable else usable[0]
     if name in usable:
         return name
-    if name in _WAYS_TO_INSTALL:
-        what, way = "is not installed", f"; to have it: {_WAYS_TO_INSTALL[name]}"
-    elif name in known():
-        what, way = "is not installed", "; PuLP runs it where it is"
+    known = {*ENGINES, *through_pulp.known()}
+    if name in known:
+        how = _WAYS_TO_INSTALL.get(name)
+        what, way = "is not installed", f"; to have it: {how}" if how else "; PuLP runs it where it is"
     else:
-        what, way = "does not exist", nearest(name, {*ENGINES, *known()})
+        what, way = "does not exist", nearest(name, known)
     raise InputError(f"engine {name!r} {what}; installed are {', '.join(usable) or 'none'}{way}")
 
 

@@ -5,7 +5,7 @@ are such instructions: a flag that the handler of Ctrl-C sets is passed on by th
 
 A linear program's bound needs no trust in HiGHS. For any duals y ≤ 0 of the rows A x ≤ b,
 
-    c·x ≥ y·b + (c − yA)·x ≥ y·b + Σ min(0, c − yA)    for every feasible x in [0, 1],
+    c·x ≥ y·b + (c − yA)·x ≥ y·b + Σ min(l·(c − yA), u·(c − yA))    for every feasible x in [l, u],
 
 so they may be rounded, or those of a run that was cut short, and the bound holds (Neumaier and Shcherbina,
 "Safe bounds in linear and mixed-integer linear programming", 2004).
@@ -15,9 +15,8 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import highspy
@@ -28,6 +27,7 @@ from poet.interrupts import answered, pass_on
 from poet.solvers.engines.program import Job, Matrix, Numbers, Outcome, Scaled, scaled
 
 TOLERANCE = 1e-7  # of rows and of whole numbers, absolute, after scaling
+_MARGIN = 1e-6  # of a bound in whole numbers, relative and in scaled units: what tolerances may add
 _ROUNDING = 1e-12  # of the sum of all magnitudes that a bound adds up; far more than doubles lose
 _FEW_COLUMNS = 200
 """With fewer, HiGHS gets no plans by feasibility jump: branching is as quick, and a program was seen,
@@ -38,9 +38,6 @@ DONE = (highspy.HighsModelStatus.kOptimal, highspy.HighsModelStatus.kInfeasible)
 
 Hear = Callable[[Numbers | None, float], bool]
 """Called with a better solution, or ``None``, and the bound, both scaled; true stops HiGHS."""
-
-Elsewhere = Callable[[], Sequence[float] | None]
-"""Gives the best solution that another engine has found by now."""
 
 
 def loaded(matrix: Matrix, *, integer: bool = True, threads: int = 1) -> highspy.Highs:
@@ -69,11 +66,6 @@ def loaded(matrix: Matrix, *, integer: bool = True, threads: int = 1) -> highspy
     return highs
 
 
-def is_empty(matrix: Matrix) -> bool:
-    """Whether there is nothing to choose and no row forbids that; HiGHS gives no answer to such a program."""
-    return len(matrix.costs) == 0 and bool((matrix.at_most >= 0.0).all())
-
-
 def limit(highs: highspy.Highs, seconds: float, clock: Clock, *, integer: bool = True) -> None:
     """Let ``highs`` stop ``seconds`` of ``clock`` after it begins, or goes on."""
     iterations, nodes = clock.most_iterations(seconds), clock.most_nodes(seconds)
@@ -93,27 +85,17 @@ def sigint_flag() -> Iterator[list[int]]:
         yield pressed
 
 
-def run(
-    highs: highspy.Highs, clock: Clock, hear: Hear | None = None, elsewhere: Elsewhere | None = None
-) -> bool:
+def run(highs: highspy.Highs, clock: Clock, hear: Hear | None = None) -> bool:
     """As ``highs.run()``; whether Ctrl-C ended it, which nobody else has answered then.
 
     Args:
         highs: with a program and its limits.
         clock: that is told what the run took.
         hear: of solutions and bounds.
-        elsewhere: solutions that HiGHS takes over.
     """
     kinds = highspy.cb.HighsCallbackType
-    taken_over: list[Sequence[float] | None] = [None]
 
     def called(kind: Any, message: str, out: Any, into: Any, data: Any) -> None:
-        if kind == kinds.kCallbackMipUserSolution:
-            values = elsewhere() if elsewhere is not None else None
-            if values is not None and values is not taken_over[0]:
-                taken_over[0] = values
-                into.setSolution(np.arange(len(values), dtype=np.int32), np.array(values, dtype=np.float64))
-            return
         found = np.array(out.mip_solution) if kind == kinds.kCallbackMipImprovingSolution else None
         stop = bool(pressed)
         if hear is not None and kind != kinds.kCallbackSimplexInterrupt:
@@ -123,7 +105,6 @@ def run(
 
     wanted = [kinds.kCallbackSimplexInterrupt, kinds.kCallbackMipInterrupt]
     wanted += [kinds.kCallbackMipImprovingSolution] if hear is not None else []
-    wanted += [kinds.kCallbackMipUserSolution] if elsewhere is not None else []
     with sigint_flag() as pressed:
         highs.setCallback(called, None)
         for kind in wanted:
@@ -143,51 +124,26 @@ def best_values(highs: highspy.Highs) -> Numbers | None:
     return np.array(highs.getSolution().col_value) if found else None
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
-    """Column values, ``None`` without any; whether nothing better is left."""
-
-    values: Numbers | None
-    exhausted: bool
-
-
-def solve(
-    matrix: Matrix, seconds: float, *, integer: bool = True, relative_gap: float = 1e-5, clock: Clock = WALL
-) -> Found:
-    """The best values of ``matrix`` within ``seconds``, or such within the gap; not ``integer``: of the
-    linear program. A Ctrl-C meanwhile ends it, and is then answered as it would have been before.
-    """
-    if is_empty(matrix):
-        clock.spend(programs=1)
-        return Found(np.zeros(0), exhausted=True)
-    highs = loaded(scaled(matrix).matrix, integer=integer)
-    limit(highs, seconds, clock, integer=integer)
-    highs.setOptionValue("mip_rel_gap", relative_gap)
-    if not integer:
-        highs.setOptionValue("presolve", "off")
-    if run(highs, clock):
-        pass_on()
-    return Found(best_values(highs), highs.getModelStatus() in DONE)
-
-
-def run_highs(job: Job, *, found_elsewhere: Elsewhere | None = None) -> Outcome:
-    """HiGHS, with a start, incumbents and bounds as they come, and others' solutions taken over."""
+def run_highs(job: Job) -> Outcome:
+    """HiGHS, with a start, incumbents and bounds as they come."""
     small, effort, watcher = scaled(job.matrix), job.effort, job.watcher
-    if is_empty(job.matrix):
+    if len(job.matrix.costs) == 0 and (job.matrix.at_most >= 0.0).all():  # to this it gives no answer
         effort.clock.spend(programs=1)
         return Outcome((), job.matrix.offset, done=True, infeasible=False, interrupted=False)
     highs = loaded(small.matrix, threads=effort.threads)
-    highs.setOptionValue("mip_rel_gap", 0.0)
+    highs.setOptionValue("mip_rel_gap", effort.relative_gap)
     highs.setOptionValue("mip_abs_gap", max(effort.absolute_joules * small.unit, 1e-9))
     highs.setOptionValue("random_seed", effort.seed)
     if effort.seconds is not None:
         limit(highs, effort.seconds, effort.clock)
 
-    def hear(values: Numbers | None, bound: float) -> bool:
-        found = None if values is None else values.tolist()
-        return watcher is not None and watcher(found, small.joules(bound))
+    def joules(bound: float) -> float:
+        return small.joules(bound - _MARGIN * (1.0 + abs(bound))) if math.isfinite(bound) else -math.inf
 
-    interrupted = run(highs, effort.clock, hear, found_elsewhere)
+    def hear(values: Numbers | None, bound: float) -> bool:
+        return watcher is not None and watcher(None if values is None else values.tolist(), joules(bound))
+
+    interrupted = run(highs, effort.clock, hear)
     status, info, values = highs.getModelStatus(), highs.getInfo(), best_values(highs)
     done = status == highspy.HighsModelStatus.kOptimal
     bound = info.mip_dual_bound if job.matrix.integer.any() else -math.inf
@@ -195,7 +151,7 @@ def run_highs(job: Job, *, found_elsewhere: Elsewhere | None = None) -> Outcome:
         bound = info.objective_function_value
     return Outcome(
         values=None if values is None else tuple(values.tolist()),
-        bound_joules=small.joules(bound) if math.isfinite(bound) else -math.inf,
+        bound_joules=joules(bound),
         done=done,
         infeasible=status == highspy.HighsModelStatus.kInfeasible,
         interrupted=interrupted,
@@ -225,41 +181,61 @@ class LinearAnswer:
     go_on: Callable[[float], LinearAnswer] | None = field(default=None, repr=False, compare=False)
 
 
-def minimise(matrix: Matrix, *, seconds: float, seed: int = 0, clock: Clock = WALL) -> LinearAnswer:
-    """Solve the linear program of ``matrix``, in fractions, on one thread; its bound is certified here."""
-    small = scaled(matrix)
-    highs = loaded(small.matrix, integer=False)
-    highs.setOptionValue("presolve", "off")  # it takes longer here than it saves
-    highs.setOptionValue("solver", "simplex")
-    highs.setOptionValue("random_seed", seed)
-    return _go_on(highs, matrix, small, seconds, clock)
+class LinearProgram:
+    """A program in fractions, on one thread; its bounds are certified here.
 
+    They hold for solutions in whole numbers: right sides are rounded down for these (`scaled`).
 
-def _go_on(highs: highspy.Highs, matrix: Matrix, small: Scaled, seconds: float, clock: Clock) -> LinearAnswer:
-    """What ``highs``, which has ``small`` of ``matrix``, knows after ``seconds`` more."""
-    limit(highs, seconds, clock, integer=False)
-    if run(highs, clock):
-        pass_on()
-    status, solution = highs.getModelStatus(), highs.getSolution()
-    done = status == highspy.HighsModelStatus.kOptimal
-    duals = np.zeros(len(matrix.at_most))
-    if status == highspy.HighsModelStatus.kInfeasible:
-        _, has_ray, ray = highs.getDualRay()  # type: ignore[attr-defined]  # missing from its stubs
-        if has_ray:
-            proof = -np.abs(np.array(ray)) / small.divisors
-            if _certified(matrix, np.zeros_like(matrix.costs), proof) > 0.0:
+    Attributes:
+        low, high: of the columns, 0 and 1 to begin with; see `fix`.
+    """
+
+    def __init__(self, matrix: Matrix, *, seed: int = 0, clock: Clock = WALL) -> None:
+        self.matrix, self.clock = matrix, clock
+        self.low, self.high = np.zeros(len(matrix.costs)), np.ones(len(matrix.costs))
+        self._small: Scaled = scaled(matrix)
+        self._at_most = self._small.matrix.at_most * self._small.divisors  # some are rounded down
+        self._highs = loaded(self._small.matrix, integer=False)
+        self._highs.setOptionValue("presolve", "off")  # it takes longer here than it saves
+        self._highs.setOptionValue("solver", "simplex")
+        self._highs.setOptionValue("random_seed", seed)
+
+    def fix(self, values: dict[int, int]) -> None:
+        """Set these columns to 0 or 1, and no others."""
+        self.low, self.high = np.zeros_like(self.low), np.ones_like(self.high)
+        for column, value in values.items():
+            self.low[column] = self.high[column] = value
+        every = np.arange(len(self.low), dtype=np.int32)
+        self._highs.changeColsBounds(len(every), every, self.low, self.high)
+
+    def minimise(self, seconds: float) -> LinearAnswer:
+        """What is known after ``seconds`` more; a Ctrl-C meanwhile is answered as it would have been."""
+        highs, small, matrix = self._highs, self._small, self.matrix
+        limit(highs, seconds, self.clock, integer=False)
+        if run(highs, self.clock):
+            pass_on()
+        status, solution = highs.getModelStatus(), highs.getSolution()
+        done = status == highspy.HighsModelStatus.kOptimal
+        duals = np.zeros(len(matrix.at_most))
+        if status == highspy.HighsModelStatus.kInfeasible:
+            _, has_ray, ray = highs.getDualRay()  # type: ignore[attr-defined]  # missing from its stubs
+            if has_ray and self._certified(0.0, -np.abs(np.array(ray)) / small.divisors) > 0.0:
                 return LinearAnswer(math.inf, None, duals, True)
-    if solution.dual_valid:
-        duals = np.minimum(np.array(solution.row_dual), 0.0) / small.divisors / small.unit
-    bound = _certified(matrix, matrix.costs, duals) + matrix.offset
-    further = None if done else partial(_go_on, highs, matrix, small, clock=clock)
-    return LinearAnswer(max(0.0, bound), best_values(highs), -duals, done, further)
+        if solution.dual_valid:
+            duals = np.minimum(np.array(solution.row_dual), 0.0) / small.divisors / small.unit
+        bound = self._certified(1.0, duals) + matrix.offset
+        return LinearAnswer(bound, best_values(highs), -duals, done, None if done else self.minimise)
+
+    def _certified(self, share: float, duals: Numbers) -> float:
+        """The bound on ``share`` of the costs that ``duals`` prove, less what rounding may have added."""
+        matrix, costs = self.matrix, share * self.matrix.costs
+        parts = matrix.factors * duals[matrix.rows]
+        left = costs - np.bincount(matrix.columns, weights=parts, minlength=len(costs))
+        terms = np.concatenate([duals * self._at_most, np.minimum(self.low * left, self.high * left)])
+        magnitude = float(np.abs(terms).sum() + np.abs(parts).sum() + np.abs(costs).sum())
+        return math.fsum(terms) - _ROUNDING * magnitude
 
 
-def _certified(matrix: Matrix, costs: Numbers, duals: Numbers) -> float:
-    """The bound that ``duals`` prove, less what rounding may have added."""
-    parts = matrix.factors * duals[matrix.rows]
-    left = costs - np.bincount(matrix.columns, weights=parts, minlength=len(costs))
-    terms = np.concatenate([duals * matrix.at_most, np.minimum(left, 0.0)])
-    magnitude = float(np.abs(terms).sum() + np.abs(parts).sum() + np.abs(costs).sum())
-    return math.fsum(terms) - _ROUNDING * magnitude
+def minimise(matrix: Matrix, *, seconds: float, seed: int = 0, clock: Clock = WALL) -> LinearAnswer:
+    """Solve the linear program of ``matrix``."""
+    return LinearProgram(matrix, seed=seed, clock=clock).minimise(seconds)

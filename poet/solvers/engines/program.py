@@ -296,11 +296,25 @@ class Outcome:
         interrupted: the user stopped it.
     """
 
-    values: tuple[float, ...] | None
+    values: Sequence[float] | None
     bound_joules: float
     done: bool
     infeasible: bool
     interrupted: bool
+
+    def beside(self, other: Outcome, matrix: Matrix) -> Outcome:
+        """The better of both, where ``other`` is of the same ``matrix``."""
+        found = [each.values for each in (self, other) if each.values is not None]
+        return Outcome(
+            values=min(found, key=matrix.joules, default=None),
+            bound_joules=max(self.bound_joules, other.bound_joules),
+            done=self.done or other.done,
+            infeasible=self.infeasible or other.infeasible,
+            interrupted=self.interrupted or other.interrupted,
+        )
+
+
+UNKNOWN = Outcome(None, -math.inf, False, False, False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -309,15 +323,16 @@ class Effort:
 
     Attributes:
         seconds: wall clock; ``None``: no limit.
+        absolute_joules, relative_gap: of the objective at which it may stop.
         most_seconds: wall clock after which an engine in a process of its own is ended, however far it is.
-        absolute_joules: gap of the objective at which it may stop.
         clock: by which seconds are counted, and which hears of the work done.
     """
 
     seconds: float | None
-    threads: int
-    seed: int
-    absolute_joules: float
+    threads: int = 1
+    seed: int = 0
+    absolute_joules: float = 0.0
+    relative_gap: float = 0.0
     most_seconds: float = math.inf
     clock: Clock = WALL
 
@@ -328,4 +343,4 @@ class Job:
 
     matrix: Matrix
     effort: Effort
-    watcher: Watcher | None
+    watcher: Watcher | None = None

@@ -10,7 +10,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 
-from poet.solvers.event_model.decisions import Affine, EventModel, own_bytes, put_off_chain
+from poet.solvers.event_model.decisions import Affine, EventModel, own_bytes
 from poet.solvers.instance.instance import Cost, Event, SlotKind
 
 DENSE_TERMS = 10_000_000
@@ -47,14 +47,8 @@ def memory(model: EventModel) -> Iterator[Affine]:
     """Σ bytes·K over gaps around σ + Σ bytes·X over events at σ + workspace·r[σ] ≤ budget, per slot σ.
 
     Slots that hold less than the budget even if nothing is ever freed have no row.
-
-    In the relaxed model the reruns of one stage may come in any order. The row of an optional run therefore
-    counts what is in RAM in every order: what the run reads and makes, what stays throughout the stage.
-    A version that is remade without a slot (e) is counted from the latest stage in which it may have been
-    remade to the event that it is remade for; inputs that wait for such a rerun are counted by l and m
-    (see there).
     """
-    timeline, contents = model.timeline, model.instance.contents
+    timeline = model.timeline
     budget = model.instance.limits.ram_budget_bytes
     if budget is None:
         return
@@ -65,26 +59,13 @@ def memory(model: EventModel) -> Iterator[Affine]:
     }
     born_in_place = {c for task in model.instance.tasks for c in task.updated}
     for content, index, event in model.lives():
-        size = float(content.bytes)
         in_place = event.kind is SlotKind.BIRTH and content.number in born_in_place
         if event.slot in rows and not in_place:
-            loose = model.relaxed and not event.mandatory and event.kind is not SlotKind.BIRTH
-            there = model.wanted(content, index) if loose else model.presence(content.number, index)
-            rows[event.slot].add(there, size)
-    large = sum(len(life) for life in timeline.events) * len(rows) > DENSE_TERMS
-    if large:
+            rows[event.slot].add(model.presence(content.number, index), float(content.bytes))
+    if sum(map(len, timeline.events)) * len(rows) > DENSE_TERMS:
         yield from _add_kept_by_steps(model, rows)
     else:
         _add_kept(model, rows)
-    for (content_number, index), ahead in model.eager.items():
-        used = timeline.slots[timeline.events[content_number][index].slot].stage
-        for stage in range(model.eager_stages[content_number, index][1], used):
-            if model.first_run[stage] in rows:
-                rows[model.first_run[stage]].add(ahead, contents[content_number].bytes)
-    for charge in model.stays.charges:
-        for stage in range(charge.first, charge.last + 1):
-            if model.first_run[stage] in rows:
-                rows[model.first_run[stage]].add(charge.share, charge.bytes)
     yield from rows.values()
 
 
@@ -101,7 +82,7 @@ def _add_kept(model: EventModel, rows: dict[int, Affine]) -> None:
     """Add Σ bytes·K over the gaps around each slot to its row, term by term."""
     for after, until, kept in _gaps(model):
         for slot in range(after + 1, until):
-            if slot in rows and model.counts(after, slot, until):
+            if slot in rows:
                 rows[slot].add(kept)
 
 
@@ -110,36 +91,23 @@ def _add_kept_by_steps(model: EventModel, rows: dict[int, Affine]) -> Iterator[A
 
     A new column H[σ] is the share of the budget that gaps around slot σ take. With σ- the row before:
     budget·H[σ] ≥ budget·H[σ-] + bytes·K of the gaps begun since - bytes·K of the gaps ended since.
-    Rows of optional runs in the relaxed model have no H of their own: they count what stays through their
-    whole stage.
     """
     budget = float(model.instance.limits.ram_budget_bytes or 0)
-    slots = model.timeline.slots
-    begun: list[list[Affine]] = [[] for _ in slots]
-    ended: list[list[Affine]] = [[] for _ in slots]
-    ended_from_outside: dict[int, Affine] = {}
+    begun: list[list[Affine]] = [[] for _ in model.timeline.slots]
+    ended: list[list[Affine]] = [[] for _ in model.timeline.slots]
     for after, until, kept in _gaps(model):
         begun[after].append(kept)
         ended[until].append(kept)
-        stage = slots[until].stage
-        if after < model.stage_slots[stage][0] and not slots[until].mandatory:
-            ended_from_outside.setdefault(stage, Affine()).add(kept)
-    around, through_stage = Affine(), Affine()
-    stages = {slots[number].stage for number in rows if model.relaxed and not slots[number].mandatory}
-    for number, slot in enumerate(slots):
-        if slot.stage in stages and number == model.stage_slots[slot.stage][0]:
-            through_stage = around - (ended_from_outside.get(slot.stage) or Affine())
+    around = Affine()
+    for number in range(len(model.timeline.slots)):
         for kept in ended[number]:
             around.add(kept, -1.0)
-        if number in rows and (slot.mandatory or not model.relaxed):
+        if number in rows:
             share = model.add_column(integer=False, whole=False)
-            held = Affine() + around
-            model.held.append((max(share.terms), (1.0 / budget if budget else 0.0) * held))
+            model.held.append((max(share.terms), (1.0 / budget if budget else 0.0) * around))
+            yield around - budget * share
             around = budget * share
-            yield held.add(around, -1.0)
             rows[number].add(around)
-        elif number in rows:
-            rows[number].add(through_stage)
         for kept in begun[number]:
             around.add(kept)
 
@@ -181,18 +149,14 @@ def deadline(model: EventModel) -> Iterator[Affine]:
 
 
 def capacity(model: EventModel) -> Iterator[Affine]:
-    """Σ stored bytes·O ≤ storage capacity; contents that are in storage between steps included.
-
-    The relaxed model leaves those out: a tensor in RAM between steps that is stored once and read
-    back once takes less storage than one in storage between steps, to which it is otherwise equal.
-    """
+    """Σ stored bytes·O ≤ storage capacity; contents that are in storage between steps included."""
     allowed = model.instance.problem.storage_capacity_bytes
     written = _written_bytes(model)
     if allowed is None or not (written.terms or written.constant):
         return
     begun = sum(c.stored_bytes for c in model.instance.contents if c.starts_stored)
     for content in model.instance.contents:
-        if content.home == content.number and not (content.starts_stored or model.relaxed):
+        if content.home == content.number and not content.starts_stored:
             written.add(model.away(content), content.stored_bytes)
     yield written.add(Affine(-max(0, allowed - begun)))
 
@@ -225,27 +189,23 @@ def _written_bytes(model: EventModel) -> Affine:
 
 
 def purpose(model: EventModel) -> Iterator[Affine]:
-    """a[i,σ] ≤ r[σ]; r[σ] ≤ Σ K⁺ of its outputs; K⁻ + r[σ] ≤ 1 where σ makes one output.
-
-    The first two not in the relaxed model: there a rerun without a slot may use what σ makes.
-    """
-    timeline = model.timeline
+    """a[i,σ] ≤ r[σ]; r[σ] ≤ Σ K⁺ of its outputs; K⁻ + r[σ] ≤ 1 where σ makes one output."""
     for content, index, event in model.lives():
         if event.mandatory:
             continue
         run = model.run[event.slot]
-        if event.kind is SlotKind.USE and not model.relaxed:
+        if event.kind is SlotKind.USE:
             wanted = model.wanted(content, index)
             yield model.arrive[content.number, index] - wanted
         if event.kind is SlotKind.MAKE and len(model.instance.tasks[content.producer or 0].outputs) == 1:
             yield model.gap_before(content.number, index) + run - 1.0
     kept_after: dict[int, Affine] = {
-        number: Affine() for number, slot in enumerate(timeline.slots) if not slot.mandatory
+        number: Affine() for number, slot in enumerate(model.timeline.slots) if not slot.mandatory
     }
     for content, index, event in model.lives():
         if event.kind is SlotKind.MAKE:
             kept_after[event.slot].add(model.gap_after(content.number, index))
-    for slot, kept in kept_after.items() if not model.relaxed else ():
+    for slot, kept in kept_after.items():
         yield model.run[slot] - kept
 
 
@@ -260,9 +220,6 @@ def cover(model: EventModel) -> Iterator[Affine]:
                 pending = Affine()
             elif event.kind is SlotKind.MAKE and pending is not None:
                 pending += model.run[event.slot]
-            eager = model.eager.get((content.number, index))
-            if pending is not None and eager is not None:
-                pending += eager
             if pending is not None and pending.terms:
                 kept = model.keep[content.number, index - 1]
                 copy = model.readable(content)
@@ -275,8 +232,6 @@ def again(model: EventModel) -> Iterator[Affine]:
 
     No such row where a mandatory event of u lies in that time: then u is there for certain.
     """
-    if model.relaxed:
-        return
     slots = [[event.slot for event in life] for life in model.timeline.events]
     for content in model.instance.contents:
         life = model.timeline.events[content.number]
@@ -314,7 +269,7 @@ def _visits_between(
         return None
     visits = Affine() + (model.gap_before(content, begin) if begin < len(life) else Affine())
     for index in range(begin, stop):
-        visits.add(model.arrival(content, index))
+        visits.add(model.arrive.get((content, index)) or Affine())
         if life[index].kind is SlotKind.MAKE:
             visits.add(model.run[life[index].slot])
     return visits
@@ -356,106 +311,18 @@ def _rounded(sizes: dict[int, float], budget: float, unit: float) -> Affine | No
     return cut if sum(cut.terms.values()) > whole + _EXACT else None
 
 
-# --- the relaxation ---
-
-
-def eager(model: EventModel) -> Iterator[Affine]:
-    """Reruns without a slot, in the relaxed model: none of what is there, and none without its inputs.
-
-    K⁻ + e + v ≤ 1 at [i,m]: what stayed in RAM is not remade.
-    e + v ≤ Σ (K⁻ + a + e + v + r)[u,n] + l[u] for each input u of the op that makes i: the input stays, is
-    paged in or is remade in one of the stages in which i may be remade. The sum is over the gaps n of u that
-    meet these stages. There is no row for an input that a first run reads or makes there, which has it in RAM
-    in any case, nor for one whose events are all earlier.
-    """
-    for (content, index), ahead in model.eager.items():
-        remade = ahead + (model.visit.get((content, index)) or Affine())
-        yield model.gap_before(content, index) + remade - 1.0
-        first, last = model.eager_stages[content, index]
-        producer = model.instance.tasks[model.instance.contents[content].producer or 0]
-        for needed in producer.rerun_reads:
-            visits = _visits(model, needed, first, last)
-            if visits is not None:
-                stay = model.stays.columns.get((needed, first)) or Affine()
-                yield remade - visits - stay
-        yield from _put_off(model, content, ahead, last)
-    for window, (share, inputs) in model.stays.together.items():
-        for needed in inputs:
-            visits = _visits(model, needed, model.eager_stages[window][1], model.eager_stages[window][1])
-            if visits is not None:
-                yield model.eager[window] - visits - share
-    for more, less in model.stays.ordered:
-        yield less - more
-
-
-def _put_off(model: EventModel, content: int, ahead: Affine, last: int) -> Iterator[Affine]:
-    """The same for a rerun that is postponed to stage ``last``, as `put_off_chain` allows it.
-
-    Let u1 be the only input of i, u2 the only input of u1, and so on. For each k, at stage ``last``:
-    e[i] ≤ Σ over u1 to uk of (K⁻ + a + e + r + l) + v[uk]: one of them stays, is paged in, or is remade for
-    itself; or the last one is remade in passing (v), for which the row of k+1 asks in turn. The rows end
-    where an input is there in any case, or cannot be remade in passing.
-    """
-    there = Affine()
-    for needed in put_off_chain(model, content):
-        visits = _visits(model, needed, last, last)
-        if visits is None:
-            return
-        stay = model.stays.columns.get((needed, last)) or Affine()
-        yield ahead - there - visits - stay
-        passing = _passing(model, needed, last)
-        if not passing.terms:
-            return
-        there.add(visits).add(stay).add(passing, -1.0)
-
-
-def _passing(model: EventModel, content: int, stage: int) -> Affine:
-    """Σ v of a version over its gaps that meet ``stage``: it is remade there for another rerun only."""
-    passing = Affine()
-    for index, event in enumerate(model.timeline.events[content]):
-        at = model.timeline.slots[event.slot].stage
-        if at >= stage:
-            passing.add(model.visit.get((content, index)) or Affine())
-        if at > stage:
-            break
-    return passing
-
-
-def _visits(model: EventModel, content: int, first: int, last: int) -> Affine | None:
-    """Σ (K⁻ + a + e + v + r) of the gaps meeting stages first to last; ``None``: there for certain."""
-    visits = Affine()
-    life = model.timeline.events[content]
-    for index, event in enumerate(life):
-        stage = model.timeline.slots[event.slot].stage
-        if stage < first - 1 or (stage < first and not event.mandatory):
-            continue
-        if event.mandatory:
-            return None
-        visits.add(model.gap_before(content, index)).add(model.arrival(content, index))
-        visits.add(model.visit.get((content, index)) or Affine())
-        if stage > last:
-            return visits
-        if event.kind is SlotKind.MAKE:
-            visits.add(model.run[event.slot])
-    return None
-
-
 Part = Callable[[Cost], float]
 Family = Callable[[EventModel], Iterator[Affine]]
 FAMILIES: tuple[Family, ...] = (need, hold, store, memory, come_home, deadline, capacity, wear, energy)
-RELAXATION: tuple[Family, ...] = (eager,)  # of the relaxed model
 CUTS: tuple[Family, ...] = (purpose, cover)
 
 
 def spent_on_runs(model: EventModel, part: Part) -> Affine:
-    """Σ cost·r + Σ cost·(e + v) / outputs of the run, of every cost ``part``."""
+    """Σ cost·r, of every cost ``part``."""
     spent = Affine()
     for number, slot in enumerate(model.timeline.slots):
         if slot.task is not None and not slot.mandatory:
             spent.add(model.run[number], part(model.instance.tasks[slot.task].cost))
-    for (content, _), ahead in (*model.eager.items(), *model.visit.items()):
-        task = model.instance.tasks[model.instance.contents[content].producer or 0]
-        spent.add(ahead, part(task.cost) / len(task.outputs))
     return spent
 
 

@@ -12,11 +12,10 @@ import numpy as np
 from poet.homes import stored_between_steps, undecided
 from poet.schedule import Compute, Free, PageIn, PageOut, Schedule, Step
 from poet.solvers.engines.program import Matrix
-from poet.solvers.event_model.decisions import Affine, EventModel, Row, add_stays
+from poet.solvers.event_model.decisions import Affine, EventModel, Row
 from poet.solvers.event_model.families import (
     CUTS,
     FAMILIES,
-    RELAXATION,
     Family,
     packing,
     spent_on_runs,
@@ -27,19 +26,9 @@ from poet.solvers.instance.instance import Content, Event, SlotKind, Timeline
 _log = logging.getLogger(__name__)
 
 
-def build(
-    timeline: Timeline, *, families: tuple[Family, ...] = FAMILIES + RELAXATION + CUTS, relaxed: bool = False
-) -> EventModel:
-    """The program over ``timeline``, made of ``families``.
-
-    With ``relaxed`` the optimum is a lower bound for every schedule whose first runs keep the
-    listed order, whichever reruns the timeline offers: neither the order of reruns within a stage
-    nor how often an op reruns there makes a difference, and a rerun at a moment for which there is
-    no slot costs its joules and needs its inputs some time since the last event, but holds no RAM.
-    An input may stay for it past its own last event (implicit residency).
-    """
-    model = EventModel(timeline, relaxed=relaxed)
-    add_stays(model)
+def build(timeline: Timeline, *, families: tuple[Family, ...] = FAMILIES + CUTS) -> EventModel:
+    """The program over ``timeline``, made of ``families``."""
+    model = EventModel(timeline)
     rows = [
         Row(family.__name__, expression)
         for family in families
@@ -53,7 +42,7 @@ def build(
     model.overhead_joules = spent_on_runs(model, lambda cost: cost.joules)
     model.overhead_joules.add(spent_on_transfers(model, lambda cost: cost.joules))
     _log.info(
-        "%s model: %d slots for reruns, %d columns, %d rows", "relaxed" if relaxed else "exact",
+        "event model: %d slots for reruns, %d columns, %d rows",
         sum(not slot.mandatory for slot in timeline.slots), len(model.columns), len(rows),
     )  # fmt: skip
     return model
@@ -199,8 +188,6 @@ def values_of(model: EventModel, schedule: Schedule) -> tuple[float, ...] | None
     stored: set[int] = set()
     for (content, index), arrival in model.arrive.items():
         event = model.timeline.events[content][index]
-        if event.kind is SlotKind.MAKE:
-            continue
         before = index > 0 and model.keep[content, index - 1].value(values) > 0.5
         gap = model.keep.get((content, index))
         after = gap is not None and gap.value(values) > 0.5

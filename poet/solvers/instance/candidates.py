@@ -78,15 +78,6 @@ def _useful(
     )
 
 
-def fullest(instance: Instance) -> dict[int, tuple[int, ...]]:
-    """Every rerun that may pay, in the stage whose op would run in the most RAM if all were kept."""
-    worth = worth_rerunning(instance)
-    last_use = last_use_stages(instance, worth)
-    stage = fullest_stage(instance, last_use)
-    useful = _useful(instance, worth, last_use, stage, sorted(worth))
-    return {stage: useful} if useful else {}
-
-
 def fullest_stage(instance: Instance, last_use: list[int]) -> int:
     """The op that would run in the most RAM if all were kept; ``last_use``: of `last_use_stages`."""
     end = len(instance.tasks)

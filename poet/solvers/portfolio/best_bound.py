@@ -33,11 +33,6 @@ LINEAR = "windows relaxation, summed from duals"
 WHOLE = "windows relaxation in whole numbers, highs"
 
 
-def relaxed_by(engine: str) -> str:
-    """Who found a bound: the relaxed event model, solved by ``engine``."""
-    return f"relaxed event model, {engine}"
-
-
 @dataclass(slots=True)
 class BestBound(Generic[Claim]):
     """Keeps the highest of the bounds that it is given.

@@ -20,9 +20,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from poet.interrupts import pass_on
 from poet.solvers.bounds.relaxation import Bound
-from poet.solvers.engines.highs import solve
-from poet.solvers.engines.program import Choice, Indices, Matrix, Numbers, part_of, value
+from poet.solvers.engines.highs import run_highs
+from poet.solvers.engines.program import Choice, Effort, Indices, Job, Matrix, Numbers, part_of, value
 from poet.solvers.event_model.decisions import EventModel
 from poet.solvers.event_model.families import CUTS, FAMILIES, again
 from poet.solvers.event_model.model import build, matrix_of, schedule_of, values_of
@@ -158,15 +159,18 @@ class Rounds:
         clock = self.best.clock
         started, free = clock.now(), self._part(disputed=disputed)
         part = part_of(self.arrays.matrix, free, self.values)
-        found = solve(part.matrix, seconds, relative_gap=_SOLVED_GAP, clock=clock)
-        self.exhausted |= found.exhausted and bool(free[self.arrays.decided].all())
+        found = run_highs(Job(part.matrix, Effort(seconds, relative_gap=_SOLVED_GAP, clock=clock)))
+        if found.interrupted:
+            pass_on()
+        is_solved = found.done or found.infeasible
+        self.exhausted |= is_solved and bool(free[self.arrays.decided].all())
         spent_seconds = clock.now() - started
-        better = found.values is not None and self._take(part.all_columns(found.values))
+        better = found.values is not None and self._take(part.all_columns(np.array(found.values)))
         _log.debug(
             "neighbourhood of %d decisions: %s after %.3f s",
             self.size, "better" if better else "nothing better", spent_seconds,
         )  # fmt: skip
-        if not found.exhausted:
+        if not is_solved:
             self.size = max(FIRST_DECISIONS // 2, int(self.size / RESIZE_FACTOR))
         elif spent_seconds < seconds / 3.0:
             self.size = int(self.size * RESIZE_FACTOR) + 1

@@ -1,20 +1,18 @@
 """Which reruns an event model is offered: chains of producers that lead to what a solution or a plan remakes.
 
-A relaxed event model and the windows relaxation show cheaply which tensor versions are worth remaking, and
-before which op; not by which reruns. For each of them a model gets slots for the chain of reruns that leads
+The windows relaxation shows cheaply which tensor versions are worth remaking, and before which op; not by
+which reruns. For each of them a model gets slots for the chain of reruns that leads
 there, in that stage or in the last earlier one in which the producer may run. So it stays small.
 """
 
 from __future__ import annotations
 
 import bisect
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
 from poet.schedule import Compute, Schedule
 from poet.solvers.bounds.relaxation import Bound
 from poet.solvers.engines.program import value
-from poet.solvers.event_model.decisions import EventModel
-from poet.solvers.event_model.model import is_chosen
 from poet.solvers.instance.candidates import chains_to, worth_rerunning
 from poet.solvers.instance.instance import Instance
 
@@ -50,24 +48,6 @@ def reruns_of(instance: Instance, schedule: Schedule) -> dict[int, set[int]]:
             else:
                 reruns.setdefault(stage, set()).add(number[step.op])
     return reruns
-
-
-def suggested(model: EventModel, values: Sequence[float], *, chain: int) -> dict[int, set[int]]:
-    """Per stage, chains of up to ``chain`` reruns that lead to what a relaxed event model remakes in it."""
-    timeline, instance = model.timeline, model.timeline.instance
-    remade: dict[int, set[int]] = {}
-    for (content, index), ahead in model.eager.items():
-        if is_chosen(ahead, values):
-            stage = timeline.slots[timeline.events[content][index].slot].stage
-            producer = instance.contents[content].producer or 0  # whose last chance may come earlier
-            stage = min(stage, instance.tasks[producer].last_rerun_stage)
-            remade.setdefault(stage, set()).add(content)
-    for number, run in model.run.items():
-        slot = timeline.slots[number]
-        if slot.task is not None and not slot.mandatory and is_chosen(run, values):
-            remade.setdefault(slot.stage, set()).update(instance.tasks[slot.task].outputs)
-    worth = worth_rerunning(instance)
-    return {stage: chains_to(instance, worth, stage, contents, chain) for stage, contents in remade.items()}
 
 
 def offered_by(instance: Instance, bound: Bound, chain: int) -> dict[int, set[int]]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -111,13 +111,11 @@ class Claim:
     Attributes:
         program: that was solved; joules of its solutions are those of the overhead, less ``fixed_joules``.
         engine: the source of the proof; a second opinion is another's.
-        plan: the schedule that values of its columns describe, which may break limits; ``None``: unknown.
     """
 
     program: Callable[[], Matrix]
     engine: str
     fixed_joules: float = 0.0
-    plan: Callable[[Sequence[float]], Schedule] | None = None
 
 
 class SearchState:
@@ -139,7 +137,6 @@ class SearchState:
         first: the best plan when the members begin.
         guide: the last solution of the relaxation that was better than the best plan.
         asked: reruns that a plan may need, per stage in their order, each of which a model is to be offered.
-        wanted: reruns that relaxed solutions ask for, per stage.
         refuted: a relaxation has no solution, so that there is no plan.
         turn_end: of the member whose turn it is, on the clock.
         others: members that neither wait nor left, beside the one that runs.
@@ -170,7 +167,6 @@ class SearchState:
         self.first: Schedule | None = None
         self.guide: Bound | None = None
         self.asked = list[Mapping[int, tuple[int, ...]]]()
-        self.wanted = list[Mapping[int, tuple[int, ...]]]()
         _log.info(
             "%s: %d ops, %d tensor versions, engine %s, seed %d, limits %s", problem.name,
             len(self.instance.tasks), len(self.instance.contents), engine, options.seed, codec.encode(limits),
@@ -184,7 +180,7 @@ class SearchState:
     def consider(self, schedule: Schedule, found_by: str, *, is_ours: bool = True) -> None:
         """Judge a plan; one that takes less than a bound refutes that bound of a single solver.
 
-        ``is_ours``: the simulator should accept it; not so the caller's plans and those of relaxed models.
+        ``is_ours``: the simulator should accept it; not so the caller's plans.
         """
         better = self.best.consider(schedule, found_by, is_ours=is_ours)
         if better and self.best.trace is not None:

@@ -12,10 +12,12 @@ import math
 from collections.abc import Iterator
 from dataclasses import replace
 
+import numpy as np
+
 from poet.solvers.bounds.refinement import ExtractedStep, refined_bounds, undercounted_moments
 from poet.solvers.bounds.relaxation import Bound, bound_overhead, taken_up
-from poet.solvers.engines.highs_process import HighsProcess, News
-from poet.solvers.engines.program import Matrix
+from poet.solvers.engines.process import EngineProcess
+from poet.solvers.engines.program import Effort, Matrix, Outcome
 from poet.solvers.heuristics.lp_guided import walks_along
 from poet.solvers.instance.incumbent import Incumbent
 from poet.solvers.portfolio.best_bound import LINEAR, WALKS, WHOLE
@@ -67,15 +69,19 @@ def whole_relaxation(state: SearchState) -> Steps:
         relaxation, last, is_solved = program.relaxation, program, False
         matrix = relaxation.program.matrix()
         claim = Claim(relaxation.program.matrix, "highs", relaxation.fixed_joules)
-        for news, better in solved(state, matrix):
-            if news.bound_joules > 0.0:
-                state.take_bound(relaxation.fixed_joules + news.bound_joules, WHOLE, claim)
-            if better and news.values is not None:
-                last = replace(program, answer=replace(program.answer, values=news.values))
-                if relaxation.fixed_joules + matrix.joules(news.values) < state.overhead_joules():
+        for known, better in solved(state, matrix):
+            if known.bound_joules > 0.0:
+                state.take_bound(relaxation.fixed_joules + known.bound_joules, WHOLE, claim)
+            if better and known.values is not None:
+                values = np.array(known.values)
+                last = replace(program, answer=replace(program.answer, values=values))
+                if relaxation.fixed_joules + matrix.joules(values) < state.overhead_joules():
                     state.guide = last
                     yield from _played(state, last)
-            is_solved = news.exhausted
+            if known.infeasible:
+                state.empty, state.refuted = claim, True
+                return
+            is_solved = known.done
             yield GOES_ON
         if not is_solved or last is program:
             return
@@ -86,20 +92,21 @@ def whole_relaxation(state: SearchState) -> Steps:
         moments |= more
 
 
-def solved(state: SearchState, matrix: Matrix) -> Iterator[tuple[News, bool]]:
+def solved(state: SearchState, matrix: Matrix) -> Iterator[tuple[Outcome, bool]]:
     """What the engine says of a program, and at each look whether there is a better solution.
 
     Its process works only while it is looked at, so that a turn may end at any look and go on there. By a
     clock that counts work, a program that a turn's work does not solve begins again in the next one.
     """
     counts = state.clock.counts_work
-    with HighsProcess(state.clock, suspends=not counts) as child:
+    with EngineProcess("highs", suspends=not counts) as child:
         while True:
-            child.begin(matrix, state.turn_left() if counts else math.inf, relative_gap=SOLVED_SHARE)
-            while not child.news.ended:
+            seconds = state.turn_left() if counts else None
+            child.begin(matrix, Effort(seconds, relative_gap=SOLVED_SHARE, clock=state.clock))
+            while not child.ended:
                 better = child.listen(LISTEN_SECONDS)
-                yield child.news, better
-            if child.news.exhausted or not counts:
+                yield child.known, better
+            if child.known.done or child.known.infeasible or not counts:
                 return
 
 

@@ -4,7 +4,7 @@ The simulator validates every schedule before it counts, and every bound is chec
 joules. "Optimal" is reported only if the simulator accepts the plan and a bound for the whole problem
 matches it. "Infeasible" is reported only if a lower bound on RAM or time shows it by arithmetic, or if
 a relaxation has no solution and no plan was found. What one engine says alone is confirmed by a proof in
-exact fractions or by another engine, or the answer says that it is not.
+certified linear programs or by another engine, or the answer says that it is not.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from poet.solvers.portfolio.best_bound import GREEDY, REFUTED, model_by, refutes
 from poet.solvers.portfolio.local_search import local_search
 from poet.solvers.portfolio.neighbourhoods import neighbourhoods
 from poet.solvers.portfolio.resident_sets import resident_sets
-from poet.solvers.portfolio.retention_intervals import ModelRuns, relaxed_intervals, retention_intervals
+from poet.solvers.portfolio.retention_intervals import effort_of, retention_intervals
 from poet.solvers.portfolio.state import Claim, SearchState
 from poet.solvers.portfolio.windows_relaxation import linear_relaxation, whole_relaxation
 from poet.solvers.search.messages import (
@@ -44,7 +44,6 @@ MEMBERS: tuple[turns.Seated, ...] = (
     ("relaxation in whole numbers", whole_relaxation, 2.0),
     ("local search", local_search, 3.0),
     ("neighbourhoods", neighbourhoods, 3.0),
-    ("relaxed models over retention intervals", relaxed_intervals, 1.0),
     ("resident sets", resident_sets, 1.0),
 )
 """With shares of the time: provers have half of what makers of plans have."""
@@ -53,7 +52,7 @@ GREEDY_SECONDS = 1.0
 """For greedy plans at most, and a quarter of the time; without, a large step has no other member's plan."""
 
 PROOF_SECONDS = 1.0
-"""For a proof in exact fractions at most, and a tenth of the search; else a second engine has no time.
+"""For a proof of our own at most, and a tenth of the search; else a second engine has no time.
 
 That one has twice this where the search took less; without, it is stopped on small programs.
 """
@@ -234,7 +233,7 @@ class _Search:
         return confirmation.words
 
     def _confirm(self, claim: Claim, below: float | None) -> Confirmation:
-        """A second opinion, in about the time that the search took; plans that contradict it are judged."""
+        """A second opinion, in about the time that the search took."""
         state = self.state
         spent_seconds, left_seconds = state.clock.now() - state.started, state.seconds_left()
         if left_seconds <= 0.0:
@@ -242,14 +241,10 @@ class _Search:
         proof_seconds = min(max(spent_seconds, PROOF_SECONDS) / 10.0, PROOF_SECONDS, left_seconds / 2.0)
         left_seconds -= proof_seconds
         second_seconds = min(max(spent_seconds, 2.0 * PROOF_SECONDS), left_seconds)
-        confirmation = confirm(
+        return confirm(
             claim.program(),
             claim.engine,
-            ModelRuns(state).effort(second_seconds, left_seconds),
+            effort_of(state, second_seconds, left_seconds),
             proof_seconds=proof_seconds,
             below_joules=None if below is None else below - claim.fixed_joules,
         )
-        if confirmation.values is not None and claim.plan is not None:
-            found_by = model_by(confirmation.engines[-1])
-            state.consider(claim.plan(confirmation.values), found_by, is_ours=False)
-        return confirmation

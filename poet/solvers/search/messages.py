@@ -51,17 +51,14 @@ def budget_sentence(problem: Problem, limits: Limits) -> str:
 
 def conflict_sentence(problem: Problem, limits: Limits, confirmation: Confirmation) -> str:
     """Which limits no plan keeps together, and what proves it."""
-    allowed = {
-        "memory": _said("the RAM budget of {}", limits.ram_budget_bytes, exact_bytes),
-        "deadline": _said("the deadline of {}", limits.deadline_seconds, exact_seconds),
-        "wear": _said("the write budget of {} per step", limits.written_budget_bytes, exact_bytes),
-        "capacity": _said("the storage of {}", problem.storage_capacity_bytes, exact_bytes),
-        "energy": _said("the energy budget of {}", limits.joules_budget, exact_joules),
-    }
-    rests_on = set(confirmation.families) or set(allowed)
-    if "packing" in rests_on:  # cuts that follow from memory rows
-        rests_on.add("memory")
-    limiting = [said for family, said in allowed.items() if said and family in rests_on]
+    allowed = (
+        _said("the RAM budget of {}", limits.ram_budget_bytes, exact_bytes),
+        _said("the deadline of {}", limits.deadline_seconds, exact_seconds),
+        _said("the write budget of {} per step", limits.written_budget_bytes, exact_bytes),
+        _said("the storage of {}", problem.storage_capacity_bytes if limits.paging else None, exact_bytes),
+        _said("the energy budget of {}", limits.joules_budget, exact_joules),
+    )
+    limiting = [said for said in allowed if said]
     if len(limiting) <= 1:
         what = f"Paging and recomputation as allowed cannot keep it inside {''.join(limiting)} {IN_ORDER}"
     else:

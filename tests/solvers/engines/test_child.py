@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from poet import children
-from poet.solvers.engines.child import Child
+from poet.solvers.engines.process import Child
 
-MODULE = "poet.solvers.engines.highs_process"
+MODULE = "poet.solvers.engines"
 HELD = f"""\
-from poet.solvers.engines.child import Child
+from poet.solvers.engines.process import Child
 
 def pids():
     with Child({MODULE!r}) as child:
@@ -32,7 +32,7 @@ print(next(Ring().going), flush=True)
 
 FREED = f"""\
 import os
-from poet.solvers.engines.child import Child
+from poet.solvers.engines.process import Child
 
 def held():
     with open("/proc/self/statm") as pages:

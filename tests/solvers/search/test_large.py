@@ -26,8 +26,8 @@ from poet.simulator import simulate
 from poet.solution import SolveOptions, Status
 from poet.solvers import minimum_ram_bytes, solve
 from poet.solvers.engines import Effort, run_engine
-from poet.solvers.engines import child as child_module
-from poet.solvers.engines.highs_process import HighsProcess
+from poet.solvers.engines import process as process_module
+from poet.solvers.engines.process import EngineProcess
 from poet.solvers.engines.program import Matrix
 from poet.solvers.event_model.families import CUTS, FAMILIES, again
 from poet.solvers.event_model.model import build, matrix_of
@@ -55,13 +55,9 @@ def optimum(problem: Problem, limits: Limits, *, cut: bool) -> float:
     instance = instance_of(problem, limits)
     model = build(timeline_of(instance, candidates(instance, None)), families=families)
     matrix = matrix_of(model)
-    with HighsProcess() as child:
-        child.begin(matrix, math.inf, relative_gap=0.0)
-        while not child.news.ended:
-            child.listen(0.5)
-        assert child.news.exhausted
-        values = child.news.values
-    return math.inf if values is None else matrix.joules(values)
+    outcome = run_engine("highs", matrix, Effort(None))
+    assert outcome.done or outcome.infeasible
+    return math.inf if outcome.values is None else matrix.joules(outcome.values)
 
 
 @pytest.mark.slow
@@ -89,24 +85,24 @@ def market_split() -> Matrix:
     )  # fmt: skip
 
 
-def solved(child: HighsProcess, matrix: Matrix, seconds: float) -> float | None:
-    """What the best solution costs that the child finds in ``seconds``."""
-    child.begin(matrix, seconds)
-    while not child.news.ended:
+def solved(child: EngineProcess, matrix: Matrix, seconds: float) -> float | None:
+    """What the best solution costs that the child finds in ``seconds``, by a clock that stands."""
+    child.begin(matrix, Effort(seconds, clock=Ticking()))
+    while not child.ended:
         child.listen(0.1)
-    values = child.news.values
-    return None if values is None else float(matrix.costs @ values)
+    values = child.known.values
+    return None if values is None else matrix.joules(values)
 
 
 def test_a_child_is_not_waited_for_beyond_its_time() -> None:
     clock = Ticking()
-    with HighsProcess(clock=clock) as child:
-        child.begin(market_split(), 1000.0)
+    with EngineProcess("highs") as child:
+        child.begin(market_split(), Effort(1000.0, clock=clock))
         child.listen(0.1)
-        before = child.news.ended
-        clock.seconds += 1001.0
+        before = child.ended
+        clock.seconds += 1001.0 + process_module.GRACE_SECONDS
         child.listen(0.0)
-        assert (before, child.news.ended) == (False, True)
+        assert (before, child.ended) == (False, True)
         assert child.is_running
     assert not child.is_running
 
@@ -118,19 +114,19 @@ def test_a_child_solves_one_program_after_the_other() -> None:
         columns=np.arange(3), factors=-np.ones(3), at_most=np.array([-2.0]),
         integer=np.ones(3, dtype=np.bool_), whole=np.ones(3, dtype=np.bool_),
     )  # fmt: skip
-    with HighsProcess(clock=Ticking()) as child:
+    with EngineProcess("highs") as child:
         first = child.pid
         assert [solved(child, three, 10.0) for _ in range(3)] == [3.0, 3.0, 3.0]
         assert child.pid == first
-        child.begin(market_split(), 1000.0)
+        child.begin(market_split(), Effort(1000.0, clock=Ticking()))
         child.listen(0.5)
         assert solved(child, three, 10.0) == 3.0
         assert child.pid != first
-        child.begin(market_split(), 1000.0)
+        child.begin(market_split(), Effort(1000.0, clock=Ticking()))
         os.kill(child.pid, signal.SIGKILL)
-        while not child.news.ended:
+        while not child.ended:
             child.listen(0.1)
-        assert not child.news.exhausted
+        assert not child.known.done
         assert solved(child, three, 10.0) == 3.0
 
 
@@ -138,19 +134,19 @@ def test_a_child_solves_one_program_after_the_other() -> None:
 def test_a_child_ends_a_program_that_takes_too_much_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """And solves the next one; by a clock that stands."""
     for name in LIMITS_BYTES:
-        monkeypatch.setattr(child_module, name, 1)
-    with HighsProcess(Ticking()) as child:
+        monkeypatch.setattr(process_module, name, 1)
+    with EngineProcess("highs") as child:
         first = child.pid
         for _ in range(2):
             assert solved(child, market_split(), 1000.0) is None
-            assert not child.news.exhausted
+            assert not child.known.done
             assert (child.is_running, child.pid) == (True, first)
 
 
 @pytest.mark.skipif(not held_bytes(), reason="the system does not tell what a process holds")
 def test_cpsat_ends_a_program_that_takes_too_much_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in LIMITS_BYTES:
-        monkeypatch.setattr(child_module, name, 1)
+        monkeypatch.setattr(process_module, name, 1)
     effort = Effort(
         seconds=1000.0, threads=1, seed=0, absolute_joules=0.0, most_seconds=1000.0,
         clock=Ticking(),

@@ -7,7 +7,7 @@ import importlib
 from typing import Any
 
 from poet.solution import Status
-from poet.solvers.portfolio.best_bound import COPIES, relaxed_by
+from poet.solvers.portfolio.best_bound import COPIES, WHOLE
 
 bench: Any = importlib.import_module("benchmarks.small_ram")
 
@@ -26,7 +26,7 @@ PROVEN = bench.Row(
     seconds=2.0,
     plan_seconds=1.0,
     bound_seconds=2.0,
-    bound_by=relaxed_by("highs"),
+    bound_by=WHOLE,
 )
 OPEN = dataclasses.replace(
     PROVEN, net="ds-cnn", ops=99, status=Status.FEASIBLE.word, bound=0.25, open_share=0.5, seconds=30.0,

@@ -34,12 +34,12 @@ from poet.solvers.engines import Effort, Outcome
 from poet.solvers.engines import highs as highs_module
 from poet.solvers.engines import proof as confirm_module
 from poet.solvers.engines.highs import loaded, run
-from poet.solvers.engines.program import scaled
-from poet.solvers.event_model.decisions import EventModel
+from poet.solvers.engines.program import Matrix, scaled
 from poet.solvers.heuristics.policies import keep_everything
 from poet.solvers.instance.instance import instance_of
 from poet.solvers.portfolio import retention_intervals as intervals
-from poet.solvers.portfolio.retention_intervals import relaxed_intervals, retention_intervals
+from poet.solvers.portfolio import windows_relaxation
+from poet.solvers.portfolio.state import SearchState
 from poet.solvers.search import explain
 from poet.solvers.search import least_energy as search
 from poet.solvers.search.explain import answered, explained
@@ -82,18 +82,23 @@ def slow_engines(
     """Engines that take all the time they may; what they say; the seconds that each took."""
     taken = list[float]()
 
-    def run(name: str, model: EventModel, effort: Effort, **others: object) -> Outcome:
+    def run(name: str, matrix: Matrix, effort: Effort, **others: object) -> Outcome:
         assert effort.seconds is not None
         taken.append(min(effort.seconds, effort.most_seconds))
         clock.seconds += taken[-1]
         return Outcome(None, -math.inf, False, infeasible, False)
 
-    def prove(model: EventModel, *, seconds: float, **others: object) -> None:
+    def apart(state: SearchState, matrix: Matrix) -> Iterator[tuple[Outcome, bool]]:
+        yield run("highs", matrix, Effort(state.turn_left())), False
+
+    def prove(matrix: Matrix, *, seconds: float, **others: object) -> bool:
         clock.seconds += seconds
+        return False
 
     monkeypatch.setattr(intervals, "run_engine", run)
+    monkeypatch.setattr(windows_relaxation, "solved", apart)
     monkeypatch.setattr(confirm_module, "run_engine", run)
-    monkeypatch.setattr(confirm_module, "prove_none", prove)
+    monkeypatch.setattr(confirm_module, "is_proven", prove)
     return taken
 
 
@@ -110,7 +115,7 @@ def test_a_search_that_finds_nothing_and_its_explanation_keep_the_limit(
 ) -> None:
     taken = slow_engines(monkeypatch, clock)
     monkeypatch.setattr(search, "greedy", lambda *arguments, **options: None)
-    members = (("exact models", retention_intervals, 1.0), ("relaxed models", relaxed_intervals, 1.0))
+    members = (("exact models", intervals.retention_intervals, 1.0),)
     monkeypatch.setattr(search, "MEMBERS", members)
     began = clock.seconds
     few_ops = random_problem(44, ops=6), Limits(24, paging=False)  # in three orders
@@ -135,7 +140,7 @@ def test_a_second_opinion_keeps_the_limit(
         clock.seconds = began + LIMIT_SECONDS - late_seconds
 
     monkeypatch.setattr(search, "greedy", dawdle)
-    members = (("relaxed models", relaxed_intervals, 1.0),)
+    members = (("whole numbers", windows_relaxation.whole_relaxation, 1.0),)
     solution = search.solve(STEP, tight(), OPTIONS, members=members)
     assert solution.status is Status.INFEASIBLE
     assert clock.seconds > began + LIMIT_SECONDS - late_seconds

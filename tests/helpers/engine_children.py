@@ -1,4 +1,4 @@
-"""The CP-SAT processes that this process has begun and not ended."""
+"""The engines' processes that this process has begun and not ended."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 
-def cpsat_children() -> list[int]:
+def engine_children() -> list[int]:
     """Their numbers, by /proc; one that is dead and not waited for is none of them."""
     found = []
     for status in Path("/proc").glob("[0-9]*/stat"):
@@ -15,6 +15,6 @@ def cpsat_children() -> list[int]:
             line = (status.parent / "cmdline").read_text()
         except (OSError, ValueError):
             continue
-        if int(parent) == os.getpid() and state != "Z" and "cpsat_child" in line:
+        if int(parent) == os.getpid() and state != "Z" and "poet.solvers.engines" in line:
             found.append(int(status.parent.name))
     return found

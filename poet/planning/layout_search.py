@@ -1,11 +1,7 @@
-"""``python -m poet.solvers.engines.cpsat_child``: OR-tools CP-SAT in a process of its own.
-
-Requests arrive on stdin, one after the other, a line of JSON each. Of a program, incumbents, bounds and the
-end go to stdout, a line each; of blocks of memory, their offsets. The process ends when stdin is closed or
-its parent is gone.
+"""``python -m poet.planning.layout_search``: CP-SAT looks for the places of blocks, in a process of its own.
 
 Each block is a rectangle per span, whose place in time is fixed and whose place in memory is looked for; no
-two rectangles overlap. One line of JSON comes on stdin, one goes to stdout.
+two rectangles overlap. One request comes, one answer goes (`poet.solvers.engines.process`).
 
 The block that can lie lowest is placed first, as low as it goes; of several, that which comes first in some
 order. So layouts are listed from the bottom up, as the canonical search of Moffitt (MiniMalloc, ASPLOS 2023)
@@ -18,12 +14,9 @@ fits: a short one of these comes first, from the hints.
 
 from __future__ import annotations
 
-import contextlib
 import itertools
-import json
 import math
 import random
-import threading
 import time
 from collections import defaultdict
 from collections.abc import Iterator
@@ -32,100 +25,14 @@ from typing import Any, Literal
 
 from ortools.sat.python import cp_model
 
-from poet.held_memory import held_bytes
-from poet.solvers.engines.child import TELL_SECONDS, requests, tell
+from poet.solvers.engines.process import requests, tell
 
 
 def main() -> None:
     """Answer one request after the other."""
-    for line in requests(lambda stdin: stdin.readline()):
-        request = json.loads(line)
-        if "sizes" in request:
-            tell(_placed(request))
-        else:
-            _solve(request)
+    for request in requests():
+        tell(placed(request))
 
-
-# --- programs ---
-
-
-def _solve(request: dict[str, Any]) -> None:
-    model, columns = _model_of(request)
-    solver = cp_model.CpSolver()
-    parameters = solver.parameters
-    parameters.num_workers = request["threads"]
-    parameters.random_seed = request["seed"]
-    parameters.linearization_level = 2
-    parameters.absolute_gap_limit = request["gap"]
-    if request["seconds"] is not None:
-        if request["counted"]:
-            parameters.max_deterministic_time = request["seconds"]
-        else:
-            parameters.max_time_in_seconds = request["seconds"]
-    solver.best_bound_callback = lambda bound: tell({"bound": _units(bound)})
-    with _ended_at(solver, request["most_bytes"]):
-        status = solver.status_name(solver.solve(model, _Incumbents(columns))).lower()
-    found = status in ("optimal", "feasible")
-    tell(
-        {
-            "status": status,
-            "counted_seconds": solver.response_proto.deterministic_time,
-            "bound": _units(solver.best_objective_bound) if found else None,  # 0 where nothing is known
-            "values": [solver.value(column) for column in columns] if found else None,
-        }
-    )
-
-
-@contextlib.contextmanager
-def _ended_at(solver: cp_model.CpSolver, most_bytes: int) -> Iterator[None]:
-    """Ends the search where this process holds more than ``most_bytes``, if that is not 0."""
-    over = threading.Event()
-
-    def look() -> None:
-        while not over.wait(TELL_SECONDS):
-            if held_bytes() > most_bytes:
-                solver.stop_search()
-
-    if most_bytes:
-        threading.Thread(target=look, daemon=True).start()
-    try:
-        yield
-    finally:
-        over.set()
-
-
-def _model_of(request: dict[str, Any]) -> tuple[cp_model.CpModel, list[cp_model.IntVar]]:
-    model = cp_model.CpModel()
-    columns = [model.new_int_var(0, most, "") for most in request["largest"]]
-    for of_row, factors, right in request["rows"]:
-        row = cp_model.LinearExpr.weighted_sum([columns[column] for column in of_row], factors)
-        model.add(row <= right)
-    costs = request["costs"]
-    model.minimize(cp_model.LinearExpr.weighted_sum([columns[c] for c, _ in costs], [f for _, f in costs]))
-    for column, value in zip(columns, request["start"] or (), strict=False):
-        model.add_hint(column, value)
-    return model, columns
-
-
-class _Incumbents(cp_model.CpSolverSolutionCallback):
-    """Writes every better solution to stdout as it is found."""
-
-    def __init__(self, columns: list[cp_model.IntVar]) -> None:
-        super().__init__()
-        self.columns = columns
-
-    def on_solution_callback(self) -> None:
-        """Called by the solver."""
-        values = [self.value(column) for column in self.columns]
-        tell({"values": values, "bound": _units(self.best_objective_bound)})
-
-
-def _units(bound: float) -> int | None:
-    """A bound as a whole number, which it is; ``None`` before there is one."""
-    return None if abs(bound) > 2.0**62 else round(bound)
-
-
-# --- places ---
 
 Stacking = Literal["merged", "ordered", "free"]
 _FIRST_SECONDS, _GROWTH = 1.0, 5.0  # of a turn, and from one round of turns to the next
@@ -154,11 +61,11 @@ class _Turn:
     jitter: float
 
 
-def _placed(request: dict[str, Any]) -> dict[str, Any]:
+def placed(request: dict[str, Any]) -> dict[str, Any]:
     """One turn after the other, until one says something or the time is over."""
     generator = random.Random(request["seed"])  # noqa: S311 - no secret
     spent_seconds, status, starts = 0.0, "unknown", None
-    for turn in _turns(request["seconds"]):
+    for turn in turns(request["seconds"]):
         counted = (
             spent_seconds if request["counted"] else time.monotonic() - request["begun"] + _ANSWER_SECONDS
         )
@@ -174,7 +81,7 @@ def _placed(request: dict[str, Any]) -> dict[str, Any]:
     return {"status": status, "counted_seconds": spent_seconds, "starts": starts}
 
 
-def _turns(limit_seconds: float) -> Iterator[_Turn]:
+def turns(limit_seconds: float) -> Iterator[_Turn]:
     """Without end; the first are shorter where all together have little time."""
     yield _Turn("free", None, min(_HINTED_SECONDS, _HINTED_SHARE * limit_seconds), 0.0)
     first_seconds = min(_FIRST_SECONDS, (1.0 - _HINTED_SHARE) * limit_seconds / _ROUND_TURNS)

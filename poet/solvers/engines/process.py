@@ -1,0 +1,391 @@
+"""An engine in a process of its own, which can be stopped however far it is: both ends of its pipes.
+
+HiGHS and CP-SAT check their clocks between steps only. On a large program one step, a presolve or a root
+node, may take many times the limit; nor do they see Ctrl-C. So such programs run in a child that is killed at
+its time: ``python -m poet.solvers.engines``. Requests go in and messages come out as pickled objects. A child
+ends when its stdin is closed or its parent is gone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import logging
+import math
+import os
+import pickle
+import queue
+import signal
+import subprocess
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import IO, Any
+
+from poet import children
+from poet.clock import Clock
+from poet.closing import Closing
+from poet.errors import InputError
+from poet.freed_memory import give_back
+from poet.held_memory import held_bytes, own_bytes
+from poet.solvers.engines.highs import run_highs, sigint_flag
+from poet.solvers.engines.program import UNKNOWN, Effort, Job, Matrix, Outcome
+
+_log = logging.getLogger(__name__)
+
+MODULE = "poet.solvers.engines"
+
+TELL_SECONDS = 0.2
+"""Between two bounds that a child tells, looks at what it holds, and looks for Ctrl-C while it is waited for;
+less often, a search sees its bound late, and a person waits."""
+
+GRACE_SECONDS = 5.0
+"""Beyond its limit, after which a child is not listened to any more: it has to come up, and what it finds at
+the end of a step is lost without."""
+
+SILENT_SECONDS = 120.0
+"""Of the wall clock, of silence, after which a child whose work is counted counts as hung; without, a program
+that HiGHS repeats without end is waited for as long."""
+
+HELD_BYTES = 440_000_000
+"""That a search and its engine in a child may hold together, beyond which the child ends its program with
+what it has found; without, it takes what there is."""
+
+COLUMN_BYTES = 10_000
+"""By each column of a program, where that is more; without, large programs end as they begin."""
+
+BEGIN_BYTES = 50_000_000
+"""Of what this process holds as a search begins, that counts as the search's, about what it takes to solve a
+problem's file; with more, an app's own gigabytes leave a child nothing."""
+
+CHILD_BYTES = 120_000_000
+"""That a child may hold in any case; without, a large search has no engine."""
+
+
+def most_child_bytes(columns: int) -> int:
+    """Bytes that a child may hold while it solves a program of so many columns; 0: there is no limit.
+
+    It is what the search in this process leaves of `HELD_BYTES`, and `CHILD_BYTES` at least.
+    """
+    here_bytes = own_bytes(BEGIN_BYTES)
+    if here_bytes is None:
+        return 0
+    return max(max(HELD_BYTES, COLUMN_BYTES * columns) - here_bytes, CHILD_BYTES)
+
+
+class Child(Closing):
+    """A module of poet as a process; leaving the context ends it, however far it is.
+
+    Ctrl-C is this process's to answer: the child does not get it.
+
+    Attributes:
+        gone: it has ended, and all that it said was heard.
+    """
+
+    def __init__(self, module: str) -> None:
+        give_back()  # so that both together hold less
+        self.gone = False
+        self._said = queue.SimpleQueue[tuple[Any, ...]]()
+        self._errors = open(os.memfd_create("errors"), "w+b")  # noqa: SIM115 - closed with the child
+        with children.undisturbed():
+            self._process = subprocess.Popen(
+                children.command(module),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._errors,
+                env=children.environment(),
+                start_new_session=True,
+            )
+        threading.Thread(target=_hear, args=(_open(self._process.stdout), self._said), daemon=True).start()
+        # at exit as well, while the thread that reads can still give its pipe back: later, that ends Python
+        self._end = weakref.finalize(self, _end, self._process, self._errors)
+
+    def close(self) -> None:
+        """End the child, whatever it is at."""
+        self._end()
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the process is there."""
+        return self._process.poll() is None
+
+    @property
+    def pid(self) -> int:
+        """Of the process."""
+        return self._process.pid
+
+    def signal(self, name: str) -> None:
+        """Send it ``SIGSTOP`` or ``SIGCONT``, where the system has these; else it works on."""
+        number = getattr(signal, name, None)
+        if number is not None:
+            self._process.send_signal(number)
+
+    def send(self, request: object) -> None:
+        """Write ``request`` to its stdin, in the background."""
+        threading.Thread(target=_write, args=(_open(self._process.stdin), request), daemon=True).start()
+
+    def messages(self, seconds: float) -> list[Any]:
+        """What it has said since the last call, waiting ``seconds`` at most for the first; see ``gone``."""
+        said: list[Any] = []
+        with contextlib.suppress(queue.Empty):
+            message = self._said.get(timeout=seconds) if seconds > 0.0 else self._said.get_nowait()
+            while message:
+                said += message
+                message = self._said.get_nowait()
+            self.gone = True
+        return said
+
+    def failure(self) -> str | None:
+        """Of a child that is gone: why, if it ended with an error; not where a signal ended it."""
+        if self._process.wait() <= 0:
+            return None
+        self._errors.seek(0)
+        lines = self._errors.read().decode(errors="replace").strip().splitlines()
+        return lines[-1] if lines else f"it ended with code {self._process.returncode}"
+
+
+def _end(process: subprocess.Popen[bytes], errors: IO[bytes]) -> None:
+    process.kill()
+    process.wait()
+    for pipe in (process.stdin, process.stdout, errors):
+        with contextlib.suppress(OSError):
+            _open(pipe).close()
+
+
+def _write(stdin: IO[bytes], request: object) -> None:
+    with contextlib.suppress(OSError, ValueError):  # the child is gone: `_hear` sees it
+        pickle.dump(request, stdin)
+        stdin.flush()
+
+
+def _hear(stdout: IO[bytes], said: queue.SimpleQueue[tuple[Any, ...]]) -> None:
+    """Each message as a tuple of one; an empty one at the end, also of a child that died in the middle."""
+    with contextlib.suppress(OSError, ValueError, EOFError, pickle.UnpicklingError):
+        while True:
+            said.put((pickle.load(stdout),))  # noqa: S301 - of a process that this one has started
+    said.put(())
+
+
+def _open(pipe: IO[bytes] | None) -> IO[bytes]:
+    assert pipe is not None  # all three were opened as pipes
+    return pipe
+
+
+# --- a program ---
+
+
+class Tally(Clock):
+    """In a child, notes the work done for the clock of its parent.
+
+    Attributes:
+        nodes: of branch and bound that a program may take; ``None``: the wall clock is the limit.
+        work: so far, by what `Clock.spend` calls it.
+    """
+
+    def __init__(self, nodes: int | None) -> None:
+        self.counts_work, self.nodes, self.work = nodes is not None, nodes, dict[str, Any]()
+
+    def spend(self, **work: float) -> None:
+        """See `Clock.spend`."""
+        for kind, amount in work.items():
+            self.work[kind] = self.work.get(kind, 0.0) + amount
+
+    def most_iterations(self, seconds: float) -> int | None:
+        """See `Clock.most_iterations`."""
+        return self.nodes
+
+    def most_nodes(self, seconds: float) -> int | None:
+        """See `Clock.most_nodes`."""
+        return self.nodes
+
+
+class EngineProcess(Closing):
+    """An engine in a child, one program after the other; leaving the context ends it, however far it is.
+
+    Args:
+        engine: ``"highs"`` or ``"cpsat"``.
+        suspends: the child works only while it is listened to; its seconds are then its caller's to count.
+
+    Attributes:
+        known: of the program.
+        ended: the child has said its last word about it, or is not listened to any more.
+    """
+
+    def __init__(self, engine: str, *, suspends: bool = False) -> None:
+        self.known, self.ended = UNKNOWN, True
+        self._engine, self._suspends, self._is_idle = engine, suspends, True
+        self._child = Child(MODULE)
+
+    def close(self) -> None:
+        """End the child, whatever it is at."""
+        self._child.close()
+
+    @property
+    def is_running(self) -> bool:
+        """Whether its process is there, at work or not."""
+        return self._child.is_running
+
+    @property
+    def pid(self) -> int:
+        """Of its process."""
+        return self._child.pid
+
+    def begin(self, matrix: Matrix, effort: Effort) -> None:
+        """Make the child minimise ``matrix``; a program that it is still at is stopped.
+
+        Where the effort's clock counts work, the child is heard only when it has ended, for what it says
+        between is said at times of the wall clock.
+        """
+        if not (self._is_idle and self._child.is_running):
+            self._child.close()
+            self._child = Child(MODULE)
+        self.known, self.ended, self._is_idle = UNKNOWN, False, False
+        self._matrix, self._effort, clock = matrix, effort, effort.clock
+        nodes = None if effort.seconds is None else clock.most_nodes(effort.seconds)
+        seconds = math.inf if effort.seconds is None or clock.counts_work else effort.seconds + GRACE_SECONDS
+        self._end = clock.now() + min(seconds, math.inf if clock.counts_work else effort.most_seconds)
+        most_bytes = 0 if clock.counts_work else most_child_bytes(len(matrix.costs))
+        self._child.send((self._engine, matrix, replace(effort, clock=Tally(nodes)), most_bytes))
+
+    def listen(self, seconds: float) -> bool:
+        """Wait ``seconds`` at most for news; whether there is a better solution. See ``known``."""
+        if self._suspends:
+            self._child.signal("SIGCONT")
+        clock, before = self._effort.clock, self.known.values
+        messages = self._until_ended() if clock.counts_work else self._child.messages(seconds)
+        if self._suspends:
+            self._child.signal("SIGSTOP")
+        for outcome, work in messages:
+            self.known = self.known.beside(outcome, self._matrix)
+            if work is not None:
+                self.ended = self._is_idle = True
+                clock.spend(**work)
+        self.ended = self.ended or self._child.gone or clock.now() > self._end
+        return self.known.values is not before
+
+    def raise_failure(self) -> None:
+        """An error where the child ended with one before it had said anything.
+
+        Raises:
+            InputError: with what it said last.
+        """
+        if self._child.gone and self.known is UNKNOWN and (failure := self._child.failure()) is not None:
+            raise InputError(f"engine {self._engine!r} does not run here: {failure}")
+
+    def _until_ended(self) -> list[Any]:
+        """All that the child says of a program whose work is counted.
+
+        A child that is silent for very long is ended, and what it was granted is charged: HiGHS 1.15.1 can
+        repeat the relaxation at its root without end, deaf to its limits.
+        """
+        messages = list[Any]()
+        while not (self._child.gone or (messages and messages[-1][1] is not None)):
+            said = self._child.messages(SILENT_SECONDS)
+            messages += said
+            if not said and not self._child.gone:
+                _log.warning("%s was silent for %g s; it is ended", self._engine, SILENT_SECONDS)
+                self._child.close()
+                self._effort.clock.spend(engine_seconds=self._effort.seconds or 0.0)
+                self.ended = True
+                break
+        return messages
+
+
+def run_apart(engine: str, job: Job) -> Outcome:
+    """Run ``engine`` in a process of its own, with a start, incumbents and bounds as they come.
+
+    Raises:
+        InputError: the child process does not come up.
+    """
+    with sigint_flag() as pressed, EngineProcess(engine) as process:
+        process.begin(job.matrix, job.effort)
+        stopped = False
+        while not (process.ended or pressed or stopped):
+            better = process.listen(TELL_SECONDS)
+            known = process.known
+            if job.watcher is not None:
+                stopped = job.watcher(known.values if better else None, known.bound_joules)
+        process.raise_failure()
+        return replace(process.known, interrupted=bool(pressed))
+
+
+def run_pair(job: Job) -> Outcome:
+    """HiGHS here and CP-SAT in a child at once, a thread each; the first to finish ends the other.
+
+    Raises:
+        InputError: the child process does not come up.
+    """
+    alone = replace(job.effort, threads=1)
+    with EngineProcess("cpsat") as process:
+        process.begin(job.matrix, alone)
+
+        def watch(values: Any, bound_joules: float) -> bool:
+            better = process.listen(0.0)
+            process.raise_failure()
+            there = process.known
+            stop = there.done or there.infeasible
+            for found in (there.values if better else None, values):
+                if job.watcher is not None:
+                    stop = job.watcher(found, max(bound_joules, there.bound_joules)) or stop
+            return stop
+
+        here = run_highs(Job(job.matrix, alone, watch))
+        process.listen(0.0)
+        return here.beside(process.known, job.matrix)
+
+
+# --- in the child ---
+
+
+def requests() -> Iterator[Any]:
+    """What comes on stdin; its end is the end of the process, whatever it is at, as is the parent's."""
+    children.end_with_parent()
+    arrived = queue.SimpleQueue[Any]()
+
+    def listen() -> None:
+        with contextlib.suppress(EOFError, pickle.UnpicklingError):
+            while True:
+                arrived.put(pickle.load(sys.stdin.buffer))  # noqa: S301 - of the process that started this
+        os._exit(0)
+
+    threading.Thread(target=listen, daemon=True).start()
+    while True:
+        yield arrived.get()
+
+
+_speaking = threading.Lock()  # what a solver's threads say is not mixed
+
+
+def tell(message: object) -> None:
+    """A message to the parent."""
+    with _speaking:
+        pickle.dump(message, sys.stdout.buffer)
+        sys.stdout.buffer.flush()
+
+
+def main() -> None:
+    """Solve one program after the other; tell solutions and bounds."""
+    for engine, matrix, effort, most_bytes in requests():
+        give_back()  # what the program before took
+        module = importlib.import_module(f"poet.solvers.engines.{engine}")  # OR-tools takes half a second
+        run: Callable[[Job], Outcome] = getattr(module, f"run_{engine}")
+        outcome = run(Job(matrix, effort, _teller(most_bytes)))
+        tell((outcome, dict(effort.clock.work)))
+
+
+def _teller(most_bytes: int) -> Callable[[Any, float], bool]:
+    """Tells news, bounds at times only; true where this process holds more than ``most_bytes``, if not 0."""
+    told_seconds = 0.0
+
+    def watch(values: Any, bound_joules: float) -> bool:
+        nonlocal told_seconds
+        if values is None and time.monotonic() - told_seconds < TELL_SECONDS:
+            return False
+        told_seconds = time.monotonic() if values is None else told_seconds
+        tell((replace(UNKNOWN, values=values, bound_joules=bound_joules), None))
+        return bool(most_bytes) and values is None and held_bytes() > most_bytes
+
+    return watch
