@@ -68,7 +68,8 @@ FLOORS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
         "Planning a model",
         "verification, enforcement, the way from a model to a plan, sweeps",
         (
-            "random_batches", "verification", "enforce", "planning", "planning.exact_layout",
+            "random_batches", "verification", "enforce", "planning",
+            "planning.layout_search", "planning.exact_layout",
             "planning.arena_search", "planning.beside_buffer", "planning.fit_layout",
             "planning.summary", "planning.traced", "planning.prepared",
             "planning.saves_choice", "planning.planned", "planning.online_guard",

@@ -32,7 +32,7 @@ HOMES = {
     "pulp": {"solvers"},
     "highspy": {"solvers"},
     "numba": {"solvers"},
-    "ortools": {"solvers"},
+    "ortools": {"solvers", "planning"},
     "pydantic": {"devices"},
     "pydantic_core": {"devices"},
     "typer": {"cli"},

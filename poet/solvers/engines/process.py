@@ -2,18 +2,19 @@
 
 HiGHS and CP-SAT check their clocks between steps only. On a large program one step, a presolve or a root
 node, may take many times the limit; nor do they see Ctrl-C. So such programs run in a child that is killed at
-its time: ``python -m poet.solvers.engines``. Requests go in and messages come out as pickled objects. A child
+its time: ``python -m poet.solvers.engines``. Requests go in and messages come out as lines of JSON. A child
 ends when its stdin is closed or its parent is gone.
 """
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import importlib
+import json
 import logging
 import math
 import os
-import pickle
 import queue
 import signal
 import subprocess
@@ -24,6 +25,8 @@ import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import IO, Any
+
+import numpy as np
 
 from poet import children
 from poet.clock import Clock
@@ -88,7 +91,7 @@ class Child(Closing):
     def __init__(self, module: str) -> None:
         give_back()  # so that both together hold less
         self.gone = False
-        self._said = queue.SimpleQueue[tuple[Any, ...]]()
+        self._lines = queue.SimpleQueue[bytes | None]()
         self._errors = open(os.memfd_create("errors"), "w+b")  # noqa: SIM115 - closed with the child
         with children.undisturbed():
             self._process = subprocess.Popen(
@@ -99,7 +102,7 @@ class Child(Closing):
                 env=children.environment(),
                 start_new_session=True,
             )
-        threading.Thread(target=_hear, args=(_open(self._process.stdout), self._said), daemon=True).start()
+        threading.Thread(target=_read, args=(_open(self._process.stdout), self._lines), daemon=True).start()
         # at exit as well, while the thread that reads can still give its pipe back: later, that ends Python
         self._end = weakref.finalize(self, _end, self._process, self._errors)
 
@@ -123,18 +126,20 @@ class Child(Closing):
         if number is not None:
             self._process.send_signal(number)
 
-    def send(self, request: object) -> None:
+    def send(self, request: dict[str, Any]) -> None:
         """Write ``request`` to its stdin, in the background."""
-        threading.Thread(target=_write, args=(_open(self._process.stdin), request), daemon=True).start()
+        threading.Thread(
+            target=_write, args=(_open(self._process.stdin), _line(request)), daemon=True
+        ).start()
 
-    def messages(self, seconds: float) -> list[Any]:
+    def messages(self, seconds: float) -> list[dict[str, Any]]:
         """What it has said since the last call, waiting ``seconds`` at most for the first; see ``gone``."""
-        said: list[Any] = []
+        said: list[dict[str, Any]] = []
         with contextlib.suppress(queue.Empty):
-            message = self._said.get(timeout=seconds) if seconds > 0.0 else self._said.get_nowait()
-            while message:
-                said += message
-                message = self._said.get_nowait()
+            line = self._lines.get(timeout=seconds) if seconds > 0.0 else self._lines.get_nowait()
+            while line is not None:
+                said.append(_message(line))
+                line = self._lines.get_nowait()
             self.gone = True
         return said
 
@@ -155,18 +160,36 @@ def _end(process: subprocess.Popen[bytes], errors: IO[bytes]) -> None:
             _open(pipe).close()
 
 
-def _write(stdin: IO[bytes], request: object) -> None:
-    with contextlib.suppress(OSError, ValueError):  # the child is gone: `_hear` sees it
-        pickle.dump(request, stdin)
+def _write(stdin: IO[bytes], line: bytes) -> None:
+    with contextlib.suppress(OSError, ValueError):  # the child is gone: `_read` sees it
+        stdin.write(line)
         stdin.flush()
 
 
-def _hear(stdout: IO[bytes], said: queue.SimpleQueue[tuple[Any, ...]]) -> None:
-    """Each message as a tuple of one; an empty one at the end, also of a child that died in the middle."""
-    with contextlib.suppress(OSError, ValueError, EOFError, pickle.UnpicklingError):
-        while True:
-            said.put((pickle.load(stdout),))  # noqa: S301 - of a process that this one has started
-    said.put(())
+def _read(stdout: IO[bytes], lines: queue.SimpleQueue[bytes | None]) -> None:
+    with contextlib.suppress(OSError, ValueError):  # closed by the main thread
+        for line in stdout:
+            if line.endswith(b"\n"):  # else the child died in the middle of it
+                lines.put(line)
+    lines.put(None)
+
+
+def _line(message: dict[str, Any]) -> bytes:
+    """``message`` in JSON, arrays as their bytes."""
+
+    def packed(array: np.ndarray[Any, Any]) -> dict[str, str]:
+        return {"kind": array.dtype.str, "bytes": base64.b64encode(array.tobytes()).decode()}
+
+    return json.dumps(message, default=packed).encode() + b"\n"
+
+
+def _message(line: bytes) -> dict[str, Any]:
+    def unpacked(found: dict[str, Any]) -> Any:
+        is_array = found.keys() == {"kind", "bytes"}
+        return np.frombuffer(base64.b64decode(found["bytes"]), found["kind"]) if is_array else found
+
+    message: dict[str, Any] = json.loads(line, object_hook=unpacked)
+    return message
 
 
 def _open(pipe: IO[bytes] | None) -> IO[bytes]:
@@ -175,6 +198,11 @@ def _open(pipe: IO[bytes] | None) -> IO[bytes]:
 
 
 # --- a program ---
+
+
+_OF_MATRIX = ("costs", "offset", "rows", "columns", "factors", "at_most", "integer", "whole", "start")
+_OF_EFFORT = ("seconds", "threads", "seed", "absolute_joules", "relative_gap")
+_OF_OUTCOME = ("values", "bound_joules", "done", "infeasible", "interrupted")
 
 
 class Tally(Clock):
@@ -248,7 +276,15 @@ class EngineProcess(Closing):
         seconds = math.inf if effort.seconds is None or clock.counts_work else effort.seconds + GRACE_SECONDS
         self._end = clock.now() + min(seconds, math.inf if clock.counts_work else effort.most_seconds)
         most_bytes = 0 if clock.counts_work else most_child_bytes(len(matrix.costs))
-        self._child.send((self._engine, matrix, replace(effort, clock=Tally(nodes)), most_bytes))
+        self._child.send(
+            {
+                "engine": self._engine,
+                "matrix": {name: getattr(matrix, name) for name in _OF_MATRIX},
+                "effort": {name: getattr(effort, name) for name in _OF_EFFORT},
+                "nodes": nodes,
+                "most_bytes": most_bytes,
+            }
+        )
 
     def listen(self, seconds: float) -> bool:
         """Wait ``seconds`` at most for news; whether there is a better solution. See ``known``."""
@@ -258,11 +294,11 @@ class EngineProcess(Closing):
         messages = self._until_ended() if clock.counts_work else self._child.messages(seconds)
         if self._suspends:
             self._child.signal("SIGSTOP")
-        for outcome, work in messages:
-            self.known = self.known.beside(outcome, self._matrix)
-            if work is not None:
+        for message in messages:
+            self.known = self.known.beside(Outcome(**message["outcome"]), self._matrix)
+            if message["work"] is not None:
                 self.ended = self._is_idle = True
-                clock.spend(**work)
+                clock.spend(**message["work"])
         self.ended = self.ended or self._child.gone or clock.now() > self._end
         return self.known.values is not before
 
@@ -275,14 +311,14 @@ class EngineProcess(Closing):
         if self._child.gone and self.known is UNKNOWN and (failure := self._child.failure()) is not None:
             raise InputError(f"engine {self._engine!r} does not run here: {failure}")
 
-    def _until_ended(self) -> list[Any]:
+    def _until_ended(self) -> list[dict[str, Any]]:
         """All that the child says of a program whose work is counted.
 
         A child that is silent for very long is ended, and what it was granted is charged: HiGHS 1.15.1 can
         repeat the relaxation at its root without end, deaf to its limits.
         """
-        messages = list[Any]()
-        while not (self._child.gone or (messages and messages[-1][1] is not None)):
+        messages = list[dict[str, Any]]()
+        while not (self._child.gone or (messages and messages[-1]["work"] is not None)):
             said = self._child.messages(SILENT_SECONDS)
             messages += said
             if not said and not self._child.gone:
@@ -340,40 +376,44 @@ def run_pair(job: Job) -> Outcome:
 # --- in the child ---
 
 
-def requests() -> Iterator[Any]:
+def requests() -> Iterator[dict[str, Any]]:
     """What comes on stdin; its end is the end of the process, whatever it is at, as is the parent's."""
     children.end_with_parent()
-    arrived = queue.SimpleQueue[Any]()
+    arrived = queue.SimpleQueue[bytes]()
 
     def listen() -> None:
-        with contextlib.suppress(EOFError, pickle.UnpicklingError):
-            while True:
-                arrived.put(pickle.load(sys.stdin.buffer))  # noqa: S301 - of the process that started this
+        for line in sys.stdin.buffer:
+            arrived.put(line)
         os._exit(0)
 
     threading.Thread(target=listen, daemon=True).start()
     while True:
-        yield arrived.get()
+        yield _message(arrived.get())
 
 
 _speaking = threading.Lock()  # what a solver's threads say is not mixed
 
 
-def tell(message: object) -> None:
+def tell(message: dict[str, Any]) -> None:
     """A message to the parent."""
     with _speaking:
-        pickle.dump(message, sys.stdout.buffer)
+        sys.stdout.buffer.write(_line(message))
         sys.stdout.buffer.flush()
 
 
 def main() -> None:
     """Solve one program after the other; tell solutions and bounds."""
-    for engine, matrix, effort, most_bytes in requests():
+    for request in requests():
         give_back()  # what the program before took
-        module = importlib.import_module(f"poet.solvers.engines.{engine}")  # OR-tools takes half a second
-        run: Callable[[Job], Outcome] = getattr(module, f"run_{engine}")
-        outcome = run(Job(matrix, effort, _teller(most_bytes)))
-        tell((outcome, dict(effort.clock.work)))
+        module = importlib.import_module(f"poet.solvers.engines.{request['engine']}")  # OR-tools takes long
+        run: Callable[[Job], Outcome] = getattr(module, f"run_{request['engine']}")
+        clock = Tally(request["nodes"])
+        effort = Effort(**request["effort"], clock=clock)
+        _tell(run(Job(Matrix(**request["matrix"]), effort, _teller(request["most_bytes"]))), clock.work)
+
+
+def _tell(outcome: Outcome, work: dict[str, float] | None) -> None:
+    tell({"outcome": {name: getattr(outcome, name) for name in _OF_OUTCOME}, "work": work})
 
 
 def _teller(most_bytes: int) -> Callable[[Any, float], bool]:
@@ -385,7 +425,7 @@ def _teller(most_bytes: int) -> Callable[[Any, float], bool]:
         if values is None and time.monotonic() - told_seconds < TELL_SECONDS:
             return False
         told_seconds = time.monotonic() if values is None else told_seconds
-        tell((replace(UNKNOWN, values=values, bound_joules=bound_joules), None))
+        _tell(replace(UNKNOWN, values=values, bound_joules=bound_joules), None)
         return bool(most_bytes) and values is None and held_bytes() > most_bytes
 
     return watch
