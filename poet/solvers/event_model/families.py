@@ -5,13 +5,12 @@ Symbols are those of `poet.solvers.event_model.decisions`. A family yields expre
 
 from __future__ import annotations
 
-import bisect
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 
 from poet.solvers.event_model.decisions import Affine, EventModel, own_bytes
-from poet.solvers.instance.instance import Cost, Event, SlotKind
+from poet.solvers.instance.instance import Cost, SlotKind
 
 DENSE_TERMS = 10_000_000
 """Events times memory rows, above which sums are carried from row to row; without, rows that list every gap
@@ -224,55 +223,6 @@ def cover(model: EventModel) -> Iterator[Affine]:
                 kept = model.keep[content.number, index - 1]
                 copy = model.readable(content)
                 yield 1.0 - kept - copy - pending
-
-
-def again(model: EventModel) -> Iterator[Affine]:
-    """K[i,q] + O[i] + W ≥ 1; W ≤ Σ r over i's productions from gap q to its next mandatory use;
-    W ≤ K⁻ + Σ (a + r) of each input u of i's producer over u's events in that time.
-
-    No such row where a mandatory event of u lies in that time: then u is there for certain.
-    """
-    slots = [[event.slot for event in life] for life in model.timeline.events]
-    for content in model.instance.contents:
-        life = model.timeline.events[content.number]
-        runs: list[int] = []
-        remade: Affine | None = None
-        end = -1
-        for index in range(len(life) - 1, 0, -1):
-            event = life[index]
-            if event.mandatory:
-                runs, remade, end = [], None, event.slot
-            elif event.kind is SlotKind.MAKE and end >= 0:
-                runs, remade = [*runs, event.slot], None
-            if len(runs) < 2:
-                continue
-            if remade is None:
-                sum_of_runs = sum((model.run[slot] for slot in runs), Affine())
-                remade = model.add_column(integer=False)
-                model.held.append((max(remade.terms), sum_of_runs))
-                yield remade - sum_of_runs
-            kept, copy = model.keep[content.number, index - 1], model.readable(content)
-            yield 1.0 - kept - copy - remade
-            for read in model.instance.tasks[content.producer or 0].rerun_reads:
-                visits = _visits_between(model, read, slots[read], life[index - 1].slot, end)
-                if visits is not None:
-                    yield remade - visits
-
-
-def _visits_between(
-    model: EventModel, content: int, slots: list[int], first: int, last: int
-) -> Affine | None:
-    """K⁻ + Σ (a + r) of the events of ``content`` from slot to slot; ``None``: there for certain."""
-    life: tuple[Event, ...] = model.timeline.events[content]
-    begin, stop = bisect.bisect_left(slots, first), bisect.bisect_right(slots, last)
-    if any(life[index].mandatory for index in range(begin, stop)):
-        return None
-    visits = Affine() + (model.gap_before(content, begin) if begin < len(life) else Affine())
-    for index in range(begin, stop):
-        visits.add(model.arrive.get((content, index)) or Affine())
-        if life[index].kind is SlotKind.MAKE:
-            visits.add(model.run[life[index].slot])
-    return visits
 
 
 _EXACT = 1e-9  # relative, within which a share counts as whole

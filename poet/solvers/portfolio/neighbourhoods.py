@@ -25,7 +25,6 @@ from poet.solvers.bounds.relaxation import Bound
 from poet.solvers.engines.highs import run_highs
 from poet.solvers.engines.program import Choice, Effort, Indices, Job, Matrix, Numbers, part_of, value
 from poet.solvers.event_model.decisions import EventModel
-from poet.solvers.event_model.families import CUTS, FAMILIES, again
 from poet.solvers.event_model.model import build, matrix_of, schedule_of, values_of
 from poet.solvers.instance.incumbent import Incumbent
 from poet.solvers.instance.instance import Instance, timeline_of
@@ -113,8 +112,8 @@ class GapMatrix:
 
 
 def gap_matrix_of(instance: Instance, reruns: Reruns) -> GapMatrix:
-    """The event model that may rerun what is offered, with the cuts for many reruns, as a matrix."""
-    model = build(timeline_of(instance, merged(reruns)), families=(*FAMILIES, *CUTS, again))
+    """The event model that may rerun what is offered, as a matrix."""
+    model = build(timeline_of(instance, merged(reruns)))
     matrix = matrix_of(model)
     first, last = np.full(len(matrix.costs), -1), np.full(len(matrix.costs), -1)
     slots = model.timeline.slots

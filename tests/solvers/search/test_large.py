@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import resource
 import signal
@@ -29,11 +28,7 @@ from poet.solvers.engines import Effort, run_engine
 from poet.solvers.engines import process as process_module
 from poet.solvers.engines.process import EngineProcess
 from poet.solvers.engines.program import Matrix
-from poet.solvers.event_model.families import CUTS, FAMILIES, again
-from poet.solvers.event_model.model import build, matrix_of
 from poet.solvers.heuristics.greedy import greedy
-from poet.solvers.instance.candidates import candidates
-from poet.solvers.instance.instance import instance_of, timeline_of
 
 LARGE = training_like(220, seed=5, momentum=True)
 HEARS_SIGINT = (  # even where whoever started the tests ignores it, as shells do for jobs in the background
@@ -48,26 +43,6 @@ def tight(problem: Problem, share: float) -> Limits:
     least = minimum_ram_bytes(problem, Limits()).bytes
     most = sum(tensor.bytes for tensor in problem.tensors)
     return Limits(ram_budget_bytes=least + round(share * (most - least)))
-
-
-def optimum(problem: Problem, limits: Limits, *, cut: bool) -> float:
-    families = (*FAMILIES, *CUTS, *([again] if cut else []))
-    instance = instance_of(problem, limits)
-    model = build(timeline_of(instance, candidates(instance, None)), families=families)
-    matrix = matrix_of(model)
-    outcome = run_engine("highs", matrix, Effort(None))
-    assert outcome.done or outcome.infeasible
-    return math.inf if outcome.values is None else matrix.joules(outcome.values)
-
-
-@pytest.mark.slow
-def test_the_cuts_for_many_reruns_cut_no_optimum_off() -> None:
-    problem = training_like(3, seed=1)
-    for share in (0.05, 0.15, 0.3):
-        limits = tight(problem, share)
-        assert optimum(problem, limits, cut=True) == pytest.approx(
-            optimum(problem, limits, cut=False), rel=1e-5
-        )
 
 
 def market_split() -> Matrix:
