@@ -140,7 +140,7 @@ def test_a_child_that_is_killed_takes_no_plan_with_it(monkeypatch: pytest.Monkey
 
     def begin_and_end(process: EngineProcess, matrix: Matrix, effort: Effort) -> None:
         begin(process, matrix, effort)
-        os.kill(process.pid, signal.SIGKILL)
+        os.kill(process.child.pid, signal.SIGKILL)
 
     monkeypatch.setattr(EngineProcess, "begin", begin_and_end)
     problem = random_problem(3, ops=8)

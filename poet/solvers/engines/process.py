@@ -23,7 +23,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import IO, Any
 
 import numpy as np
@@ -200,9 +200,9 @@ def _open(pipe: IO[bytes] | None) -> IO[bytes]:
 # --- a program ---
 
 
-_OF_MATRIX = ("costs", "offset", "rows", "columns", "factors", "at_most", "integer", "whole", "start")
-_OF_EFFORT = ("seconds", "threads", "seed", "absolute_joules", "relative_gap")
-_OF_OUTCOME = ("values", "bound_joules", "done", "infeasible", "interrupted")
+def _fields(record: Matrix | Effort | Outcome) -> dict[str, Any]:
+    """For a message; a clock stays here."""
+    return {each.name: getattr(record, each.name) for each in fields(record) if each.name != "clock"}
 
 
 class Tally(Clock):
@@ -245,21 +245,11 @@ class EngineProcess(Closing):
     def __init__(self, engine: str, *, suspends: bool = False) -> None:
         self.known, self.ended = UNKNOWN, True
         self._engine, self._suspends, self._is_idle = engine, suspends, True
-        self._child = Child(MODULE)
+        self.child = Child(MODULE)
 
     def close(self) -> None:
         """End the child, whatever it is at."""
-        self._child.close()
-
-    @property
-    def is_running(self) -> bool:
-        """Whether its process is there, at work or not."""
-        return self._child.is_running
-
-    @property
-    def pid(self) -> int:
-        """Of its process."""
-        return self._child.pid
+        self.child.close()
 
     def begin(self, matrix: Matrix, effort: Effort) -> None:
         """Make the child minimise ``matrix``; a program that it is still at is stopped.
@@ -267,20 +257,20 @@ class EngineProcess(Closing):
         Where the effort's clock counts work, the child is heard only when it has ended, for what it says
         between is said at times of the wall clock.
         """
-        if not (self._is_idle and self._child.is_running):
-            self._child.close()
-            self._child = Child(MODULE)
+        if not (self._is_idle and self.child.is_running):
+            self.child.close()
+            self.child = Child(MODULE)
         self.known, self.ended, self._is_idle = UNKNOWN, False, False
         self._matrix, self._effort, clock = matrix, effort, effort.clock
         nodes = None if effort.seconds is None else clock.most_nodes(effort.seconds)
         seconds = math.inf if effort.seconds is None or clock.counts_work else effort.seconds + GRACE_SECONDS
         self._end = clock.now() + min(seconds, math.inf if clock.counts_work else effort.most_seconds)
         most_bytes = 0 if clock.counts_work else most_child_bytes(len(matrix.costs))
-        self._child.send(
+        self.child.send(
             {
                 "engine": self._engine,
-                "matrix": {name: getattr(matrix, name) for name in _OF_MATRIX},
-                "effort": {name: getattr(effort, name) for name in _OF_EFFORT},
+                "matrix": _fields(matrix),
+                "effort": _fields(effort),
                 "nodes": nodes,
                 "most_bytes": most_bytes,
             }
@@ -289,45 +279,26 @@ class EngineProcess(Closing):
     def listen(self, seconds: float) -> bool:
         """Wait ``seconds`` at most for news; whether there is a better solution. See ``known``."""
         if self._suspends:
-            self._child.signal("SIGCONT")
+            self.child.signal("SIGCONT")
         clock, before = self._effort.clock, self.known.values
-        messages = self._until_ended() if clock.counts_work else self._child.messages(seconds)
+        said = self.child.messages(SILENT_SECONDS if clock.counts_work else seconds)
+        while said:
+            for message in said:
+                self.known = self.known.beside(Outcome(**message["outcome"]), self._matrix)
+                if message["work"] is not None:
+                    self.ended = self._is_idle = True
+                    clock.spend(**message["work"])
+            is_awaited = clock.counts_work and not self.ended
+            said = self.child.messages(SILENT_SECONDS) if is_awaited else []
+        if clock.counts_work and not (self.ended or self.child.gone):
+            _log.warning("%s was silent for %g s; it is ended", self._engine, SILENT_SECONDS)
+            self.child.close()
+            clock.spend(engine_seconds=self._effort.seconds or 0.0)
+            self.ended = True
         if self._suspends:
-            self._child.signal("SIGSTOP")
-        for message in messages:
-            self.known = self.known.beside(Outcome(**message["outcome"]), self._matrix)
-            if message["work"] is not None:
-                self.ended = self._is_idle = True
-                clock.spend(**message["work"])
-        self.ended = self.ended or self._child.gone or clock.now() > self._end
+            self.child.signal("SIGSTOP")
+        self.ended = self.ended or self.child.gone or clock.now() > self._end
         return self.known.values is not before
-
-    def raise_failure(self) -> None:
-        """An error where the child ended with one before it had said anything.
-
-        Raises:
-            InputError: with what it said last.
-        """
-        if self._child.gone and self.known is UNKNOWN and (failure := self._child.failure()) is not None:
-            raise InputError(f"engine {self._engine!r} does not run here: {failure}")
-
-    def _until_ended(self) -> list[dict[str, Any]]:
-        """All that the child says of a program whose work is counted.
-
-        A child that is silent for very long is ended, and what it was granted is charged: HiGHS 1.15.1 can
-        repeat the relaxation at its root without end, deaf to its limits.
-        """
-        messages = list[dict[str, Any]]()
-        while not (self._child.gone or (messages and messages[-1]["work"] is not None)):
-            said = self._child.messages(SILENT_SECONDS)
-            messages += said
-            if not said and not self._child.gone:
-                _log.warning("%s was silent for %g s; it is ended", self._engine, SILENT_SECONDS)
-                self._child.close()
-                self._effort.clock.spend(engine_seconds=self._effort.seconds or 0.0)
-                self.ended = True
-                break
-        return messages
 
 
 def run_apart(engine: str, job: Job) -> Outcome:
@@ -344,23 +315,21 @@ def run_apart(engine: str, job: Job) -> Outcome:
             known = process.known
             if job.watcher is not None:
                 stopped = job.watcher(known.values if better else None, known.bound_joules)
-        process.raise_failure()
+        has_failed = process.child.gone and process.known is UNKNOWN
+        failure = process.child.failure() if has_failed else None
+        if failure is not None:
+            raise InputError(f"engine {engine!r} does not run here: {failure}")
         return replace(process.known, interrupted=bool(pressed))
 
 
 def run_pair(job: Job) -> Outcome:
-    """HiGHS here and CP-SAT in a child at once, a thread each; the first to finish ends the other.
-
-    Raises:
-        InputError: the child process does not come up.
-    """
+    """HiGHS here and CP-SAT in a child at once, a thread each; the first to finish ends the other."""
     alone = replace(job.effort, threads=1)
     with EngineProcess("cpsat") as process:
         process.begin(job.matrix, alone)
 
         def watch(values: Any, bound_joules: float) -> bool:
             better = process.listen(0.0)
-            process.raise_failure()
             there = process.known
             stop = there.done or there.infeasible
             for found in (there.values if better else None, values):
@@ -413,7 +382,7 @@ def main() -> None:
 
 
 def _tell(outcome: Outcome, work: dict[str, float] | None) -> None:
-    tell({"outcome": {name: getattr(outcome, name) for name in _OF_OUTCOME}, "work": work})
+    tell({"outcome": _fields(outcome), "work": work})
 
 
 def _teller(most_bytes: int) -> Callable[[Any, float], bool]:

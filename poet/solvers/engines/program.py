@@ -28,7 +28,6 @@ ONE, NOUGHT = -1, -2
 """Constants in the place of a column."""
 
 _DEAREST = 1000.0  # what the most expensive column costs in the scaled objective
-_INTEGER_TOLERANCE = 1e-6  # within which an engine takes a value for 0 or 1
 _WHOLE_SHARE = 1e-9  # of a right side that counts as rounding when it is rounded down
 
 
@@ -44,7 +43,6 @@ class Matrix:
         integer: per column, whether an engine must choose 0 or 1.
         whole: per column, whether it is 0 or 1 in every plan; more than ``integer``, as some columns follow
             from others.
-        families: per row, the name of its constraint family; empty where it is not used.
         start: a solution to begin with.
     """
 
@@ -56,7 +54,6 @@ class Matrix:
     at_most: Numbers
     integer: Choice
     whole: Choice
-    families: tuple[str, ...] = ()
     start: Numbers | None = None
 
     def joules(self, values: Numbers | Sequence[float]) -> float:
@@ -77,7 +74,7 @@ class Matrix:
             yield columns[there].tolist(), factors[there].tolist(), float(self.at_most[number])
 
     def cut_off(self, joules: float) -> Matrix:
-        """The program without solutions that cost more than ``joules``: one more row, of that family."""
+        """The program without solutions that cost more than ``joules``: one more row."""
         dear = np.flatnonzero(self.costs)
         return replace(
             self,
@@ -85,7 +82,6 @@ class Matrix:
             columns=np.concatenate([self.columns, dear]),
             factors=np.concatenate([self.factors, self.costs[dear]]),
             at_most=np.append(self.at_most, joules - self.offset),
-            families=(*self.families, "joules") if self.families else (),
         )
 
     def is_kept_by(self, values: Numbers | Sequence[float], tolerance: float) -> bool:
@@ -228,23 +224,8 @@ def scaled(matrix: Matrix) -> Scaled:
 # --- parts ---
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
-    """What is open of a program: its own matrix, which columns it has, the values of the others."""
-
-    matrix: Matrix
-    left: Indices
-    known: Numbers
-
-    def all_columns(self, values: Numbers) -> Numbers:
-        """``values`` of the part's columns among those that are known."""
-        together = self.known.copy()
-        together[self.left] = values
-        return together
-
-
-def part_of(matrix: Matrix, free: Choice, values: Numbers) -> Part:
-    """The program whose integer columns are as in ``values`` unless ``free``.
+def part_of(matrix: Matrix, free: Choice, values: Numbers) -> tuple[Matrix, Indices]:
+    """The program whose integer columns are as in ``values`` unless ``free``, and the columns that it has.
 
     Only what is open reaches the engine: fixed columns become constants, and rows that cannot be broken any
     more are dropped. The values are its start.
@@ -264,7 +245,7 @@ def part_of(matrix: Matrix, free: Choice, values: Numbers) -> Part:
     entries = binding[rows]
     position = np.zeros(len(fixed), dtype=np.int64)
     position[left] = np.arange(len(left))
-    open_part = Matrix(
+    part = Matrix(
         costs=matrix.costs[left],
         offset=float(matrix.offset + matrix.costs @ known),
         rows=(np.cumsum(binding) - 1)[rows[entries]],
@@ -275,7 +256,7 @@ def part_of(matrix: Matrix, free: Choice, values: Numbers) -> Part:
         whole=matrix.whole[left],
         start=values[left],
     )
-    return Part(open_part, left, known)
+    return part, left
 
 
 # --- runs of engines ---

@@ -31,7 +31,7 @@ def known() -> tuple[str, ...]:
 
 
 def _to_pulp(matrix: Matrix) -> tuple[pulp.LpProblem, list[pulp.LpVariable]]:
-    """Columns are named by number, rows by family and number, since PuLP rewrites other characters."""
+    """Columns and rows are named by number."""
     problem = pulp.LpProblem("program", pulp.LpMinimize)
     variables = [
         problem.add_variable(f"x{number}", 0, 1, pulp.LpInteger if integer else pulp.LpContinuous)
@@ -44,9 +44,8 @@ def _to_pulp(matrix: Matrix) -> tuple[pulp.LpProblem, list[pulp.LpVariable]]:
             continue
         pairs = zip(columns, factors, strict=True)
         left = pulp.LpAffineExpression([(variables[column], factor) for column, factor in pairs])
-        family = matrix.families[number] if matrix.families else "row"
         constraint = pulp.LpConstraint(left, pulp.LpConstraintLE, rhs=right)
-        problem.addConstraint(constraint, f"{family}_{number}")
+        problem.addConstraint(constraint, f"row_{number}")
     return problem, variables
 
 

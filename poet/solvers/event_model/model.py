@@ -72,7 +72,6 @@ def matrix_of(model: EventModel, start: Sequence[float] | None = None) -> Matrix
         at_most=np.array([-expression.constant for expression in expressions], dtype=np.float64),
         integer=np.array([column.integer for column in model.columns], dtype=np.bool_),
         whole=np.array([column.whole for column in model.columns], dtype=np.bool_),
-        families=tuple(row.family for row in model.rows),
         start=None if start is None else np.array(start, dtype=np.float64),
     )
 

@@ -157,14 +157,18 @@ class Rounds:
         """
         clock = self.best.clock
         started, free = clock.now(), self._part(disputed=disputed)
-        part = part_of(self.arrays.matrix, free, self.values)
-        found = run_highs(Job(part.matrix, Effort(seconds, relative_gap=_SOLVED_GAP, clock=clock)))
+        part, columns = part_of(self.arrays.matrix, free, self.values)
+        found = run_highs(Job(part, Effort(seconds, relative_gap=_SOLVED_GAP, clock=clock)))
         if found.interrupted:
             pass_on()
         is_solved = found.done or found.infeasible
         self.exhausted |= is_solved and bool(free[self.arrays.decided].all())
         spent_seconds = clock.now() - started
-        better = found.values is not None and self._take(part.all_columns(np.array(found.values)))
+        better = False
+        if found.values is not None:
+            together = self.values.copy()
+            together[columns] = found.values
+            better = self._take(together)
         _log.debug(
             "neighbourhood of %d decisions: %s after %.3f s",
             self.size, "better" if better else "nothing better", spent_seconds,

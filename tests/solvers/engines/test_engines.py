@@ -335,7 +335,7 @@ def test_a_child_that_is_silent_where_work_is_counted_is_ended_and_charged(
         child.begin(matrix_of(model_of(*small(1))), Effort(7.0, clock=clock))
         child.listen(0.0)  # it has not even started
         assert child.ended
-        assert not child.is_running
+        assert not child.child.is_running
         assert clock.now() == 7.0
         child.begin(matrix_of(model_of(*small(1))), Effort(1.0, clock=clock))  # another one is started
-        assert child.is_running
+        assert child.child.is_running

@@ -78,8 +78,8 @@ def test_a_child_is_not_waited_for_beyond_its_time() -> None:
         clock.seconds += 1001.0 + process_module.GRACE_SECONDS
         child.listen(0.0)
         assert (before, child.ended) == (False, True)
-        assert child.is_running
-    assert not child.is_running
+        assert child.child.is_running
+    assert not child.child.is_running
 
 
 def test_a_child_solves_one_program_after_the_other() -> None:
@@ -90,15 +90,15 @@ def test_a_child_solves_one_program_after_the_other() -> None:
         integer=np.ones(3, dtype=np.bool_), whole=np.ones(3, dtype=np.bool_),
     )  # fmt: skip
     with EngineProcess("highs") as child:
-        first = child.pid
+        first = child.child.pid
         assert [solved(child, three, 10.0) for _ in range(3)] == [3.0, 3.0, 3.0]
-        assert child.pid == first
+        assert child.child.pid == first
         child.begin(market_split(), Effort(1000.0, clock=Ticking()))
         child.listen(0.5)
         assert solved(child, three, 10.0) == 3.0
-        assert child.pid != first
+        assert child.child.pid != first
         child.begin(market_split(), Effort(1000.0, clock=Ticking()))
-        os.kill(child.pid, signal.SIGKILL)
+        os.kill(child.child.pid, signal.SIGKILL)
         while not child.ended:
             child.listen(0.1)
         assert not child.known.done
@@ -111,11 +111,11 @@ def test_a_child_ends_a_program_that_takes_too_much_memory(monkeypatch: pytest.M
     for name in LIMITS_BYTES:
         monkeypatch.setattr(process_module, name, 1)
     with EngineProcess("highs") as child:
-        first = child.pid
+        first = child.child.pid
         for _ in range(2):
             assert solved(child, market_split(), 1000.0) is None
             assert not child.known.done
-            assert (child.is_running, child.pid) == (True, first)
+            assert (child.child.is_running, child.child.pid) == (True, first)
 
 
 @pytest.mark.skipif(not held_bytes(), reason="the system does not tell what a process holds")
