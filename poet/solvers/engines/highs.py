@@ -223,7 +223,8 @@ class LinearProgram:
                 return LinearAnswer(math.inf, None, duals, True)
         if solution.dual_valid:
             duals = np.minimum(np.array(solution.row_dual), 0.0) / small.divisors / small.unit
-        bound = self._certified(1.0, duals) + matrix.offset
+        least = math.fsum(np.minimum(self.low * matrix.costs, self.high * matrix.costs))  # without rows
+        bound = max(self._certified(1.0, duals), least) + matrix.offset
         return LinearAnswer(bound, best_values(highs), -duals, done, None if done else self.minimise)
 
     def _certified(self, share: float, duals: Numbers) -> float:
