@@ -176,10 +176,10 @@ def test_a_run_cut_short_is_taken_up_where_it_stood(clock: Clock) -> None:
 
 
 def test_any_prices_give_a_bound() -> None:
-    """min x + 2 y with x + y >= 1.5, both between 0 and 1: x = 1, y = 0.5."""
+    """min x + 2 y + 9 z with x + y + 0.75 z >= 1.5, all between 0 and 1: x = 1, y = 0.5."""
     program = MatrixBuilder()
-    x, y = program.column(1.0), program.column(2.0)
-    program.row([(-1.0, x), (-1.0, y), (7.0, NOUGHT), (-0.5, ONE)], -2.0)
+    x, y, z = program.column(1.0), program.column(2.0), program.column(9.0)
+    program.row([(-1.0, x), (-1.0, y), (-0.75, z), (7.0, NOUGHT), (-0.5, ONE)], -2.0)
     answer = minimise(program.matrix(), seconds=10.0)
     assert answer.bound == pytest.approx(2.0, abs=1e-6)
     assert answer.bound <= 2.0
