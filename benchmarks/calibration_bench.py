@@ -20,10 +20,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from zoo import NETS
 
-from poet.calibration.bench import traced
+from poet.calibration.bench import traced, transfer_seconds
 from poet.calibration.nets import JUDGING_NETS, StepNet, fit_nets
 from poet.calibration.step_times import op_times
-from poet.calibration.transfers import transfer_seconds
 from poet.devices.machine import Machine
 from poet.devices.measurements import (
     FIT,

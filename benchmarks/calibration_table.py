@@ -21,8 +21,7 @@ from pathlib import Path
 from interval_table import ends_of, interval
 
 from poet.calibration.nets import JUDGING_NETS
-from poet.devices.amounts import amounts_of
-from poet.devices.costs import op_seconds
+from poet.devices.costs import amounts_of, op_seconds
 from poet.devices.fitted_power import typed_watts
 from poet.devices.fitted_profile import fit_profile, predicted_seconds, stored_line
 from poet.devices.fitting import RESAMPLINGS, fit_speeds

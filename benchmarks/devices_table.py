@@ -23,10 +23,11 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
-from poet.devices.amounts import Amounts
+from poet.devices.cost_table import Amounts
 from poet.devices.costs import op_seconds
+from poet.devices.figures import OpClass
 from poet.devices.load import load_profile
-from poet.devices.profile import OpClass, Profile
+from poet.devices.profile import Profile
 
 FOLDER = Path(__file__).parent / "published"
 STEPS, AMOUNTS = FOLDER / "steps.csv", FOLDER / "step_amounts.csv"

@@ -12,12 +12,20 @@ from dataclasses import dataclass
 
 import devices_table
 
-from poet.devices.amounts import Amounts
-from poet.devices.corners import corner, uncertain_figures
+from poet.devices.cost_table import Amounts
 from poet.devices.costs import op_seconds
+from poet.devices.figures import OpClass
 from poet.devices.load import load_profile
-from poet.devices.profile import OpClass, Profile
-from poet.devices.spread import GROUPS, good_end, likely_ends, model_factor, uncertain_groups
+from poet.devices.profile import Profile
+from poet.devices.spread import (
+    GROUPS,
+    corner,
+    good_end,
+    likely_ends,
+    model_factor,
+    uncertain_figures,
+    uncertain_groups,
+)
 
 INFERENCES = devices_table.FOLDER / "inference.csv"
 AMOUNTS = devices_table.FOLDER / "inference_amounts.csv"

@@ -13,8 +13,8 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 from devices_table import PRIOR, STIFFNESS, Floats, Model, Step, StepAmounts, summary
 
+from poet.devices.figures import OpClass
 from poet.devices.load import load_profile
-from poet.devices.profile import OpClass
 
 BATCH = 16
 WINDOWS = (3, 5, 7, 9, 11, 21, 25, 49, 81, 121)

@@ -92,12 +92,10 @@ def fit(
     """
     from dataclasses import replace
 
-    from poet.devices.fitted_power import typed_watts
+    from poet.devices.fitted_power import phases_by_meter, typed_watts
     from poet.devices.fitted_profile import fit_profile
-    from poet.devices.load import load_profile, profile_path
+    from poet.devices.load import load_profile, profile_path, profile_text
     from poet.devices.measurements import read_measurements
-    from poet.devices.meter import phases_by_meter
-    from poet.devices.profile_text import profile_text
     from poet.errors import InputError
     from poet.report.fitted import fitted_report
 

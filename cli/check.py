@@ -54,7 +54,7 @@ def check(
         if not found.can_train:
             raise typer.Exit(found.exit_code)
         return
-    from poet.c99.run_calls import overwrites, wants_dense
+    from poet.c99.rows import overwrites, wants_dense
     from poet.c99.statements import refusals, uses_elements
     from poet.frontend.onnx.importer import load_onnx
     from poet.frontend.trace import trace_training_step

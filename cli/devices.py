@@ -148,7 +148,7 @@ def parts(json_file: JsonOption = None) -> None:
 @app.command()
 def schema(json_file: JsonOption = None) -> None:
     """Print the JSON Schema of profiles, for editors that complete and check TOML."""
-    from poet.devices.schema import profile_schema
+    from poet.devices.load import profile_schema
 
     from .output import check_files, write_json
 

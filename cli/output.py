@@ -18,7 +18,7 @@ from rich.segment import Segment
 from rich.text import Text
 
 from poet.errors import InputError, spelled_out
-from poet.files.apart import Paths, check_apart, check_is_file
+from poet.files.reading import Paths, check_apart, check_is_file
 from poet.progress import ended
 
 REPORT_COLUMNS = 110

@@ -59,7 +59,7 @@ def profile(
     check_files({"-o": output}, model=model)
     import torch
 
-    from poet.calibration.added import add_to, begun, steps_of_model
+    from poet.calibration.step_times import add_to, begun, steps_of_model
     from poet.devices.machine import Machine
     from poet.files.reading import printable_name
     from poet.frontend.onnx.importer import load_onnx

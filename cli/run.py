@@ -255,7 +255,7 @@ def _train_here(file: PlanFile, request: RunRequest, json_file: Path | None, raw
 
 def _check_raw(raw: Path) -> None:
     """Refuse, before training, a raw file that nothing of this machine can be added to."""
-    from poet.calibration.added import begun
+    from poet.calibration.step_times import begun
     from poet.devices.machine import Machine
 
     begun(raw, Machine())
@@ -265,8 +265,7 @@ def _add(raw: Path, trainer: Trainer, samples: Samples) -> None:
     """Measure some steps more and add them to the raw file; what was trained is saved already."""
     import torch
 
-    from poet.calibration.added import add_to
-    from poet.calibration.step_times import step_of_run
+    from poet.calibration.step_times import add_to, step_of_run
     from poet.devices.machine import Machine
 
     machine = Machine()

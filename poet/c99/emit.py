@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from poet.c99.calls import Placed, float_text
-from poet.c99.functions import OP_TYPE, step_body, with_spans
-from poet.c99.interface import ExportedStep, Interface, Span, comment
-from poet.c99.optimizer_numbers import DOUBLES, FLOATS, scalars
-from poet.c99.predict import Prediction
-from poet.c99.storage_text import HOME_OF, HOMES, WRITER, transfers
+from poet.c99.functions import HOME_OF, HOMES, OP_TYPE, WRITER, step_body, transfers, with_spans
+from poet.c99.interface import DOUBLES, FLOATS, ExportedStep, Interface, Span, comment, scalars
+from poet.c99.statements import Prediction
 from poet.optimizer import OptimizerSpec
 
 _INCLUDES = """#include "poet_step.h"

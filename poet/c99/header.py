@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from poet.c99.calls import WORD_BYTES, Placed
-from poet.c99.interface import ExportedStep, comment
-from poet.c99.optimizer_numbers import DOUBLES, FLOATS
-from poet.c99.storage_text import HOMES_DECLARED
-from poet.c99.weights import C_LINKAGE
+from poet.c99.functions import HOMES_DECLARED
+from poet.c99.interface import DOUBLES, FLOATS, ExportedStep, comment
+from poet.c99.sources import C_LINKAGE
 
 _TYPES = """typedef enum {
     POET_OK = 0,

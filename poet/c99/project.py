@@ -19,11 +19,9 @@ from poet.c99.calls import WORD_BYTES
 from poet.c99.emit import step_source
 from poet.c99.functions import functions_of
 from poet.c99.header import net_bytes, step_header
-from poet.c99.interface import ExportedStep, Interface, Span, comment, interface_of
-from poet.c99.optimizer_numbers import check_optimizer
-from poet.c99.predict import Prediction, prediction_of
-from poet.c99.statements import BLOCK_BYTES, LIBRARY, Statements, statements_of
-from poet.c99.weights import weights_header, weights_source
+from poet.c99.interface import ExportedStep, Interface, Span, check_optimizer, comment, interface_of
+from poet.c99.sources import weights_header, weights_source
+from poet.c99.statements import BLOCK_BYTES, LIBRARY, Prediction, Statements, prediction_of, statements_of
 from poet.errors import InputError, PoetError
 from poet.graph import ITEM_BYTES
 from poet.plans.flash_life import Wear, erases_text, life_steps, most_erased

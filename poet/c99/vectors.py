@@ -15,7 +15,7 @@ from torch import Tensor
 
 from poet.c99.calls import float_text
 from poet.c99.interface import Interface
-from poet.c99.weights import C_LINKAGE
+from poet.c99.sources import C_LINKAGE
 from poet.errors import UnsupportedOperator
 from poet.graph import Argument, Blank, Call, Graph, Op, Symbol
 from poet.optimizer import OptimizerSpec

@@ -6,15 +6,27 @@ measured again after a pause, a few times; what could not be measured undisturbe
 
 from __future__ import annotations
 
+import statistics
+import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from poet.calibration.bench import LOADS, Bench
 from poet.calibration.nets import FIT_KINDS, FIT_SIZES, JUDGING_NETS
-from poet.calibration.watch import Watch, watched
-from poet.devices.machine import THROTTLED, UNDER_VOLTAGE, Host, Machine, State, throttle_words
+from poet.devices.machine import (
+    THROTTLED,
+    UNDER_VOLTAGE,
+    EnergyMeter,
+    Host,
+    Machine,
+    PowerSource,
+    State,
+    power_sources,
+    throttle_words,
+)
 from poet.devices.measurements import (
     FIT,
     JUDGE,
@@ -24,8 +36,65 @@ from poet.devices.measurements import (
     read_own,
     write_measurements,
 )
-from poet.devices.power import PowerSource, power_sources
 from poet.errors import InputError, PoetError
+
+
+class Watch:
+    """Samples of a machine's state and of one power source."""
+
+    def __init__(self, machine: Machine, source: PowerSource | None = None) -> None:
+        self._machine = machine
+        self._states: list[State] = []
+        self._meter = None if source is None else EnergyMeter(source, machine.clock)
+
+    def sample(self) -> None:
+        """Read every sensor once."""
+        self._states.append(self._machine.state())
+        if self._meter is not None:
+            self._meter.sample()
+
+    @property
+    def mean_watts(self) -> float | None:
+        """Of the source; ``None``: it told too little."""
+        return None if self._meter is None else self._meter.mean_watts
+
+    @property
+    def state(self) -> State:
+        """The usual clock, the highest temperature, and every bit of throttling that was set."""
+        clocks = [state.clock_hertz for state in self._states if state.clock_hertz is not None]
+        heats = [state.celsius for state in self._states if state.celsius is not None]
+        bits = [state.throttled for state in self._states if state.throttled is not None]
+        throttled = None
+        if bits:
+            throttled = 0
+            for each in bits:
+                throttled |= each
+        return State(statistics.median(clocks) if clocks else None, max(heats, default=None), throttled)
+
+
+@contextmanager
+def watched(
+    machine: Machine, source: PowerSource | None = None, *, every_seconds: float | None
+) -> Iterator[Watch]:
+    """The block runs while a thread samples; without an interval, whoever runs in it samples."""
+    watch, ended = Watch(machine, source), threading.Event()
+
+    def keep_sampling() -> None:
+        while not ended.wait(every_seconds):
+            watch.sample()
+
+    watch.sample() if source is not None else None
+    thread = None if every_seconds is None else threading.Thread(target=keep_sampling, daemon=True)
+    if thread is not None:
+        thread.start()
+    try:
+        yield watch
+    finally:
+        ended.set()
+        if thread is not None:
+            thread.join()
+        watch.sample()
+
 
 TIME_LIMIT_SECONDS = 600.0
 SLOWED_SHARE = 0.97

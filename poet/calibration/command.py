@@ -13,7 +13,7 @@ from pathlib import Path
 
 from poet import interrupts
 from poet.errors import InputError, PoetError
-from poet.files.apart import check_is_file
+from poet.files.reading import check_is_file
 from poet.streams import say
 from poet.units import parse_seconds
 

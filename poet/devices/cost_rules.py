@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from poet.devices.profile import OpClass
+from poet.devices.figures import OpClass
 from poet.errors import UnsupportedOperator
 from poet.graph import ITEM_BYTES, Argument, Blank, Call, Ref, TensorType
 

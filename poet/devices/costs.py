@@ -10,23 +10,87 @@ No torch: the graph's types and the profile's figures are all it takes.
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from poet import codec
 from poet.brief import brief
-from poet.devices.amounts import Amounts, amounts_for, amounts_of
+from poet.calls import Call, Ref, TensorType, contiguous
 from poet.devices.cost_rules import Operands
-from poet.devices.measurements import op_time
-from poet.devices.op_rows import plain_form, row_key
-from poet.devices.profile import Direction, OpClass, OpTimes, Profile, Storage
+from poet.devices.cost_table import Amounts, amounts_for
+from poet.devices.figures import OpClass
+from poet.devices.measurements import OpTime, op_time
+from poet.devices.profile import OpTimes, Profile
+from poet.devices.storage import Direction, Storage
 from poet.errors import ProfileError
-from poet.graph import Graph, Op, Ref, Strip, TensorType
+from poet.graph import Graph, Op, Strip
 from poet.graph_parts import stored_row_of
 from poet.kernel_facts import PYTORCH
 from poet.operators import WRITES
 from poet.problem import Transfer
 from poet.strips import copied_blocks
+
+
+def amounts_of(op: OpTime) -> Amounts:
+    """Of one run of ``op``.
+
+    Raises:
+        UnsupportedOperator: the cost table has no row for it.
+        GraphError: its arguments are not those of its operator.
+    """
+    types = {f"v{index}": type_ for index, type_ in enumerate(op.types)}
+    operands = Operands(op.call, types, op.outputs, op.updated_bytes)
+    return amounts_for(operands, op.call.target, "the operator")
+
+
+_DIGITS = 12
+
+
+def row_key(op: OpTime) -> str:
+    """Equal for ops that are alike, whatever model they are of."""
+    call = {
+        "call": codec.encode(op.call),
+        "given": [_told(type_) for type_ in op.types],
+        "made": [None if type_ is None else _told(type_) for type_ in op.outputs],
+        "updated": op.updated_bytes,
+    }
+    digest = hashlib.sha256(json.dumps(call, sort_keys=True).encode()).hexdigest()[:_DIGITS]
+    return f"{op.call.target} {' '.join(map(str, op.types))} #{digest}"
+
+
+def plain_form(op: OpTime) -> OpTime | None:
+    """The op of plain training in whose place ``op`` makes or reads a compressed activation, if it does.
+
+    Profiles are measured on steps that save what plain training saves, so they have rows for that one alone.
+    """
+    target, args = op.call.target, op.call.args
+    if target == "poet.relu" and len(args) == 2:
+        return replace(op, call=Call("aten.relu.default", args[:1]), outputs=op.outputs[:1])
+    if target == "poet.relu_backward" and len(args) == 2 and len(op.types) == 2:
+        call = Call("aten.threshold_backward.default", (*args, 0))
+        return replace(op, call=call, types=(op.types[0], _alike(op.types[0])))
+    if target == "poet.masked" and len(args) == 3 and len(op.types) == 2:
+        return replace(op, call=Call("aten.mul.Tensor", args[:2]), types=(op.types[0], _alike(op.types[0])))
+    if target == "poet.max_pool" and len(op.outputs) == 2 and op.outputs[1] is not None:
+        indices = contiguous("int64", op.outputs[1].shape)
+        call = Call("aten.max_pool2d_with_indices.default", args)
+        return replace(op, call=call, outputs=(op.outputs[0], indices))
+    if target == "poet.max_pool_backward" and len(op.types) == 2:
+        call = Call("aten.max_pool2d_with_indices_backward.default", args)
+        return replace(op, call=call, types=(op.types[0], contiguous("int64", op.types[1].shape)))
+    return None
+
+
+def _alike(type_: TensorType) -> TensorType:
+    return contiguous(type_.dtype, type_.shape)
+
+
+def _told(type_: TensorType) -> object:
+    return codec.encode(replace(type_, offset=0))
+
 
 _WORD_BYTES = 4
 

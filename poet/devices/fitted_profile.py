@@ -2,50 +2,31 @@
 
 from __future__ import annotations
 
+import json
 import math
-import re
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
 from scipy.optimize import nnls
 
-from poet.devices.amounts import amounts_of
-from poet.devices.costs import op_seconds
+from poet.devices.costs import amounts_of, op_seconds, row_key
+from poet.devices.figures import OpClass
 from poet.devices.fitted_power import set_power
-from poet.devices.fitting import MOST_FACTOR, RESAMPLINGS, Speeds, fit_speeds
-from poet.devices.known_figures import Known
+from poet.devices.fitting import MOST_FACTOR, RESAMPLINGS, TWINS, Known, Speeds, fit_speeds
 from poet.devices.load import validated
-from poet.devices.measurements import (
-    FIT,
-    JUDGE,
-    RUN,
-    TABLE,
-    Measurements,
-    OpTime,
-    StepTime,
-    TransferTime,
-)
-from poet.devices.op_rows import rows_of
-from poet.devices.profile import OpClass, Profile, Throughput
-from poet.devices.proportions import share_by_evidence, with_share
+from poet.devices.measurements import FIT, JUDGE, RUN, TABLE, Measurements, OpTime, StepTime, TransferTime
+from poet.devices.profile import Profile
 from poet.devices.sense import contradictions
 from poet.errors import InputError
 from poet.kernel_facts import PYTORCH
 
 _LEAST_OPS = 5
 _FITTED = (FIT, RUN, TABLE)
-_GRADIENT_OF = {
-    OpClass.CONVOLUTION_BACKWARD: OpClass.CONVOLUTION,
-    OpClass.DEPTHWISE_BACKWARD: OpClass.DEPTHWISE,
-    OpClass.POINTWISE_BACKWARD: OpClass.POINTWISE,
-    OpClass.BATCH_NORM_BACKWARD: OpClass.BATCH_NORM,
-}
-_TWIN = {**_GRADIENT_OF, **{forward: backward for backward, forward in _GRADIENT_OF.items()}}
-"""Classes of which the one tells of the other: a kernel and that of its gradients."""
-
 _NEEDED = (OpClass.MATMUL, OpClass.ELEMENTWISE, OpClass.REDUCTION, OpClass.TRANSCENDENTAL)
 
 
@@ -77,12 +58,10 @@ def fit_profile(
     if len(ops) < _LEAST_OPS:
         told = ", ".join(map(str, sorted(counts))) or "none"
         raise InputError(f"{len(ops)} ops were measured at {threads} threads (threads measured: {told})")
-    share = 1.0 if base is None else share_by_evidence(ops, base)
-    believed = None if base is None else with_share(base, share)
-    speeds = fit_speeds(ops, believed, resamplings=resamplings)
+    speeds = fit_speeds(ops, base, resamplings=resamplings)
     notes = list(found.warnings)
     data = _skeleton(found, name, base, threads)
-    data["compute"] = _compute(speeds, believed, share, found, notes)
+    data["compute"] = _compute(speeds, base, found, notes)
     bandwidth = speeds.bandwidth_bytes_per_second
     data["memory"]["bandwidth_bytes_per_second"] = _figure(bandwidth, found, f"{speeds.ops} ops")
     _set_storage(data, found, base)
@@ -144,7 +123,7 @@ def _skeleton(found: Measurements, name: str, base: Profile | None, threads: int
     return {
         "version": 1,
         "name": name,
-        "title": re.sub(r"\b\d+x |[\d.]+ ?[GM]Hz", "", f"{host.title} by PyTorch").strip(),
+        "title": f"{host.title} by PyTorch",
         "notes": f"Fitted to measurements of {found.date} with torch {host.torch}, {threads_told}{beside}.",
         "kernels": {"name": PYTORCH},
         "memory": memory,
@@ -184,34 +163,35 @@ def _refusals(speeds: Speeds) -> Iterator[str]:
         )
 
 
-def _compute(
-    speeds: Speeds, base: Profile | None, share: float, found: Measurements, notes: list[str]
-) -> dict[str, Any]:
+def _compute(speeds: Speeds, base: Profile | None, found: Measurements, notes: list[str]) -> dict[str, Any]:
+    """Tables of the measured classes, and of those of the base, moved by what they share with these."""
     compute: dict[str, Any] = {}
-    overheads = list(speeds.overhead_seconds.values())
-    usual = sorted(overheads, key=lambda known: known.value)[len(overheads) // 2]
-    compute["call_overhead_seconds"] = _figure(usual, found, "of the middle class")
+    overheads = sorted((speeds.overhead_seconds[c] for c in speeds.factors), key=lambda known: known.value)
+    compute["call_overhead_seconds"] = _figure(overheads[len(overheads) // 2], found, "of the middle class")
     notes += _refusals(speeds)
     if speeds.block_channels > 1:
         compute["convolution_block_channels"] = _block(speeds, base, found)
-    for op_class, speed in speeds.flops_per_second.items():
-        if op_class in speeds.refused and op_class not in _NEEDED:
-            continue
-        factor = f"half of its ops within a factor of {speeds.factors[op_class]:.2f}"
-        compute[op_class.value] = {
-            "flops_per_second": _figure(speed, found, factor),
-            "call_overhead_seconds": _figure(speeds.overhead_seconds[op_class], found, factor),
-        }
+    told_by_twin = {c for twins in TWINS if speeds.factors.keys() & set(twins) for c in twins}
     for op_class in OpClass:
-        if op_class in speeds.flops_per_second:
-            continue
-        own = None if base is None else getattr(base.compute, op_class.value)
-        if base is not None and (op_class in _NEEDED or _TWIN.get(op_class) in speeds.flops_per_second):
-            own = own or base.compute.throughput(op_class)
-        if base is not None and own is not None:
-            compute[op_class.value] = _carried_over(op_class, own, speeds, base, share, found)
-        elif op_class in _NEEDED:
+        is_needed = op_class in _NEEDED
+        if op_class in speeds.factors:
+            if op_class in speeds.refused and not is_needed:
+                continue
+            kind, told = "measured", f"half of its ops within a factor of {speeds.factors[op_class]:.2f}"
+        elif (
+            base is not None
+            and base.compute.throughput(op_class) is not None
+            and (is_needed or op_class in told_by_twin or getattr(base.compute, op_class.value) is not None)
+        ):
+            kind, told = "derived", f"{base.name}'s, as measured classes differ from theirs"
+        elif is_needed:
             raise InputError(f"no op of the class {op_class.value} was measured; name a --base that has it")
+        else:
+            continue
+        compute[op_class.value] = {
+            "flops_per_second": _figure(speeds.flops_per_second[op_class], found, told, kind),
+            "call_overhead_seconds": _figure(speeds.overhead_seconds[op_class], found, told, kind),
+        }
     return compute
 
 
@@ -225,40 +205,6 @@ def _block(speeds: Speeds, base: Profile | None, found: Measurements) -> dict[st
         "source": f"poet devices fit to measurements {found.digest} of {found.date}",
         "locator": "the count of a few with which convolutions fit best",
     }  # fmt: skip
-
-
-def _carried_over(
-    op_class: OpClass, own: Throughput, speeds: Speeds, base: Profile, share: float, found: Measurements
-) -> dict[str, Any]:
-    """The base's figures of a class that was not measured, as measured classes differ from theirs.
-
-    ``base`` has so much of its proportions left as the ``share`` says.
-    """
-    tables: dict[str, Any] = {}
-    twin = _TWIN.get(op_class)
-    faster = speeds.speed_factors[op_class]
-    if twin is not None and twin in speeds.flops_per_second:
-        twins_own = base.compute.throughput(twin)
-        if twins_own is not None:
-            faster = speeds.flops_per_second[twin].value / twins_own.flops_per_second.value
-    for name, figure, factor, whose in (
-        (
-            "flops_per_second",
-            own.flops_per_second,
-            faster,
-            f"{base.name}'s, with {share:.0%} of the distance from its products,",
-        ),
-        (
-            "call_overhead_seconds",
-            own.call_overhead_seconds or base.compute.call_overhead_seconds,
-            speeds.call_factors[op_class],
-            f"{base.name}'s",
-        ),
-    ):
-        known = Known(figure.value, figure.interval).times(factor)
-        told = f"{whose} times {factor:.3g}, by the measured classes"
-        tables[name] = _figure(known, found, told, "derived")
-    return tables
 
 
 def _op_times(steps: Sequence[StepTime], found: Measurements, notes: list[str]) -> dict[str, Any]:
@@ -342,3 +288,74 @@ def stored_line(items: Sequence[TransferTime]) -> tuple[Known, Known]:
     )
     low, high = np.quantile(drawn, (0.05, 0.95), axis=0)
     return Known(latency, (float(low[0]), float(high[0]))), Known(bandwidth, (float(low[1]), float(high[1])))
+
+
+MOST_ROWS = 2000
+
+
+MOST_ROWS_BYTES = 700_000
+"""Of a profile, as its file has them, which `poet.devices.load.MAX_FILE_BYTES` limits; those that take the
+most time in all are kept."""
+
+
+LEAST_WIDTH = 0.05
+"""Of the rows' time, either way: what a step differs by from day to day."""
+
+
+_FIGURE_BYTES = 16
+"""Of a row's line beside its key."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """What some measured steps come to.
+
+    Attributes:
+        models: whose steps.
+        seconds: by `row_key`.
+        width: of all, relative, either way: how far repeated steps lie apart.
+        left_out: how many were one too many.
+    """
+
+    models: tuple[str, ...]
+    seconds: Mapping[str, float]
+    width: float
+    left_out: int
+
+
+def rows_of(steps: Sequence[StepTime]) -> Rows:
+    """Rows of the ops of ``steps``, each the median over the steps that have it."""
+    taken: dict[str, list[float]] = {}
+    weight: dict[str, float] = {}
+    for step in steps:
+        for op in step.ops:
+            key = row_key(op)
+            taken.setdefault(key, []).append(op.seconds)
+            weight[key] = max(weight.get(key, 0.0), op.seconds * op.runs)
+    kept = _fitting(sorted(weight, key=lambda key: -weight[key]))
+    return Rows(
+        tuple(dict.fromkeys(step.name for step in steps)),
+        {key: statistics.median(taken[key]) for key in sorted(kept)},
+        max(LEAST_WIDTH, *map(_width, _repeats(steps))) if steps else LEAST_WIDTH,
+        len(weight) - len(kept),
+    )
+
+
+def _fitting(keys: Sequence[str]) -> Sequence[str]:
+    """The first of ``keys`` that a profile has room for."""
+    ends_bytes = accumulate(len(json.dumps(key)) + _FIGURE_BYTES for key in keys)
+    return keys[: min(MOST_ROWS, sum(end <= MOST_ROWS_BYTES for end in ends_bytes))]
+
+
+def _repeats(steps: Sequence[StepTime]) -> list[list[float]]:
+    """Seconds of whole steps, those together that are of one name and the same ops."""
+    found: dict[tuple[object, ...], list[float]] = {}
+    for step in steps:
+        alike = (step.name, *sorted((row_key(op), op.runs) for op in step.ops))
+        found.setdefault(alike, []).append(step.seconds)
+    return list(found.values())
+
+
+def _width(seconds: Sequence[float]) -> float:
+    """Half of how far equal steps lie apart, relative, at most a half."""
+    return min(0.5, 0.5 * math.log(max(seconds) / min(seconds)))

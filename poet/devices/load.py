@@ -1,4 +1,4 @@
-"""Reading hardware profiles: one TOML file per device, checked by the records of `poet.devices.profile`.
+"""Hardware profiles as files: reading TOML, writing it, and the JSON Schema for editors.
 
 Profiles are untrusted data: nothing in one is ever executed, and no more than `MAX_FILE_BYTES`
 of a file are read.
@@ -6,19 +6,24 @@ of a file are read.
 
 from __future__ import annotations
 
+import copy
+import json
 import os
+import re
 import tomllib
 import types
 import typing
+from collections.abc import Iterator, Mapping
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ValidationError
 
-from poet.devices.part import Part, Slot, attached
-from poet.devices.profile import UNITS, Profile, unit_of
+from poet.devices.figures import UNITS, Figure, unit_of
+from poet.devices.profile import Profile
 from poet.devices.sense import check_sense
+from poet.devices.storage import Direction, Part, Slot, Storage
 from poet.errors import ProfileError, nearest
 from poet.files.kinds import FileKind, says_what_it_is
 from poet.files.reading import open_regular
@@ -287,3 +292,149 @@ def _suggest(key: str, known: list[str]) -> str:
     if len(same) == 1:
         return f"; did you mean {same[0]!r}?"
     return nearest(key, same or known) or f"; its fields are {', '.join(known)}"
+
+
+def attached(profile: Profile, part: Part, slot: Slot | None) -> Profile:
+    """``profile`` with ``part`` in place of its storage.
+
+    Args:
+        profile: of the device.
+        part: to attach.
+        slot: where; ``None``: the device says nothing about that but what its present storage shows.
+    """
+    old = profile.storage
+    bus = None
+    if slot is None and old is not None and old.interface == part.interface:
+        bus = old.bus_bytes_per_second
+    elif slot is not None and slot.interface == part.interface:
+        bus = slot.bus_bytes_per_second
+    host = slot.host_watts if slot is not None else old.host_watts if old is not None else None
+    storage = Storage(
+        title=part.title,
+        transfers=slot.transfers if slot is not None else old.transfers if old is not None else "blocking",
+        interface=part.interface,
+        host_watts=host,
+        page_bytes=part.page_bytes,
+        read=_on_device(part.read, profile, bus, host),
+        write=_on_device(part.write, profile, bus, host),
+        capacity_bytes=part.capacity_bytes,
+        erase=part.erase,
+        endurance_cycles=part.endurance_cycles,
+        endurance_written_bytes=part.endurance_written_bytes,
+        wear_levelled=part.wear_levelled,
+        bus_bytes_per_second=bus,
+    )
+    data = profile.model_dump()
+    data["storage"] = storage.model_dump()
+    return Profile.model_validate(data)
+
+
+def _on_device(direction: Direction, profile: Profile, bus: Figure | None, host: Figure | None) -> Direction:
+    """No faster than the bus, and with what the device draws beside the part."""
+    idle_watts = profile.energy.idle_watts.value if profile.energy.accounting == "total" else 0.0
+    host_watts, host_ends = (0.0, (0.0, 0.0)) if host is None else (host.value, host.interval)
+    low, high = (
+        idle_watts + own + beside
+        for own, beside in zip(direction.active_watts.interval, host_ends, strict=True)
+    )
+    value = idle_watts + direction.active_watts.value + host_watts
+    watts = direction.active_watts.model_copy(
+        update={"value": value, "range": (low, high), "uncertainty": None}
+    )
+    return direction.model_copy(
+        update={
+            "active_watts": watts,
+            "bandwidth_bytes_per_second": _capped(direction.bandwidth_bytes_per_second, bus),
+        }
+    )
+
+
+def _capped(speed: Figure, bus: Figure | None) -> Figure:
+    if bus is None or speed.interval[1] <= bus.interval[0]:
+        return speed
+    low, high = (min(end, most) for end, most in zip(speed.interval, bus.interval, strict=True))
+    value = min(speed.value, bus.value)
+    kind = speed.kind if value == speed.value else "derived"
+    capped = {"value": value, "range": (low, high), "uncertainty": None, "kind": kind}
+    said = f"no more than the {bus.value:g} B/s of the bus ({bus.source})"
+    return speed.model_copy(update={**capped, "note": " ".join(filter(None, (speed.note, said)))})
+
+
+_BARE = re.compile(r"[A-Za-z0-9_-]+")
+
+
+def profile_text(profile: Profile) -> str:
+    """The profile as a TOML file."""
+    data = profile.model_dump(exclude_none=True)
+    return "\n".join(_table_lines(data, ())).strip() + "\n"
+
+
+def _table_lines(table: Mapping[str, Any], path: tuple[str, ...]) -> Iterator[str]:
+    plain = {key: item for key, item in table.items() if not isinstance(item, Mapping)}
+    if path and plain:
+        yield f"\n[{'.'.join(path)}]"
+    for key, item in plain.items():
+        yield f"{key if _BARE.fullmatch(key) else _value(key)} = {_value(item)}"
+    for key, item in table.items():
+        if isinstance(item, Mapping):
+            yield from _table_lines(item, (*path, key))
+
+
+def _value(item: Any) -> str:
+    if isinstance(item, bool):
+        return "true" if item else "false"
+    if isinstance(item, tuple | list):
+        return f"[{', '.join(map(_value, item))}]"
+    if isinstance(item, float):
+        return repr(float(f"{item:.4g}"))
+    return json.dumps(item, ensure_ascii=True).replace("\x7f", "\\u007f")
+
+
+_REFERENCE = "#/$defs/"
+_WHOLE_ALWAYS = frozenset({"Figure", "Count"})
+"""A figure replaces a figure whole, so that it needs all its fields in a profile that extends another too."""
+
+
+def profile_schema() -> dict[str, Any]:
+    """JSON Schema, draft 2020-12, of a profile's file.
+
+    A profile that ``extends`` another needs only what differs; one that does not needs every table.
+    """
+    whole = Profile.model_json_schema()
+    slot = Slot.model_json_schema(ref_template=_REFERENCE + "{model}")
+    slot.pop("$defs", None)
+    records: dict[str, Any] = {**whole.pop("$defs"), "Slot": slot, "Profile": whole}
+    whole["properties"]["storage"]["anyOf"].append({"$ref": f"{_REFERENCE}Slot"})
+    over = copy.deepcopy({_over(name): record for name, record in records.items()})
+    for name in records:
+        if name not in _WHOLE_ALWAYS:
+            _loosen(over[_over(name)])
+    over["ProfileOver"]["properties"]["extends"] = {"type": "string", "title": "Extends"}
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "Hardware profile of poet",
+        "type": "object",
+        "if": {"required": ["extends"]},
+        "then": {"$ref": f"{_REFERENCE}ProfileOver"},
+        "else": {"$ref": f"{_REFERENCE}Profile"},
+        "$defs": dict(sorted((records | over).items())),
+    }
+
+
+def _over(name: str) -> str:
+    """Name of the record that ``name`` is where a file extends another."""
+    return name if name in _WHOLE_ALWAYS else f"{name}Over"
+
+
+def _loosen(node: Any) -> None:
+    """Nothing below ``node`` is required, and what it refers to is the same there."""
+    if isinstance(node, dict):
+        node.pop("required", None)
+        reference = node.get("$ref")
+        if isinstance(reference, str):
+            node["$ref"] = _REFERENCE + _over(reference.removeprefix(_REFERENCE))
+        for item in node.values():
+            _loosen(item)
+    elif isinstance(node, list):
+        for item in node:
+            _loosen(item)

@@ -199,7 +199,7 @@ class PowerPhase:
         name: ``idle``, a class of op, ``read``, ``write``, or ``marker``.
         begin_seconds, end_seconds: since 1970, by the machine's clock.
         watts: mean; ``None``: no sensor told.
-        source, rail, kind: of the watts, as `poet.devices.power.PowerSource` has them.
+        source, rail, kind: of the watts, as `poet.devices.machine.PowerSource` has them.
     """
 
     name: str

@@ -9,20 +9,67 @@ one that holds nine values of ten, and beside them the error of the cost model i
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
-from poet.devices.amounts import Amounts
-from poet.devices.corners import End, Place, corner, uncertain_figures
+from poet.devices.cost_table import Amounts
 from poet.devices.costs import BufferCost, Costs, buffer_cost, estimate
+from poet.devices.figures import Count, Figure, OpClass, unit_of
 from poet.devices.profile import Calibration, Profile
 from poet.errors import ProfileError
+from poet.files.reading import LARGEST_AMOUNT
 from poet.graph import Graph
 from poet.homes import DecidedProblem
 from poet.problem import Problem, Tensor
 from poet.schedule import Schedule
 from poet.simulator import judge
+
+End = Literal["low", "high"]
+Place = tuple[str, ...]
+"""Of a figure in a profile, as `Profile.figures` gives it."""
+
+
+def uncertain_figures(profile: Profile) -> tuple[Place, ...]:
+    """Paths of the figures that may be off; whole numbers are chosen or counted, not estimated."""
+    return tuple(
+        path
+        for path, figure in profile.figures()
+        if not isinstance(figure, Count) and figure.interval[0] != figure.interval[1]
+    )
+
+
+def corner(profile: Profile, ends: Mapping[Place, End]) -> Profile:
+    """``profile`` with each figure of ``ends`` at that end of its interval, and exact there.
+
+    In total accounting an ``active_watts`` holds the idle power. What may be off is what being busy adds, so
+    idle power that is off moves every ``active_watts`` with it.
+
+    Raises:
+        ValueError: the profile has an ``active_watts`` that may be below its idle power.
+    """
+    data = profile.model_dump()
+    idle_path = ("energy", "idle_watts")
+    moved_watts = 0.0
+    if profile.energy.accounting == "total" and idle_path in ends:
+        idle = profile.energy.idle_watts
+        moved_watts = idle.interval[0 if ends[idle_path] == "low" else 1] - idle.value
+    for path, figure in profile.figures():
+        end = ends.get(path)
+        value = figure.value if end is None else figure.interval[0 if end == "low" else 1]
+        moved = path[-1] == "active_watts" and moved_watts != 0.0
+        if end is not None or moved:
+            entry = _at(data, path)
+            value = min(value + moved_watts * moved, LARGEST_AMOUNT)
+            entry.update(value=value, range=None, uncertainty=0.0)
+    return Profile.model_validate(data)
+
+
+def _at(data: dict[str, Any], path: Place) -> dict[str, Any]:
+    for name in path:
+        data = data[name]
+    return data
+
 
 Side = Literal["good", "bad"]
 """Of a figure's interval: where a step takes less, and where it takes more."""
@@ -273,3 +320,94 @@ def _repriced(tensor: Tensor, cost: BufferCost) -> Tensor:
         page_out=None if tensor.page_out is None else cost.page_out,
         move=None if tensor.move is None else cost.move,
     )
+
+
+Interval = tuple[float, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Stated:
+    """A figure of one device, in the unit of its name."""
+
+    value: float
+    interval: Interval
+
+
+@dataclass(frozen=True, slots=True)
+class Contrast:
+    """One figure of two devices.
+
+    Attributes:
+        name: the figure's path; ``active_watts`` are above idle, so that both accountings compare.
+        unit: of both.
+        first, second: as each states it; ``None``: it does not.
+    """
+
+    name: str
+    unit: str
+    first: Stated | None
+    second: Stated | None
+
+    @property
+    def verdict(self) -> Literal["differs", "may be equal", "one only"]:
+        """``differs``: the intervals have nothing in common."""
+        if self.first is None or self.second is None:
+            return "one only"
+        (low, high), (other_low, other_high) = self.first.interval, self.second.interval
+        return "differs" if high < other_low or other_high < low else "may be equal"
+
+    @property
+    def factors(self) -> Interval | None:
+        """Least and most that the second may be of the first; ``None`` where that is not known or endless."""
+        if self.first is None or self.second is None or self.first.interval[0] <= 0:
+            return None
+        (low, high), (other_low, other_high) = self.first.interval, self.second.interval
+        return other_low / high, other_high / low
+
+
+def contrasts(first: Profile, second: Profile) -> tuple[Contrast, ...]:
+    """Every figure that either device states, in the order of the schema.
+
+    The speed of a class of op is what holds for it, from its own table or from its parent's, where either
+    device has a table of its own for the class.
+    """
+    ours, theirs = (_figures(profile) for profile in (first, second))
+    names = [*ours, *(name for name in theirs if name not in ours)]
+    found = []
+    for name in names:
+        op_class = _class_of_speed(name)
+        left, right = ours.get(name), theirs.get(name)
+        if op_class is not None:
+            left, right = left or _speed(first, op_class), right or _speed(second, op_class)
+        found.append(Contrast(name, unit_of(name.rpartition(".")[2]), left, right))
+    return tuple(found)
+
+
+def _figures(profile: Profile) -> dict[str, Stated]:
+    return {".".join(path): stated for path, stated in _stated(profile)}
+
+
+def _stated(profile: Profile) -> Iterator[tuple[tuple[str, ...], Stated]]:
+    idle_watts = profile.energy.idle_watts.value
+    for path, figure in profile.figures():
+        if path[-1] == "active_watts" and profile.energy.accounting == "total":
+            low, high = figure.interval
+            above = max(low - idle_watts, 0.0), high - idle_watts
+            yield path, Stated(figure.value - idle_watts, above)
+        else:
+            yield path, _of(figure)
+
+
+def _of(figure: Figure) -> Stated:
+    return Stated(figure.value, figure.interval)
+
+
+def _class_of_speed(name: str) -> OpClass | None:
+    parts = name.split(".")
+    known = {op_class.value: op_class for op_class in OpClass}
+    return known.get(parts[1]) if parts[0] == "compute" and parts[-1] == "flops_per_second" else None
+
+
+def _speed(profile: Profile, op_class: OpClass) -> Stated | None:
+    throughput = profile.compute.throughput(op_class)
+    return None if throughput is None else _of(throughput.flops_per_second)

@@ -1,4 +1,4 @@
-"""Untrusted files and JSON: read without waiting for ever, and without taking more than is there.
+"""Files that were not made here: untrusted text and JSON, paths that name one file, locks and flushes.
 
 A path may be a pipe that nobody writes to or a device without an end, so only regular files are opened. JSON
 may be nested 100,000 deep, hold numbers of any size or millions of empty lists, which take a hundred
@@ -8,14 +8,21 @@ times their text in RAM: it is weighed before it is parsed.
 from __future__ import annotations
 
 import errno
+import fcntl
+import functools
 import io
+import itertools
 import json
+import logging
 import math
 import os
 import re
 import stat
-from collections.abc import Callable
-from typing import Any, cast
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import IO, Any, cast
+
+from poet.errors import InputError
 
 MOST_ITEMS = 4_000_000
 """Commas and opening brackets in one JSON text. The plan of a net of 1,000 ops has some 250,000."""
@@ -163,3 +170,123 @@ def _finite(digits: str) -> float:
     if not math.isfinite(number):
         raise ValueError(f"the number {digits[:20]} is too large")
     return number
+
+
+Paths = str | Path | Iterable[Path] | None
+
+
+def check_apart(writes: Mapping[str, Paths], *, reads: Mapping[str, Paths] | None = None) -> None:
+    """Refuse to write a file that is read, or that is written twice, before the work begins.
+
+    Args:
+        writes: paths by what the user calls them, e.g. ``-o``; ``None`` stands for none.
+        reads: likewise; what is not there cannot be lost.
+
+    Raises:
+        InputError: names both.
+    """
+    written = list(_named(writes))
+    for (name, path), (other_name, other) in itertools.product(written, _named(reads or {})):
+        if other.exists() and is_same_file(path, other):
+            where = "" if str(other) == str(path) else f", {other}"
+            raise InputError(f"{path}: {name} would overwrite {other_name}{where}; give it another path")
+    for (name, path), (other_name, other) in itertools.combinations(written, 2):
+        if is_same_file(path, other):
+            where = "" if str(other) == str(path) else f" ({other})"
+            raise InputError(f"{path}: {name} and {other_name}{where} name the same file; give each its own")
+
+
+def check_is_file(path: Path) -> None:
+    """Refuse to put a file in the place of a folder, a device, a pipe or a socket.
+
+    Raises:
+        InputError: says which it is.
+    """
+    try:
+        mode = path.stat().st_mode
+    except (OSError, ValueError):  # there is nothing
+        return
+    if not stat.S_ISREG(mode):
+        kind = "a folder" if stat.S_ISDIR(mode) else "a device, a pipe or a socket"
+        raise InputError(f"{path}: cannot be written (it is {kind})")
+
+
+def is_same_file(one: Path, other: Path) -> bool:
+    """Whether writing to one path changes what the other names, now or once both are there."""
+    return _identity(one) == _identity(other)
+
+
+def _identity(path: Path) -> tuple[object, ...]:
+    try:
+        found = path.stat()
+    except (OSError, ValueError):
+        return _place(path)
+    return found.st_dev, found.st_ino
+
+
+def _place(path: Path) -> tuple[object, ...]:
+    """Of a file that is not there: its folder and its name, where links end."""
+    try:
+        ended = Path(os.path.realpath(path))
+        folder = ended.parent.stat()
+    except (OSError, ValueError):
+        return (str(path),)
+    return folder.st_dev, folder.st_ino, ended.name
+
+
+def _named(paths: Mapping[str, Paths]) -> Iterator[tuple[str, Path]]:
+    for name, given in paths.items():
+        if isinstance(given, str | Path):
+            yield name, Path(given)
+        elif given is not None:
+            yield from ((name, path) for path in given)
+
+
+_NO_LOCKS = frozenset({errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.EINVAL})
+_NOT_OF_FOLDERS = frozenset(
+    {errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS, errno.EBADF, errno.EISDIR, errno.EACCES, errno.EPERM}
+)
+_log = logging.getLogger(__name__)
+
+
+def lock(file: IO[bytes] | IO[str] | int, *, wait: bool) -> bool:
+    """Lock an open file until it is closed; ``False``, and a warning once, where there are no locks.
+
+    Raises:
+        OSError: `BlockingIOError` where another has it and there is no ``wait``.
+    """
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except OSError as error:
+        if error.errno not in _NO_LOCKS:
+            raise
+        _warn(error.strerror)
+        return False
+    return True
+
+
+@functools.cache
+def _warn(why: str) -> None:
+    _log.warning(
+        "poet: files cannot be locked here (%s): two processes that write the same file would not notice",
+        why,
+    )
+
+
+def flush_folder(folder: Path) -> None:
+    """Make the names in ``folder`` outlive a power cut, where the file system can do that.
+
+    CIFS and FUSE may refuse it. A file that was flushed before and then renamed is whole all the same.
+
+    Raises:
+        OSError: the storage failed.
+    """
+    try:
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        if error.errno not in _NOT_OF_FOLDERS:
+            raise

@@ -1,24 +1,30 @@
-"""CSV files of numbers as samples: the lines stay in the file, their places are kept (8 bytes each).
+"""Samples that are no arrays yet: CSV files, folders of images, and functions of the user's own.
 
-The first line may name the columns. Those called ``targets``, ``target``, ``label`` or ``y`` are the targets,
-else the last one is; the others, from left to right, are the input.
+Of a CSV file the places of lines are kept (8 bytes each). The first line may name the columns: those called
+``targets``, ``target``, ``label`` or ``y`` are the targets, else the last one is; the others are the input.
+Images are decoded by Pillow when asked for, channels first. A function ``module:function`` gives an iterable,
+written once to an unnamed file, so that it is shuffled and gone on with like a file.
 """
 
 from __future__ import annotations
 
 import csv
+import importlib
 import io
 import math
+import os
+import sys
+import warnings
 import weakref
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 
 from poet.errors import InputError
-from poet.files.columns import Array, Column
+from poet.files.arrays import Array, ArrayColumn, Column, StoredColumn, unnamed_file
 from poet.files.reading import open_regular
 
 _TARGETS = ("targets", "target", "label", "y")
@@ -129,7 +135,7 @@ class _TableColumn:
         self.shape: tuple[int, ...] = (len(table.starts), *shape)
 
     def rows(self, numbers: Sequence[int]) -> Array:
-        """See `poet.files.columns.Column`."""
+        """See `poet.files.arrays.Column`."""
         found = np.empty((len(numbers), len(self._places)), dtype=self.dtype)
         for place, number in enumerate(numbers):
             cells = self._table.line(int(number))
@@ -147,3 +153,142 @@ def _number(cell: str) -> float | None:
         return float(cell)
     except ValueError:
         return None
+
+
+_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".webp", ".gif", ".tif", ".tiff", ".pgm", ".ppm")
+_FORMATS = ("PNG", "JPEG", "BMP", "WEBP", "GIF", "TIFF", "PPM")
+_MODES = {1: "L", 3: "RGB"}
+
+
+def image_columns(folder: Path, sample_shape: Sequence[int]) -> dict[str, Column]:
+    """``inputs`` and ``targets`` of a folder of images, for a plan that takes ``[C,H,W]``.
+
+    Raises:
+        InputError: there are no images, Pillow is missing, or the plan takes none.
+    """
+    try:
+        import PIL.Image  # noqa: F401
+    except ImportError:
+        raise InputError(f"{folder}: images are read by Pillow; python -m pip install pillow") from None
+    if len(sample_shape) != 3 or sample_shape[0] not in _MODES:
+        raise InputError(
+            f"{folder}: the plan takes samples of shape {list(sample_shape)}; images are [1,H,W] or [3,H,W]"
+        )
+    classes = sorted(entry.name for entry in os.scandir(folder) if entry.is_dir())
+    paths, targets = [], []
+    for number, name in enumerate(classes):
+        for file in sorted((folder / name).iterdir()):
+            if file.suffix.lower() in _SUFFIXES:
+                paths.append(file)
+                targets.append(number)
+    if not paths:
+        raise InputError(f"{folder}: it has no folder per class with images, nor .npy files")
+    inputs = _ImageColumn(paths, (sample_shape[0], sample_shape[1], sample_shape[2]))
+    return {"inputs": inputs, "targets": ArrayColumn(np.asarray(targets, dtype=np.int64))}
+
+
+class _ImageColumn:
+    """Decodes images when they are asked for."""
+
+    def __init__(self, paths: Sequence[Path], sample_shape: tuple[int, int, int]) -> None:
+        self._paths = paths
+        self.shape: tuple[int, ...] = (len(paths), *sample_shape)
+        self.dtype: np.dtype[Any] = np.dtype(np.uint8)
+
+    def rows(self, numbers: Sequence[int]) -> Array:
+        """See `poet.files.arrays.Column`."""
+        found = np.empty((len(numbers), *self.shape[1:]), dtype=np.uint8)
+        for place, number in enumerate(numbers):
+            found[place] = self._decoded(self._paths[int(number)])
+        return found
+
+    def _decoded(self, path: Path) -> Array:
+        from PIL import Image
+
+        channels, height, width = self.shape[1:]
+        try:
+            with warnings.catch_warnings(), open_regular(path) as file:
+                warnings.simplefilter("error")  # Pillow warns of images that unpack to too much
+                with Image.open(file, formats=_FORMATS) as image:
+                    made = image.convert(_MODES[channels])
+                    if made.size != (width, height):
+                        made = made.resize((width, height), Image.Resampling.BILINEAR)
+        except Exception as error:  # Pillow raises a dozen kinds; each means the same here
+            raise InputError(f"{path}: not a readable image ({' '.join(str(error).split())[:120]})") from None
+        pixels = np.asarray(made)
+        return pixels[np.newaxis] if channels == 1 else pixels.transpose(2, 0, 1)
+
+
+def is_function(text: str) -> bool:
+    """Whether ``text`` names a function, as ``module:function``, and not a file."""
+    module, colon, function = text.partition(":")
+    named = bool(colon) and function.isidentifier() and all(part.isidentifier() for part in module.split("."))
+    return named and not Path(text).exists()
+
+
+def spooled_columns(text: str, names: list[str], folder: Path) -> dict[str, Column]:
+    """The samples of the iterable that ``module:function`` gives, as columns called ``names``.
+
+    Args:
+        text: the function's name; its module is looked for in the working folder too.
+        names: of the arrays of a sample, in their order.
+        folder: where the unnamed files are.
+
+    Raises:
+        InputError: there is no such function, it fails, or a sample has other arrays than the first.
+    """
+    module, _, name = text.partition(":")
+    if str(Path.cwd()) not in sys.path:
+        sys.path.append(str(Path.cwd()))
+    try:
+        found = getattr(importlib.import_module(module), name, None)
+    except Exception as error:
+        raise InputError(f"{text}: the module {module} cannot be imported ({_line(error)})") from None
+    if not callable(found):
+        raise InputError(f"{text}: {module} has no function {name}")
+    files: list[IO[bytes]] = []
+    kinds: list[tuple[tuple[int, ...], np.dtype[np.generic]]] = []
+    count = 0
+    try:
+        for count, sample in enumerate(_samples(found(), text), 1):
+            arrays = _arrays(sample, len(names), text)
+            if not files:
+                kinds = [(item.shape, item.dtype) for item in arrays]
+                files = [unnamed_file(folder) for _ in arrays]
+            if [(item.shape, item.dtype) for item in arrays] != kinds:
+                raise InputError(f"{text}: sample {count} has arrays of another shape or type than the first")
+            for file, item in zip(files, arrays, strict=True):
+                file.write(item.tobytes())
+        if not files:
+            raise InputError(f"{text}: it gives no samples")
+    except BaseException as error:
+        for file in files:
+            file.close()
+        if isinstance(error, InputError) or not isinstance(error, Exception):
+            raise
+        raise InputError(f"{text}: sample {count + 1} fails ({_line(error)})") from None
+    return {
+        name: StoredColumn(file, text, 0, (count, *shape), dtype)
+        for name, file, (shape, dtype) in zip(names, files, kinds, strict=True)
+    }
+
+
+def _samples(given: object, text: str) -> Iterable[object]:
+    if not isinstance(given, Iterable):
+        raise InputError(f"{text}: it gives {type(given).__name__}, not an iterable of samples")
+    return given
+
+
+def _arrays(sample: object, count: int, text: str) -> list[Array]:
+    parts = list(sample) if isinstance(sample, tuple | list) else [sample]
+    if len(parts) != count:
+        raise InputError(f"{text}: a sample has {len(parts)} arrays, the plan takes {count}")
+    arrays: list[Array] = [np.asarray(part) for part in parts]
+    for item in arrays:
+        if item.dtype.kind not in "biuf":
+            raise InputError(f"{text}: a sample has elements of type {item.dtype}, which are no numbers")
+    return arrays
+
+
+def _line(error: Exception) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:160]}"

@@ -25,9 +25,15 @@ from typing import Any, BinaryIO, Protocol, TypeVar
 from poet.brief import brief
 from poet.closing import Closing
 from poet.errors import InputError, PoetError
-from poet.files.apart import check_is_file
-from poet.files.reading import MOST_DIMENSIONS, is_whole, open_regular, parse_json
-from poet.files.unsupported import flush_folder, lock
+from poet.files.reading import (
+    MOST_DIMENSIONS,
+    check_is_file,
+    flush_folder,
+    is_whole,
+    lock,
+    open_regular,
+    parse_json,
+)
 from poet.graph import ITEM_BYTES
 
 _WORDS = {

@@ -11,7 +11,7 @@ from poet.devices.device_problem import build_problem, deadline_seconds
 from poet.devices.profile import Profile
 from poet.devices.spread import Price, spread
 from poet.errors import Infeasible, InputError, OutOfTime
-from poet.files.apart import check_apart
+from poet.files.reading import check_apart
 from poet.homes import decided
 from poet.planning.arena_search import is_mapped
 from poet.planning.beside_buffer import answered_beside
@@ -20,15 +20,7 @@ from poet.planning.prepared import Prepared
 from poet.planning.saves_choice import offered, solve_choosing
 from poet.planning.summary import Row, as_html, as_text, summary_rows
 from poet.plans.plan_file import write_plan
-from poet.plans.plan_parts import (
-    Arena,
-    Device,
-    MeasuredShare,
-    PriceEnds,
-    PriceRange,
-    Request,
-    SearchOutcome,
-)
+from poet.plans.plan_parts import Arena, Device, MeasuredShare, PriceEnds, PriceRange, Request, SearchOutcome
 from poet.plans.planned_step import moved_in
 from poet.plans.training_plan import Plan, make_plan
 from poet.problem import Limits, Pins, Place, Problem

@@ -90,7 +90,7 @@ def trace_model(
     Raises:
         InputError: the model or an option is not usable.
     """
-    from poet.c99.run_calls import overwrites, wants_dense
+    from poet.c99.rows import overwrites, wants_dense
     from poet.c99.statements import uses_elements
     from poet.frontend.eager import original
     from poet.frontend.scores import with_output

@@ -11,8 +11,9 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from poet.devices.part import Part
-from poet.devices.profile import PRIOR_FACTOR, Direction, Figure, OpClass, Profile, unit_of
+from poet.devices.figures import PRIOR_FACTOR, Figure, OpClass, unit_of
+from poet.devices.profile import Profile
+from poet.devices.storage import Direction, Part
 from poet.units import format_bytes, format_quantity
 
 EXACT_DIGITS = 10

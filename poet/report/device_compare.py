@@ -8,8 +8,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from poet.devices.contrast import Contrast, Stated, contrasts
 from poet.devices.profile import Profile
+from poet.devices.spread import Contrast, Stated, contrasts
 from poet.report.device import format_amount_of
 
 

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from poet.devices.figures import unit_of
+from poet.devices.fitted_profile import rows_of
 from poet.devices.measurements import StepTime
-from poet.devices.op_rows import rows_of
-from poet.devices.profile import Profile, unit_of
+from poet.devices.profile import Profile
 from poet.report.columns import columns
 from poet.report.device import format_amount_of, format_figure
 from poet.units import format_seconds, format_share

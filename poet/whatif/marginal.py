@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from poet.devices.costs import buffer_cost
-from poet.devices.profile import Direction, Profile
+from poet.devices.profile import Profile
+from poet.devices.storage import Direction
 from poet.problem import Limits, Problem, Tensor
 from poet.units import format_bytes
 from poet.whatif.cache import SolvedCell

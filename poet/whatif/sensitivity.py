@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from poet.devices.costs import estimate
-from poet.devices.profile import OpClass, Profile
+from poet.devices.figures import OpClass
+from poet.devices.profile import Profile
 from poet.devices.spread import SIDES, Side, at_ends, uncertain_groups
 from poet.errors import InvalidSchedule
 from poet.graph import Graph

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from poet.devices.profile import OpClass, Profile
+from poet.devices.figures import OpClass
+from poet.devices.profile import Profile
 from poet.errors import InputError
 from poet.whatif.question import DataSupply
 from poet.whatif.result import DataStall, FoundPlan, Setting

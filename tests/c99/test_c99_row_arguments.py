@@ -7,7 +7,7 @@ import math
 import pytest
 
 from poet.c99.calls import CCall, OpRun, Placed
-from poet.c99.run_calls import c_calls
+from poet.c99.rows import c_calls
 from poet.errors import UnsupportedOperator
 from poet.graph import Argument, Call, Ref, TensorType
 

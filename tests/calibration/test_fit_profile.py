@@ -19,16 +19,14 @@ from poet.cli.devices import app
 from typer.main import get_command
 
 from poet.calibration.calibrate import Settings, calibrate
-from poet.devices.amounts import amounts_of
-from poet.devices.costs import op_seconds
-from poet.devices.fitted_power import typed_watts
+from poet.devices.costs import amounts_of, op_seconds
+from poet.devices.figures import OpClass
+from poet.devices.fitted_power import phases_by_meter, typed_watts
 from poet.devices.fitted_profile import fit_profile, predicted_seconds
 from poet.devices.fitting import fit_speeds
-from poet.devices.load import load_profile
+from poet.devices.load import load_profile, profile_text
 from poet.devices.measurements import FIT, JUDGE, Measurements, StepTime, write_measurements
-from poet.devices.meter import phases_by_meter
-from poet.devices.profile import OpClass, Profile
-from poet.devices.profile_text import profile_text
+from poet.devices.profile import Profile
 from poet.devices.sense import contradictions
 from poet.errors import InputError
 

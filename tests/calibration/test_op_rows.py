@@ -15,12 +15,11 @@ from torch import nn
 from typer.main import get_command
 from typer.testing import CliRunner
 
-from poet.calibration.added import add_to, begun, steps_of_model
-from poet.calibration.step_times import op_times, times_of
-from poet.devices import op_rows
-from poet.devices.costs import estimate
-from poet.devices.fitted_profile import fit_profile
-from poet.devices.load import MAX_FILE_BYTES, load_profile
+from poet.calibration.step_times import add_to, begun, op_times, steps_of_model, times_of
+from poet.devices import fitted_profile
+from poet.devices.costs import estimate, row_key
+from poet.devices.fitted_profile import LEAST_WIDTH, fit_profile, rows_of
+from poet.devices.load import MAX_FILE_BYTES, load_profile, profile_text
 from poet.devices.machine import Machine
 from poet.devices.measurements import (
     FIT,
@@ -34,9 +33,7 @@ from poet.devices.measurements import (
     read_measurements,
     write_measurements,
 )
-from poet.devices.op_rows import LEAST_WIDTH, rows_of
 from poet.devices.profile import Profile
-from poet.devices.profile_text import profile_text
 from poet.errors import InputError
 from poet.frontend.trace import TrainingStep, trace_training_step
 from poet.planning.planned import limits_of, plan_step
@@ -108,7 +105,7 @@ def test_rows_stand_in_place_of_speeds_for_any_model_that_has_the_op(profile: Pr
 
 
 def _keys(profile: Profile, step: TrainingStep) -> list[str]:
-    from poet.devices.op_rows import row_key
+    from poet.devices.costs import row_key
 
     ops = times_of(step.graph, {op.name: 1.0 for op in step.graph.ops})
     return [row_key(op) for op in ops for _ in range(op.runs)]
@@ -153,10 +150,10 @@ def test_steps_of_other_ops_are_no_repeats(found: Measurements) -> None:
 
 def test_rows_fit_into_a_profile(found: Measurements, monkeypatch: pytest.MonkeyPatch) -> None:
     """As many of the longest as its file has room for."""
-    assert op_rows.MOST_ROWS_BYTES < 0.75 * MAX_FILE_BYTES
+    assert fitted_profile.MOST_ROWS_BYTES < 0.75 * MAX_FILE_BYTES
     whole = rows_of(found.steps)
     room_bytes = sum(len(key) + 18 for key in whole.seconds) // 2
-    monkeypatch.setattr(op_rows, "MOST_ROWS_BYTES", room_bytes)
+    monkeypatch.setattr(fitted_profile, "MOST_ROWS_BYTES", room_bytes)
     fewer = rows_of(found.steps)
     assert 0 < len(fewer.seconds) < len(whole.seconds)
     assert len(fewer.seconds) + fewer.left_out == len(whole.seconds)
@@ -294,7 +291,7 @@ def test_what_keeps_bits_for_backward_lasts_as_the_plain_op_does(profile: Profil
     for place, op in enumerate(op for op in plain.graph.ops if op.call.target in names):
         types = {value.name: value.type for value in plain.graph.values}
         outputs = tuple(None if name is None else types[name] for name in op.outputs)
-        key = op_rows.row_key(op_time(op.call, types, outputs, updated_bytes=0, seconds=1.0))
+        key = row_key(op_time(op.call, types, outputs, updated_bytes=0, seconds=1.0))
         rows[key] = 100.0 + place
     assert profile.op_times is not None
     only = profile.model_copy(update={"op_times": profile.op_times.model_copy(update={"seconds": rows})})

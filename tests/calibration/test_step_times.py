@@ -15,8 +15,8 @@ from torch import nn
 from typer.testing import CliRunner
 
 from poet.calibration import step_times
+from poet.calibration.bench import UndisturbedClock, transfer_seconds
 from poet.calibration.step_times import op_times, step_of_run
-from poet.calibration.transfers import UndisturbedClock, transfer_seconds
 from poet.devices.fitted_profile import fit_profile
 from poet.devices.load import load_profile
 from poet.devices.machine import Machine

@@ -10,8 +10,8 @@ import pytest
 from poet.cli.devices import EXAMPLES, app
 from typer.main import get_command
 
+from poet.devices.figures import UNITS
 from poet.devices.load import load_profile, profile_names
-from poet.devices.profile import UNITS
 from poet.errors import ProfileError
 
 

@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 
 from poet.errors import InputError
 from poet.files import tensorfile
-from poet.files.apart import check_apart, is_same_file
+from poet.files.reading import check_apart, is_same_file
 from poet.frontend.onnx.reader import data_files
 from poet.runtime import Trainer
 

@@ -11,12 +11,12 @@ import torch
 from helpers.tensor_types import contiguous
 from torch.utils.flop_counter import FlopCounterMode
 
-from poet.devices.amounts import amounts_for
 from poet.devices.cost_rules import Operands
-from poet.devices.cost_table import TABLE, row_of
+from poet.devices.cost_table import TABLE, amounts_for, row_of
 from poet.devices.costs import op_seconds
+from poet.devices.figures import PARENT, OpClass
 from poet.devices.load import load_profile
-from poet.devices.profile import PARENT, OpClass, Profile
+from poet.devices.profile import Profile
 from poet.errors import UnsupportedOperator
 from poet.graph import Argument, Blank, Call, Ref, TensorType
 from poet.operators import ATEN, OWN

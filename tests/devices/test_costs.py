@@ -12,10 +12,10 @@ from helpers.tensor_types import contiguous
 from hypothesis import given
 from hypothesis import strategies as st
 
-from poet.devices.amounts import Amounts
+from poet.devices.cost_table import Amounts
 from poet.devices.costs import _op_cost, buffer_cost, estimate, op_seconds
+from poet.devices.figures import OpClass
 from poet.devices.load import load_profile, profile_names
-from poet.devices.profile import OpClass
 from poet.frontend.in_place import strip_over
 from poet.graph import Call, Op, Ref, Value
 from poet.strips import copied_blocks

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from poet.devices.corners import End, corner, uncertain_figures
+from poet.devices.figures import OpClass
 from poet.devices.load import load_profile
-from poet.devices.profile import OpClass
+from poet.devices.spread import End, corner, uncertain_figures
 
 table: Any = importlib.import_module("devices_table")
 per_channel: Any = importlib.import_module("per_channel")

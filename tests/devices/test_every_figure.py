@@ -17,8 +17,8 @@ from helpers.hand_net import write as write_hand_plan
 from helpers.pace import with_slow
 from rich.console import Console, RenderableType
 
+from poet.devices.figures import Count, Figure
 from poet.devices.load import load_profile, profile_names, with_part
-from poet.devices.profile import Count, Figure
 from poet.devices.sense import check_sense
 from poet.errors import PoetError, ProfileError
 from poet.files.reading import LARGEST_AMOUNT, LARGEST_WHOLE, LEAST_AMOUNT

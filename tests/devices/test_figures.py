@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from poet.devices.profile import PRIOR_FACTOR, Figure
+from poet.devices.figures import PRIOR_FACTOR, Figure
 from poet.report.device import format_figure, format_uncertainty, significant_digits
 
 

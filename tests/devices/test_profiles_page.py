@@ -8,8 +8,8 @@ from pathlib import Path
 
 from helpers.shipped_profiles import shipped_text
 
+from poet.devices.figures import PRIOR_FACTOR, UNITS, OpClass
 from poet.devices.load import load_profile, profile_names
-from poet.devices.profile import PRIOR_FACTOR, UNITS, OpClass
 
 NAMES = profile_names()
 

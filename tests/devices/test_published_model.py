@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from poet.devices.amounts import Amounts
+from poet.devices.cost_table import Amounts
 from poet.devices.costs import buffer_cost, op_seconds
+from poet.devices.figures import OpClass
 from poet.devices.load import load_profile
-from poet.devices.profile import OpClass
 from poet.problem import Problem
 
 INSTANCES = Path(__file__).parents[1] / "instances"

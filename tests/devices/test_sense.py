@@ -10,11 +10,10 @@ import pytest
 from poet.cli.devices import app
 from typer.main import get_command
 
-from poet.devices.corners import End, Place, corner, uncertain_figures
-from poet.devices.load import load_profile, profile_names
+from poet.devices.load import load_profile, profile_names, profile_schema
 from poet.devices.profile import Profile
-from poet.devices.schema import profile_schema
 from poet.devices.sense import MOST_NAMED, check_sense, contradictions
+from poet.devices.spread import End, Place, corner, uncertain_figures
 from poet.errors import ProfileError
 
 ROOT = Path(__file__).parents[2]

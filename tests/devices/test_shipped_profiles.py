@@ -10,8 +10,8 @@ from helpers.shipped_profiles import shipped_text
 from rich.console import Console
 
 from poet.devices import load as profiles
+from poet.devices.figures import UNITS, OpClass, unit_of
 from poet.devices.load import load_profile, profile_names
-from poet.devices.profile import UNITS, OpClass, unit_of
 from poet.report.device import profile_report
 
 NAMES = profile_names()

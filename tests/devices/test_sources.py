@@ -7,8 +7,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from poet.devices.figures import Figure
 from poet.devices.load import load_part, load_profile, part_names, profile_names
-from poet.devices.profile import Figure, Profile
+from poet.devices.profile import Profile
 
 PARTS = re.compile(
     r"Raspberry Pi (?:Zero 2 W|Zero|Pico|Compute Module \d|\d(?:[AB]\+?)?)|\bPi [345]\w*\+?|BCM2\d+|RP3A0|"

@@ -11,8 +11,7 @@ from torch import Tensor, nn
 
 import poet
 from poet.c99.calls import Placed
-from poet.c99.rows import OVERWRITTEN
-from poet.c99.run_calls import overwrites, strip_calls
+from poet.c99.rows import OVERWRITTEN, overwrites, strip_calls
 from poet.c99.vectors import PlainSteps
 from poet.errors import UnsupportedOperator
 from poet.frontend.in_place import with_results_in_place

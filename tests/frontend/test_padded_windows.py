@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 import poet
 from poet.c99.calls import OpRun, Placed
-from poet.c99.run_calls import c_calls
+from poet.c99.rows import c_calls
 from poet.c99.vectors import PlainSteps
 from poet.errors import UnsupportedOperator
 from poet.frontend.padded_windows import BACKWARD, FORWARD, with_padded_windows

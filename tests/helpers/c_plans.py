@@ -12,7 +12,7 @@ from helpers import hand_net
 from helpers.schedules import random_schedule
 from helpers.shuffled import movable, shuffled, with_arena
 from poet.c99.project import CProject, c_project
-from poet.c99.run_calls import overwrites, wants_dense
+from poet.c99.rows import overwrites, wants_dense
 from poet.c99.statements import uses_elements
 from poet.frontend.fused import with_updates_fused
 from poet.frontend.in_place import with_results_in_place

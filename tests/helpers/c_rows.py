@@ -17,7 +17,7 @@ from helpers.c_plans import traced
 from poet.c99 import sources
 from poet.c99.calls import OpRun, Placed
 from poet.c99.functions import OP_TYPE, functions_of, step_body
-from poet.c99.run_calls import c_calls
+from poet.c99.rows import c_calls
 from poet.c99.statements import Statement
 from poet.c99.vectors import PlainSteps, doubled
 from poet.frontend.norm_relu import with_norms_and_relus

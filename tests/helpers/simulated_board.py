@@ -9,8 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from poet.calls import Call, Ref, TensorType
-from poet.devices.amounts import amounts_of
-from poet.devices.costs import op_seconds
+from poet.devices.costs import amounts_of, op_seconds
 from poet.devices.machine import Machine
 from poet.devices.measurements import OpTime, TransferTime, alike_together
 from poet.devices.profile import Profile

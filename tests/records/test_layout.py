@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from poet.errors import InvalidSchedule
-from poet.memory.layout import Block, Layout, Span, check_layout, lay_out
-from poet.memory.skyline import lowest_first
+from poet.memory.layout import Block, Layout, Span, check_layout, lay_out, lowest_first
 
 
 def _block(name: str, size: int, first: int, last: int) -> Block:

@@ -16,7 +16,7 @@ from torch import nn
 
 import poet
 from poet.errors import InputError
-from poet.files import columns
+from poet.files import arrays
 from poet.plans.training_plan import Plan
 from poet.runtime import Trainer
 from poet.runtime.data.samples import Samples, StoredSamples, load_samples
@@ -206,7 +206,7 @@ def test_a_folder_with_nothing_in_it_is_one_line(plan: Plan, tmp_path: Path) -> 
     graph = plan.graph
     assert graph.inputs
     assert isinstance(Samples, type)
-    assert columns.MOST_HELD_BYTES == 64 << 20
+    assert arrays.MOST_HELD_BYTES == 64 << 20
 
 
 def test_a_file_that_is_cut_is_one_line(plan: Plan, tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ import pytest
 from helpers import hand_net
 
 from poet.errors import PageFileError, PoetError
-from poet.files import cache_folder, unsupported
+from poet.files import cache_folder, reading
 from poet.files.tensorfile import replaced
 from poet.plans.page_slots import SLOT_ALIGNMENT_BYTES
 from poet.plans.plan_parts import PageSlot
@@ -157,7 +157,7 @@ def test_a_cache_folder_that_cannot_be_written_stops_no_command(
 
 @pytest.fixture
 def without_locks(monkeypatch: pytest.MonkeyPatch) -> None:
-    unsupported._warn.cache_clear()
+    reading._warn.cache_clear()
     monkeypatch.setattr(fcntl, "flock", _refusing("flock", errno.ENOSYS))
 
 

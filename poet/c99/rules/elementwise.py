@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from poet.c99.calls import WORD_BYTES, CCall, CStruct, OpRun, Placed, pointwise
+from poet.c99.calls import WORD_BYTES, CCall, CStruct, OpRun, Placed, Rule, pointwise
 from poet.c99.rules import selection
-from poet.c99.rules.rule import Rule
 from poet.graph import ITEM_BYTES
 
 _MOST_FACTORS = 8

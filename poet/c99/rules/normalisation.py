@@ -1,4 +1,4 @@
-"""Rows of batch norm, group norm and layer norm."""
+"""Rows of batch norm, group norm and layer norm, of softmax, and of losses."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import math
 from collections.abc import Sequence
 from itertools import pairwise
 
-from poet.c99.calls import CCall, CStruct, OpRun, Placed, pointer_or_null, pointwise
+from poet.c99.calls import CCall, CStruct, OpRun, Placed, Rule, pointer_or_null, pointwise
+from poet.c99.rules.reductions import folded
 from poet.graph import TensorType
 
 
@@ -19,7 +20,7 @@ def _norm_shape(run: OpRun, x: TensorType, momentum: float, eps: float) -> CStru
     return CStruct("poet_batch_norm_shape", (*map(str, sizes), *numbers))
 
 
-def _check_like(run: OpRun, x: TensorType, others: Sequence[Placed | None]) -> None:
+def _check_like(run: OpRun, x: TensorType, *others: Placed | None) -> None:
     for other in others:
         if other is not None and other.type.shape != x.shape:
             raise run.refuse(f"for {other.type} beside {x}")
@@ -47,7 +48,7 @@ def _batch_norm(run: OpRun, function: str) -> list[CCall]:
     x, y = run.dense(0), run.output(0)
     shape = _norm_shape(run, x.type, run.number(6), run.number(7))
     given = [run.optional_dense(index) for index in range(1, 5)]
-    _check_like(run, x.type, [y])
+    _check_like(run, x.type, y)
     _check_channels(run, x.type.shape[1], given)
     if (given[2] is None) is not (given[3] is None):
         raise run.refuse("with one of two running statistics")
@@ -70,7 +71,7 @@ def batch_norm_backward(run: OpRun) -> list[CCall]:
     made = [None if out is None else run.checked(out) for out in (*run.outputs, None, None, None)[:3]]
     given = (run.optional_dense(2), run.dense(5), run.dense(6))
     shape = _norm_shape(run, x.type, 0.0, 0.0)
-    _check_like(run, x.type, [gy, made[0]])
+    _check_like(run, x.type, gy, made[0])
     _check_channels(run, x.type.shape[1], [*given, *made[1:]])
     pointers = (*map(pointer_or_null, made), gy.pointer(), x.pointer(), *map(pointer_or_null, given))
     return [CCall("poet_batch_norm_backward", (*pointers, shape))]
@@ -86,7 +87,7 @@ def norm_relu_backward(run: OpRun) -> list[CCall]:
         raise run.refuse("without a gradient of its input")
     given = (run.optional_dense(2), run.optional_dense(3), run.dense(4), run.dense(5))
     shape = _norm_shape(run, x.type, 0.0, 0.0)
-    _check_like(run, x.type, [gy, made[0]])
+    _check_like(run, x.type, gy, made[0])
     _check_channels(run, x.type.shape[1], [*given, *made[1:]])
     pointers = (*map(pointer_or_null, made), gy.pointer(), x.pointer(), *map(pointer_or_null, given))
     return [CCall("poet_norm_relu_backward", (*pointers, shape))]
@@ -110,7 +111,7 @@ def group_norm(run: OpRun) -> list[CCall]:
     x, y, mean, scale = run.dense(0), run.output(0), run.output(1), run.output(2)
     given = (run.optional_dense(1), run.optional_dense(2))
     shape = _groups(run, 3, x.type, (mean, scale))
-    _check_like(run, x.type, [y])
+    _check_like(run, x.type, y)
     _check_channels(run, x.type.shape[1], given)
     pointers = (y.pointer(), mean.pointer(), scale.pointer(), x.pointer(), *map(pointer_or_null, given))
     return [CCall("poet_group_norm", (*pointers, run.float_text(run.number(7)), shape))]
@@ -121,7 +122,7 @@ def group_norm_backward(run: OpRun) -> list[CCall]:
     gy, x, mean, scale, weight = *map(run.dense, range(4)), run.optional_dense(4)
     gx, gw, gb = (None if out is None else run.checked(out) for out in (*run.outputs, None, None, None)[:3])
     shape = _groups(run, 5, x.type, (mean, scale))
-    _check_like(run, x.type, [gy, gx])
+    _check_like(run, x.type, gy, gx)
     _check_channels(run, x.type.shape[1], [weight, gw, gb])
     read = (gy.pointer(), x.pointer(), mean.pointer(), scale.pointer())
     calls = []
@@ -206,3 +207,146 @@ def layer_norm_backward(run: OpRun) -> list[CCall]:
         pointers = (gx.pointer(), *given, pointer_or_null(weight))
         calls.append(CCall("poet_layer_norm_backward", (*pointers, shape)))
     return calls
+
+
+def _softmax_sizes(run: OpRun, x: TensorType, dim: int, *others: Placed) -> tuple[str, ...]:
+    _check_like(run, x, *others)
+    if x.shape and not -len(x.shape) <= dim < len(x.shape):
+        raise run.refuse(f"over dimension {dim} of {x}")
+    return tuple(map(str, folded(run, (dim,), x)))
+
+
+def _check_one(run: OpRun, *numbers: Placed) -> None:
+    for number in numbers:
+        if number.type.elements != 1:
+            raise run.refuse(f"for {number.type} in the place of one number")
+
+
+def log_softmax(run: OpRun) -> list[CCall]:
+    """Over one dimension."""
+    x, y = run.dense(0), run.output()
+    sizes = _softmax_sizes(run, x.type, run.whole(1), y)
+    return [CCall("poet_log_softmax", (y.pointer(), x.pointer(), *sizes))]
+
+
+def log_softmax_backward(run: OpRun) -> list[CCall]:
+    """The way back."""
+    gy, y, gx = run.dense(0), run.dense(1), run.output()
+    sizes = _softmax_sizes(run, y.type, run.whole(2), gy, gx)
+    return [CCall("poet_log_softmax_backward", (gx.pointer(), gy.pointer(), y.pointer(), *sizes))]
+
+
+def softmax(run: OpRun, *, is_safe: bool = False) -> list[CCall]:
+    """Over one dimension."""
+    x, y = run.dense(0), run.output()
+    sizes = _softmax_sizes(run, x.type, run.whole(1), y)
+    return [CCall("poet_softmax", (y.pointer(), x.pointer(), *sizes, str(int(is_safe))))]
+
+
+def safe_softmax(run: OpRun) -> list[CCall]:
+    """Likewise, 0 where a mask leaves nothing."""
+    return softmax(run, is_safe=True)
+
+
+def softmax_backward(run: OpRun) -> list[CCall]:
+    """The way back through both."""
+    gy, y, gx = run.dense(0), run.dense(1), run.output()
+    sizes = _softmax_sizes(run, y.type, run.whole(2), gy, gx)
+    return [CCall("poet_softmax_backward", (gx.pointer(), gy.pointer(), y.pointer(), *sizes))]
+
+
+def _nll_sizes(run: OpRun, scores: TensorType, first: int) -> tuple[str, ...]:
+    """Rows, classes, elements of a plane, the class that is ignored and whether the mean is wanted."""
+    if (
+        len(scores.shape) not in (2, 4)
+        or run.argument(first) is not None
+        or run.whole(first + 1) not in (1, 2)
+    ):
+        raise run.refuse("except for the mean or the sum over rows, without weights of classes")
+    sizes = (*scores.shape[:2], math.prod(scores.shape[2:]), run.whole(first + 2))
+    return (*map(str, sizes), str(int(run.whole(first + 1) == 1)))
+
+
+def _classes(run: OpRun, index: int, scores: TensorType) -> Placed:
+    classes, own = run.tensor(index), (*scores.shape[:1], *scores.shape[2:])
+    if classes.type.dtype != "int64" or not classes.is_dense or classes.type.shape != own:
+        raise run.refuse(f"for classes of type {classes.type}")
+    return classes
+
+
+def nll_loss(run: OpRun) -> list[CCall]:
+    """Of class numbers."""
+    y = run.dense(0)
+    classes = _classes(run, 1, y.type)
+    _check_one(run, run.output(0), run.output(1))
+    pointers = (run.output(0).pointer(), run.output(1).pointer(), y.pointer(), classes.pointer())
+    return [CCall("poet_nll_loss", (*pointers, *_nll_sizes(run, y.type, 2)))]
+
+
+def nll_loss_backward(run: OpRun) -> list[CCall]:
+    """The way back."""
+    gradient, classes, counted = run.dense(0), _classes(run, 2, run.type_of(1)), run.dense(6)
+    _check_like(run, run.type_of(1), run.output())
+    _check_one(run, gradient, counted)
+    pointers = (run.output().pointer(), gradient.pointer(), classes.pointer(), counted.pointer())
+    return [CCall("poet_nll_loss_backward", (*pointers, *_nll_sizes(run, run.type_of(1), 3)))]
+
+
+def mse_loss(run: OpRun) -> list[CCall]:
+    """The mean or the sum of squares."""
+    x, target, reduction = run.dense(0), run.dense(1), run.whole(2, 1)
+    if reduction not in (1, 2) or x.type.shape != target.type.shape:
+        raise run.refuse("except for the mean or the sum over tensors of one shape")
+    _check_one(run, run.output())
+    count = x.type.elements
+    divisor = run.float_text(float(count) if reduction == 1 else 1.0)
+    pointers = (run.output().pointer(), x.pointer(), target.pointer())
+    return [CCall("poet_mse_loss", (*pointers, str(count), divisor))]
+
+
+def mse_loss_backward(run: OpRun) -> list[CCall]:
+    """The way back."""
+    gradient, x, target, reduction = run.dense(0), run.dense(1), run.dense(2), run.whole(3)
+    if reduction not in (1, 2) or gradient.type.elements != 1 or x.type.shape != target.type.shape:
+        raise run.refuse("except for the mean or the sum over tensors of one shape")
+    _check_like(run, x.type, run.output())
+    count = x.type.elements
+    factor = run.float_text(2.0 / count if reduction == 1 else 2.0)
+    pointers = (run.output().pointer(), gradient.pointer(), x.pointer(), target.pointer())
+    return [CCall("poet_mse_loss_backward", (*pointers, str(count), factor))]
+
+
+def bce(function: str) -> Rule:
+    """The mean or the sum of binary cross-entropies, without weights."""
+    places = (2, 3) if function == "poet_bce_with_logits" else (2,)
+
+    def rule(run: OpRun) -> list[CCall]:
+        x, target, reduction = run.dense(0), run.dense(1), run.whole(places[-1] + 1, 1)
+        is_weighted = any(run.argument(place) is not None for place in places)
+        if reduction not in (1, 2) or is_weighted or x.type.shape != target.type.shape:
+            raise run.refuse("except for the mean or the sum over tensors of one shape, without weights")
+        _check_one(run, run.output())
+        count = x.type.elements
+        divisor = run.float_text(float(count) if reduction == 1 else 1.0)
+        pointers = (run.output().pointer(), x.pointer(), target.pointer())
+        return [CCall(function, (*pointers, str(count), divisor))]
+
+    return rule
+
+
+def bce_backward(run: OpRun) -> list[CCall]:
+    """The way back from probabilities."""
+    gradient, x, target, reduction = run.dense(0), run.dense(1), run.dense(2), run.whole(4, 1)
+    is_weighted = run.argument(3) is not None
+    if (
+        reduction not in (1, 2)
+        or is_weighted
+        or gradient.type.elements != 1
+        or x.type.shape != target.type.shape
+    ):
+        raise run.refuse("except for the mean or the sum over tensors of one shape, without weights")
+    _check_like(run, x.type, run.output())
+    count = x.type.elements
+    factor = run.float_text(1.0 / count if reduction == 1 else 1.0)
+    pointers = (run.output().pointer(), gradient.pointer(), x.pointer(), target.pointer())
+    return [CCall("poet_bce_backward", (*pointers, str(count), factor))]

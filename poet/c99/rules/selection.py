@@ -9,8 +9,7 @@ from __future__ import annotations
 import math
 import struct
 
-from poet.c99.calls import CCall, OpRun, Placed, in_order, memory_order
-from poet.c99.rules.rule import Rule
+from poet.c99.calls import CCall, OpRun, Placed, Rule, in_order, memory_order
 
 
 def mask_of(run: OpRun, found: Placed | None) -> Placed:

@@ -22,9 +22,8 @@ from torch import Tensor
 
 from poet.brief import brief
 from poet.errors import ModelError
-from poet.files.apart import is_same_file
 from poet.files.kinds import FileKind, says_what_it_is
-from poet.files.reading import MOST_DIMENSIONS, open_regular
+from poet.files.reading import MOST_DIMENSIONS, is_same_file, open_regular
 from poet.frontend.onnx.wire import Span, split_weights
 
 OLDEST_OPSET, NEWEST_OPSET = 9, 24

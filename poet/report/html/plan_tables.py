@@ -4,21 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from poet.devices.profile import Figure, Profile, unit_of
+from poet.devices.figures import Figure, unit_of
+from poet.devices.profile import Profile
 from poet.report.alternatives import Alternative
 from poet.report.device import format_figure, format_uncertainty
 from poet.report.energy import Share
 from poet.report.html.subject import Subject
 from poet.report.html.tables import DASH, TableColumn, TableData, count, duration, energy, size, small_share
-from poet.units import (
-    IN_ORDER,
-    NO_GAP,
-    format_bytes,
-    format_gap,
-    format_joules,
-    format_seconds,
-    format_share,
-)
+from poet.units import IN_ORDER, NO_GAP, format_bytes, format_gap, format_joules, format_seconds, format_share
 
 
 def tensor_table(subject: Subject) -> TableData:

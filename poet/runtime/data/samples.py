@@ -1,6 +1,6 @@
 """The samples that a plan is trained on: from files, folders, tables, images or a function.
 
-What is large stays where it is and is read batch by batch; see `poet.files.columns`.
+What is large stays where it is and is read batch by batch; see `poet.files.arrays`.
 """
 
 from __future__ import annotations
@@ -13,13 +13,18 @@ import numpy as np
 import torch
 
 from poet.errors import InputError
-from poet.files.arrays import npy_column, npz_columns
-from poet.files.columns import MOST_HELD_BYTES, Array, ArrayColumn, Column, StoredColumn
-from poet.files.images import image_columns
+from poet.files.arrays import (
+    MOST_HELD_BYTES,
+    Array,
+    ArrayColumn,
+    Column,
+    StoredColumn,
+    npy_column,
+    npz_columns,
+)
 from poet.files.kinds import FileKind, says_what_it_is
 from poet.files.reading import open_regular
-from poet.files.spooled import is_function, spooled_columns
-from poet.files.tables import table_columns
+from poet.files.tables import image_columns, is_function, spooled_columns, table_columns
 from poet.files.tensorfile import TensorFile
 from poet.graph import TensorType
 from poet.plans.training_plan import Plan
@@ -100,8 +105,8 @@ def load_samples(
     ``.safetensors``     likewise, larger ones where they are
     a folder of ``.npy`` an array per file, by its name
     ``.csv``, ``.tsv``   see `poet.files.tables`
-    a folder of images   a folder per class, see `poet.files.images`
-    ``module:function``  see `poet.files.spooled`: the user's own code
+    a folder of images   a folder per class, see `poet.files.tables`
+    ``module:function``  see `poet.files.tables`: the user's own code
     ==================== ==========================================================================
 
     uint8 of samples with three dims, where the plan takes float, are images: divided by 255, and ``[H,W,C]``

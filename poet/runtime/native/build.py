@@ -29,8 +29,8 @@ import torch
 
 from poet.errors import InputError
 from poet.files.cache_folder import cache_folder, private_folder
+from poet.files.reading import lock
 from poet.files.tensorfile import replaced
-from poet.files.unsupported import lock
 from poet.runtime.native import build as prebuilt
 
 VARIABLE = "POET_ALLOCATOR"

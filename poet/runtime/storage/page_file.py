@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from poet.errors import PageFileError
-from poet.files.unsupported import lock
+from poet.files.reading import lock
 from poet.plans.page_slots import SLOT_ALIGNMENT_BYTES
 from poet.plans.plan_parts import PageSlot
 from poet.runtime.storage.transfers import CachedTransfers, ChangeRow, DirectTransfers, Transfers, aligned

@@ -18,7 +18,7 @@ from pathlib import Path
 import torch
 
 from poet.errors import InputError
-from poet.files.apart import check_apart
+from poet.files.reading import check_apart
 from poet.graph import TensorType
 from poet.plans.plan_file import PlanFile
 from poet.plans.training_plan import Plan

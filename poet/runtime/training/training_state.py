@@ -10,7 +10,7 @@ import torch
 
 from poet.closing import Closing
 from poet.errors import OverBudget
-from poet.files.apart import check_apart
+from poet.files.reading import check_apart
 from poet.named import named_parameters
 from poet.plans.training_plan import Plan
 from poet.runtime import native
