@@ -18,20 +18,41 @@ _LARGEST = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)
+class Address:
+    """A place in the arena: a word, and C text of what loops add to it, such as `` + i * 3``."""
+
+    word: int
+    advance: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """A ``poet_update``: what becomes of each element that is made.
+
+    Attributes:
+        function: ``poet_apply_...``.
+        places: of the parameter and of two states; ``None``: a null pointer.
+        numbers: C text.
+    """
+
+    function: str
+    places: tuple[Address | None, ...]
+    numbers: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Placed:
     """A tensor in the arena; ``word``: of its first element."""
 
     type: TensorType
     word: int
 
-    def pointer(self, strides: Sequence[int] = ()) -> str:
-        """C text of its address, inside loops whose numbers advance it by ``strides``."""
-        parts = ["a", *([str(self.word)] if self.word else [])]
-        items = ITEM_BYTES[self.type.dtype] // WORD_BYTES
-        for name, stride in zip(_LOOPS, strides, strict=False):
-            if stride:
-                parts.append(f"{name} * {stride * items}")
-        return " + ".join(parts)
+    def pointer(self, strides: Sequence[int] = ()) -> Address:
+        """Its address, inside loops whose numbers advance it by ``strides``."""
+        items, named = ITEM_BYTES[self.type.dtype] // WORD_BYTES, zip(_LOOPS, strides, strict=False)
+        return Address(
+            self.word, "".join(f" + {name} * {stride * items}" for name, stride in named if stride)
+        )
 
     @property
     def is_dense(self) -> bool:
@@ -77,12 +98,16 @@ class CStruct:
         return "{" + ", ".join(inner) + "}"
 
 
+Given = str | Address | CStruct | Update
+"""An argument of a call; C text stands for itself."""
+
+
 @dataclass(frozen=True, slots=True)
 class CCall:
     """One call, inside loops where ``loops`` has their lengths, outermost first."""
 
     function: str
-    arguments: tuple[str | CStruct, ...]
+    arguments: tuple[Given, ...]
     loops: tuple[int, ...] = ()
 
     @property
@@ -213,8 +238,8 @@ def float_text(number: float) -> str:
     return f"{text}f" if "." in text or "e" in text else f"{text}.0f"
 
 
-def pointer_or_null(tensor: Placed | None) -> str:
-    """C text of the address of a tensor that may not be there."""
+def pointer_or_null(tensor: Placed | None) -> Address | str:
+    """The address of a tensor that may not be there."""
     return "0" if tensor is None else tensor.pointer()
 
 
@@ -247,7 +272,7 @@ def pointwise(
         return []
     if len(loops) > len(_LOOPS):
         raise run.refuse(f"for the strides {list(out.strides)} of its result")
-    arguments = [tensor.pointer(row[:-1]) for tensor, row in zip(written, strides, strict=False)]
+    arguments: list[Given] = [tensor.pointer(row[:-1]) for tensor, row in zip(written, strides, strict=False)]
     for tensor, row in zip(read, strides[len(written) :], strict=True):
         arguments += [tensor.pointer(row[:-1]), str(row[-1])]
     return [CCall(function, (*arguments, *scalars, str(count)), loops)]

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from poet.c99.calls import CCall, CStruct
+from poet.c99.calls import Address, CCall, CStruct, Given, Update
 from poet.c99.interface import Span, comment, functions_of_numbers
 from poet.c99.statements import Statement
 from poet.optimizer import OptimizerSpec
@@ -91,10 +90,6 @@ HOMES = _text("homes.c")
 """Reading, writing and summing up what lives across steps where not all of it is in the arena."""
 
 
-_APPLIED = re.compile(r"\bpoet_apply_\w+")
-_PLACE = re.compile(r"(?<!->)\ba\b(?: \+ (\d+)\b)?")
-_WHOLE = re.compile(r"([1-9]\d*)(u?)")
-_BLANK = re.compile(r"@(\d+)@")
 _LARGEST = 2**31 - 1
 
 OP_TYPE = """/* A run of an op: its function, what it takes: places in the arena, sizes, records. */
@@ -138,14 +133,19 @@ class _Pattern:
         self.values.append(value)
         return f"@{len(self.values) - 1}@"
 
-    def argument(self, item: str | CStruct) -> str:
+    def argument(self, item: Given) -> str:
         """An argument of a call; numbers that no int32_t holds stay in the text."""
         if isinstance(item, CStruct):
             return f"{self.constants.array(item)} + {self.blank(self.constants.number(item))}"
-        whole = _WHOLE.fullmatch(item)
-        if whole and int(whole[1]) <= _LARGEST:
-            return f"{'(uint32_t)' if whole[2] else ''}{self.blank(int(whole[1]))}"
-        return _PLACE.sub(lambda found: f"a + {self.blank(int(found[1] or 0))}", item)
+        if isinstance(item, Address):
+            return f"a + {self.blank(item.word)}{item.advance}"
+        if isinstance(item, Update):
+            places = ("0" if place is None else self.argument(place) for place in item.places)
+            return f"&(poet_update){{{item.function}, {', '.join(places)}, {{{', '.join(item.numbers)}}}}}"
+        digits = item.removesuffix("u")
+        if digits.isdecimal() and 0 < int(digits) <= _LARGEST:
+            return f"{'(uint32_t)' if item != digits else ''}{self.blank(int(digits))}"
+        return item
 
     def lines(self, calls: Iterable[CCall]) -> str:
         """The calls, one a line, each inside its loops."""
@@ -157,9 +157,8 @@ class _Pattern:
             yield f"{indent}{head} {{"
             indent += "    "
         text = f"{call.function}({', '.join(map(self.argument, call.arguments))});"
-        is_own = (
-            "(poet_update){" in text
-        )  # a block of its own, so that two records take one place in the stack
+        # a block of its own, so that two records take one place in the stack
+        is_own = any(isinstance(item, Update) for item in call.arguments)
         yield f"{indent}{{ {text} }}" if is_own else indent + text
         for depth in reversed(range(len(call.heads))):
             yield "    " * (depth + 1) + "}"
@@ -184,15 +183,14 @@ class _Kind:
         """Its definition."""
         columns, taken = list(zip(*self.runs, strict=True)), self.differing()
 
-        def filled(found: re.Match[str]) -> str:
-            column = columns[int(found[1])]
+        def filled(at: int) -> str:
+            column = columns[at]
             return f"n[{taken.index(columns.index(column))}]" if len(set(column)) > 1 else str(column[0])
 
-        text = _BLANK.sub(filled, self.text).replace("a + 0,", "a,")
-        arena = "    float *const a = net->arena;\n" if re.search(r"(?<!->)\ba\b", text) else ""
-        unused = [name for name in ("net", "n") if not re.search(rf"\b{name}\b", arena + text)]
-        voids = "".join(f"    (void){name};\n" for name in unused)
-        return f"static void {self.name}(poet_net *net, const int32_t *n)\n{{\n{arena}{voids}{text}\n}}"
+        pieces = enumerate(self.text.split("@"))  # each second one is a blank
+        text = "".join(filled(int(piece)) if number % 2 else piece for number, piece in pieces)
+        arena = "    float *const a = net->arena;\n    (void)a;\n    (void)n;\n"
+        return f"static void {self.name}(poet_net *net, const int32_t *n)\n{{\n{arena}{text}\n}}"
 
     def row(self, run: tuple[int, ...], differing: list[int]) -> str:
         """A row of the schedule; ``differing``: as above, once for all runs."""
@@ -240,7 +238,7 @@ def with_spans(statements: tuple[Statement, ...], spans: tuple[Span, ...]) -> tu
     """``statements`` with the numbers of spans in place of the names of buffers."""
     numbers = {f"@{span.name}": str(index) for index, span in enumerate(spans)}
 
-    def of(argument: str | CStruct) -> str | CStruct:
+    def of(argument: Given) -> Given:
         return numbers.get(argument, argument) if isinstance(argument, str) else argument
 
     return tuple(
@@ -255,6 +253,5 @@ def functions_of(statements: Iterable[Statement], spec: OptimizerSpec) -> set[st
     """Names of the kernels that runs of ops and the optimizer's numbers call."""
     calls = [call for statement in statements for call in statement.calls]
     called = {call.function for call in calls}
-    texts = (item for call in calls for item in call.arguments if isinstance(item, str))
-    handed = {name for text in texts for name in _APPLIED.findall(text)}
+    handed = {item.function for call in calls for item in call.arguments if isinstance(item, Update)}
     return functions_of_numbers(spec) | handed | (called - set(TRANSFERS))

@@ -10,10 +10,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -64,10 +66,8 @@ class _Span(ctypes.Structure):
     )
 
 
-class _File(NamedTuple):
-    """An open ``poet_file_storage``: its memory, which begins with a ``poet_storage``."""
-
-    memory: ctypes.Array[ctypes.c_uint64]
+_File = ctypes.Array[ctypes.c_uint64]
+"""The memory of an open ``poet_file_storage``, which begins with a ``poet_storage``."""
 
 
 class Step:
@@ -121,7 +121,7 @@ class Step:
         if recover:
             self.recover()
         elif self.facts.page_bytes:
-            self._call("poet_set_storage", self._net, self._pages.memory)
+            self._call("poet_set_storage", self._net, self._pages)
         sizes = self.facts.input_floats[: self.facts.inputs]
         self._numbers = self.facts.input_numbers[: self.facts.inputs]
         self.inputs = [
@@ -129,7 +129,7 @@ class Step:
             for index, size in enumerate(sizes)
         ]
 
-    def set_input(self, index: int, contents: Floats) -> None:
+    def set_input(self, index: int, contents: Any) -> None:
         """Fill ``inputs[index]`` for the next step; unlike an assignment to the view, with no fewer floats.
 
         Raises:
@@ -137,25 +137,13 @@ class Step:
                 none of a row of the table that it looks up.
         """
         if self._numbers[index]:
-            self._set_numbers(index, np.asarray(contents).ravel())
+            given = _as_many(contents, self._numbers[index], f"input {index} of {{}} numbers was")
+            for at, number in enumerate(given.tolist()):
+                whole = _whole(number, f"number {number} of input {index}")
+                self._call("poet_set_number", self._net, *map(ctypes.c_int32, (index, at, whole)))
             return
-        given, view = np.asarray(contents, dtype=np.float32).ravel(), self.inputs[index]
-        if len(given) != len(view):
-            raise LibraryError(
-                f"input {index} of {len(given)} floats was given, and the step takes {len(view)}"
-            )
-        view[:] = given
-
-    def _set_numbers(self, index: int, given: Any) -> None:
-        if len(given) != self._numbers[index]:
-            raise LibraryError(
-                f"input {index} of {len(given)} numbers was given, and the step takes {self._numbers[index]}"
-            )
-        for at, number in enumerate(given.tolist()):
-            if not isinstance(number, int | float) or number != number // 1 or abs(number) >= 2**31:
-                raise LibraryError(f"number {number} of input {index} is no whole number of 32 bits")
-            places = (ctypes.c_int32(item) for item in (index, at, int(number)))
-            self._call("poet_set_number", self._net, *places)
+        view = self.inputs[index]
+        view[:] = _as_many(contents, len(view), f"input {index} of {{}} floats was")
 
     def set_target(self, target: Floats) -> None:
         """What the loss compares with, for the next step.
@@ -164,10 +152,7 @@ class Step:
             LibraryError: these are more or fewer floats than the step takes.
         """
         view = self._pointer("poet_target", (self._net,), self._needed("target_floats", "floats as target"))
-        given = np.asarray(target, dtype=np.float32).ravel()
-        if len(given) != len(view):
-            raise LibraryError(f"a target of {len(given)} floats was given, and the step takes {len(view)}")
-        view[:] = given
+        view[:] = _as_many(target, len(view), "a target of {} floats was")
 
     def set_classes(self, classes: Any) -> None:
         """The class of each row of the batch, for the next step.
@@ -175,14 +160,10 @@ class Step:
         Raises:
             LibraryError: there are more or fewer rows, what is no whole number, or no such class.
         """
-        rows = self._needed("rows", "classes as target")
-        numbers = np.asarray(classes).ravel()
-        if len(numbers) != rows:
-            raise LibraryError(f"{len(numbers)} classes were given, and the step takes {rows}")
-        for row, number in enumerate(numbers.tolist()):
-            if not isinstance(number, int | float) or number != number // 1 or abs(number) >= 2**31:
-                raise LibraryError(f"class {number} of row {row} is no whole number of 32 bits")
-            self._call("poet_set_class", self._net, ctypes.c_int32(row), ctypes.c_int32(int(number)))
+        given = _as_many(classes, self._needed("rows", "classes as target"), "{} classes were")
+        for row, number in enumerate(given.tolist()):
+            whole = _whole(number, f"class {number} of row {row}")
+            self._call("poet_set_class", self._net, *map(ctypes.c_int32, (row, whole)))
 
     def train(self) -> float:
         """One training step; its loss, which may be NaN or infinite.
@@ -223,11 +204,8 @@ class Step:
             LibraryError: the file failed, is in use, or holds something else. Or what was trained holds NaN
                 or an infinity: then the file is as it was.
         """
-        with_file = self._opened(path, self.facts.storage_bytes, _TO_SAVE)
-        try:
-            self._call("poet_save", self._net, with_file.memory)
-        finally:
-            self._close(with_file)
+        with self._file(path, _TO_SAVE) as file:
+            self._call("poet_save", self._net, file)
 
     def load(self, path: str | os.PathLike[str]) -> bool:
         """Go on with what was saved; where there is nothing whole of this plan, start over and say ``False``.
@@ -237,12 +215,8 @@ class Step:
         Raises:
             LibraryError: the file failed, is in use, or holds something else.
         """
-        with_file = self._opened(path, self.facts.storage_bytes, _TO_LOAD)
-        try:
-            found = self._call("poet_load", self._net, with_file.memory, also=NO_STATE)
-        finally:
-            self._close(with_file)
-        return found == OK
+        with self._file(path, _TO_LOAD) as file:
+            return self._call("poet_load", self._net, file, also=NO_STATE) == OK
 
     def commit(self) -> None:
         """Make the last step the one that `recover` finds, where parameters live in storage.
@@ -262,9 +236,9 @@ class Step:
             LibraryError: as for `commit`.
         """
         name = self._committing("poet_recover")
-        is_found = self._call(name, self._net, self._pages.memory, also=NO_STATE) == OK
+        is_found = self._call(name, self._net, self._pages, also=NO_STATE) == OK
         if not is_found:
-            self._call("poet_set_storage", self._net, self._pages.memory)
+            self._call("poet_set_storage", self._net, self._pages)
         return is_found
 
     def _committing(self, name: str) -> str:
@@ -351,11 +325,20 @@ class Step:
         word = (int(address) - self.arena.ctypes.data) // _WORD_BYTES
         return self.arena[word : word + size]
 
+    @contextlib.contextmanager
+    def _file(self, path: str | os.PathLike[str], use: int) -> Iterator[_File]:
+        """A file of saved states, open inside the block."""
+        opened = self._opened(path, self.facts.storage_bytes, use)
+        try:
+            yield opened
+        finally:
+            self._close(opened)
+
     def _opened(self, path: str | os.PathLike[str], size_bytes: int, use: int) -> _File:
-        opened = _File((ctypes.c_uint64 * (self.facts.file_bytes // 8 + 1))())
+        opened: _File = (ctypes.c_uint64 * (self.facts.file_bytes // 8 + 1))()
         size, what = ctypes.c_uint32(size_bytes), "pages" if use == _PAGES else "a saved state"
         try:
-            self._call("poet_file_open", opened.memory, os.fsencode(path), size, ctypes.c_int(use))
+            self._call("poet_file_open", opened, os.fsencode(path), size, ctypes.c_int(use))
         except LibraryError:
             raise LibraryError(
                 f"{os.fspath(path)}: cannot be opened, is in use, or holds something else than {what}, "
@@ -366,7 +349,7 @@ class Step:
 
     def _close(self, opened: _File) -> None:
         self._files.remove(opened)
-        self._call("poet_file_close", opened.memory)
+        self._call("poet_file_close", opened)
 
 
 def _loaded(path: Path) -> ctypes.CDLL:
@@ -393,3 +376,18 @@ def _aligned_floats(count: int) -> Floats:
     first = -whole.ctypes.data % _ALIGNMENT_BYTES // _WORD_BYTES
     found: Floats = whole[first : first + count]
     return found
+
+
+def _as_many(given: Any, count: int, called: str) -> Any:
+    """``given`` as a flat array of ``count``."""
+    flat = np.asarray(given).ravel()
+    if len(flat) != count:
+        raise LibraryError(f"{called.format(len(flat))} given, and the step takes {count}")
+    return flat
+
+
+def _whole(number: Any, called: str) -> int:
+    """``number`` as a whole one of 32 bits; C would cut off the rest."""
+    if not isinstance(number, int | float) or number != number // 1 or abs(number) >= 2**31:
+        raise LibraryError(f"{called} is no whole number of 32 bits")
+    return int(number)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -56,6 +57,11 @@ _FAMILIES = (_DENSE, _BY_CHANNEL, tuple(c for c in OpClass if c not in _DENSE + 
 _BLOCKS_CHANNELS = (1, 4, 8, 16)
 """On which kernels of convolutions work at once: one, or the lanes of a vector."""
 
+_SHARPNESSES = (3.0, math.inf)
+"""Of the maximum in the model, first to last: a speed that limits no op at first would stay where it is."""
+
+_SOFTLY: dict[str, Any] = {"loss": "soft_l1", "f_scale": OUTLIER, "xtol": 1e-4, "ftol": 1e-6}
+_LEAST_SECONDS = 1e-14
 _CLEARLY_BETTER = 3.0
 """Natural logarithm by which ops must be likelier with another block than with the one believed before."""
 
@@ -110,26 +116,36 @@ class _Table:
             self.classes, self.place[chosen], self.flops[chosen], self.moved[chosen], self.seconds[chosen]
         )
 
-    def parts(self, logs: Floats) -> tuple[Floats, Floats, Floats]:
-        """Seconds by FLOPs, by bytes and of the call, at logarithms of speeds, overheads and bandwidth."""
-        figures, count = np.exp(logs), len(self.classes)
-        return self.flops / figures[self.place], self.moved / figures[-1], figures[count + self.place]
+    def errors(self, logs: Floats, sharpness: float = math.inf) -> Floats:
+        """Logarithms of modelled over measured seconds, at logarithms of speeds, overheads and bandwidth.
 
-    def errors(self, logs: Floats) -> Floats:
-        """Logarithms of modelled over measured seconds."""
-        by_flops, by_bytes, call = self.parts(logs)
-        return np.asarray(np.log((np.maximum(by_flops, by_bytes) + call) / self.seconds))
+        A norm of the degree ``sharpness`` stands for the maximum of both times.
+        """
+        busy, call, _ = self._parts(logs, sharpness)
+        return np.asarray(np.log((busy + call) / self.seconds))
 
-    def slopes(self, logs: Floats) -> Floats:
+    def slopes(self, logs: Floats, sharpness: float) -> Floats:
         """Derivative of each op's error by each figure's logarithm."""
-        by_flops, by_bytes, call = self.parts(logs)
-        busy, count = np.maximum(by_flops, by_bytes), len(self.classes)
-        share, rows = busy / (busy + call), np.arange(len(self.seconds))
+        busy, call, by_flops = self._parts(logs, sharpness)
+        share, rows, count = busy / (busy + call), np.arange(len(busy)), len(self.classes)
         slopes = np.zeros((len(rows), len(logs)))
-        slopes[rows, self.place] = np.where(by_flops >= by_bytes, -share, 0.0)
+        slopes[rows, self.place] = -share * by_flops
         slopes[rows, count + self.place] = 1.0 - share
-        slopes[:, -1] = np.where(by_flops >= by_bytes, 0.0, -share)
+        slopes[:, -1] = -share * (1.0 - by_flops)
         return slopes
+
+    def _parts(self, logs: Floats, sharpness: float) -> tuple[Floats, Floats, Floats]:
+        """Seconds of the work and of the call, and the share of FLOPs in what limits the work."""
+        figures, count = np.exp(logs), len(self.classes)
+        by_flops, by_bytes = self.flops / figures[self.place], self.moved / figures[-1]
+        busy = np.maximum(by_flops, by_bytes)
+        if sharpness < math.inf:
+            powers = (np.stack([by_flops, by_bytes]) / np.maximum(busy, _LEAST_SECONDS)) ** sharpness
+            total = np.maximum(powers.sum(axis=0), 1.0)
+            busy, share = busy * total ** (1.0 / sharpness), powers[0] / total
+        else:
+            share = np.where(by_flops >= by_bytes, 1.0, 0.0)
+        return busy, figures[count + self.place], share
 
 
 def fit_speeds(
@@ -185,13 +201,15 @@ class _Fit:
         follow = np.column_stack([np.eye(len(prior)), _shared(table.classes)])
         pull = OUTLIER / widths
 
-        def residuals(free: Floats) -> Floats:
-            return np.concatenate([table.errors(prior + follow @ free), pull * free])
+        def residuals(free: Floats, sharpness: float) -> Floats:
+            return np.concatenate([table.errors(prior + follow @ free, sharpness), pull * free])
 
-        def slopes(free: Floats) -> Floats:
-            return np.vstack([table.slopes(prior + follow @ free) @ follow, np.diag(pull)])
+        def slopes(free: Floats, sharpness: float) -> Floats:
+            return np.vstack([table.slopes(prior + follow @ free, sharpness) @ follow, np.diag(pull)])
 
-        found = least_squares(residuals, begin, slopes, loss="soft_l1", f_scale=OUTLIER, xtol=1e-4, ftol=1e-6)
+        for sharpness in _SHARPNESSES:
+            found = least_squares(residuals, begin, slopes, args=(sharpness,), **_SOFTLY)
+            begin = found.x
         self.free, self.cost = np.asarray(found.x), float(found.cost)
         self.logs = prior + follow @ self.free
 
@@ -210,7 +228,7 @@ def _best_block(
         prior = _start(table) if base is None else _known(classes, base)
         own = UNKNOWN_WIDTH if base is None else OWN_WIDTH
         shared = _shared(classes).shape[1]
-        widths = np.array([own] * (len(prior) - 1) + [SHARED_WIDTH] * (1 + shared))  # the memory's: wide
+        widths = np.array([own] * (len(prior) - 1) + [SHARED_WIDTH] * (1 + shared))  # the memory goes apart
         begin = np.zeros(len(widths))
         begin[len(prior)] = np.median(table.errors(prior))  # the machine as a whole
         fit = _Fit(table, prior, widths, begin)
@@ -238,9 +256,9 @@ def _start(table: _Table) -> Floats:
     speeds, calls = [], []
     for place in range(len(table.classes)):
         mine = table.place == place
-        speeds.append(np.max(table.flops[mine] / table.seconds[mine]))
+        speeds.append(np.max(np.maximum(table.flops[mine], 1.0) / table.seconds[mine]))
         calls.append(0.5 * np.min(table.seconds[mine]))
-    return np.log(np.array([*speeds, *calls, np.max(table.moved / table.seconds)]))
+    return np.asarray(np.log([*speeds, *calls, np.max(np.maximum(table.moved, 1.0) / table.seconds)]))
 
 
 def _known(classes: Sequence[OpClass], base: Profile) -> Floats:
@@ -252,7 +270,7 @@ def _known(classes: Sequence[OpClass], base: Profile) -> Floats:
         throughput = base.compute.throughput(op_class)
         speeds.append(bytes_per_second if throughput is None else throughput.flops_per_second.value)
     calls = [max(base.compute.overhead_seconds(op_class), 1e-9) for op_class in classes]
-    return np.log(np.array([*speeds, *calls, bytes_per_second]))
+    return np.asarray(np.log([*speeds, *calls, bytes_per_second]))
 
 
 def _shared(classes: Sequence[OpClass]) -> Floats:

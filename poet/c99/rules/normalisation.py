@@ -59,8 +59,8 @@ def _batch_norm(run: OpRun, function: str) -> list[CCall]:
         return [CCall(function, (*pointers, *map(pointer_or_null, given), shape))]
     if given[2] is None or given[3] is None:
         raise run.refuse("without running statistics in evaluation")
-    pointers = (y.pointer(), x.pointer(), *map(pointer_or_null, given))
-    return [CCall("poet_batch_norm_fixed", (*pointers, shape))]
+    read = (x.pointer(), *map(pointer_or_null, given))
+    return [CCall("poet_batch_norm_fixed", (y.pointer(), *read, shape))]
 
 
 def batch_norm_backward(run: OpRun) -> list[CCall]:

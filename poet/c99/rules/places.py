@@ -6,7 +6,7 @@ import itertools
 import math
 from dataclasses import replace
 
-from poet.c99.calls import WORD_BYTES, CCall, OpRun, Placed, Rule, pointwise
+from poet.c99.calls import WORD_BYTES, Address, CCall, OpRun, Placed, Rule, pointwise
 from poet.c99.rules.reductions import folded
 from poet.c99.rules.selection import whole_numbers
 from poet.graph import ITEM_BYTES, Argument, Ref, TensorType
@@ -82,7 +82,7 @@ def _dimension(run: OpRun, kind: TensorType, dim: int) -> int:
     return dim % len(kind.shape)
 
 
-def _numbers(run: OpRun, index: int, picked: TensorType, dim: int) -> tuple[str, str, str]:
+def _numbers(run: OpRun, index: int, picked: TensorType, dim: int) -> tuple[Address, str, str]:
     """The places that are argument ``index``, for how many neighbours each holds, and how many repeat.
 
     They are of the shape of ``picked``, or one for each along ``dim``; repeated ones may lie in one place.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from poet.c99.calls import CCall, CStruct, OpRun, Placed, pointer_or_null, pointwise
+from poet.c99.calls import Address, CCall, CStruct, OpRun, Placed, Update, pointer_or_null, pointwise
 from poet.c99.rules.updates import made_by, use
 from poet.graph import TensorType
 
@@ -62,7 +62,7 @@ def _gradient_mm(run: OpRun) -> list[CCall]:
 
 
 def gradient_call(
-    used: str, a: Placed, b: Placed, shape: CStruct, *, images: int = 1, steps: tuple[int, int] = (0, 0)
+    used: Update, a: Placed, b: Placed, shape: CStruct, *, images: int = 1, steps: tuple[int, int] = (0, 0)
 ) -> CCall:
     """The gradient of a weight, a * b summed over images.
 
@@ -203,8 +203,8 @@ class _Convolution:
         """Over images, where there are several."""
         return (self.images,) if self.images > 1 else ()
 
-    def of_each_image(self, tensor: Placed, elements: int) -> str:
-        """C text of the address of an image of so many elements, inside ``loops``."""
+    def of_each_image(self, tensor: Placed, elements: int) -> Address:
+        """The address of an image of so many elements, inside ``loops``."""
         return tensor.pointer((elements,) if self.images > 1 else ())
 
     def shape(self, *, is_turned: bool = False) -> CStruct:
@@ -256,8 +256,8 @@ class _Convolution:
         if self.is_pointwise:
             shape = self.product(ins, outs, plane, plane, 1, 0, 0, 1, ins, plane, 1)
             written = (gx.pointer(), str(ins * plane), "0", w.pointer(), "0")
-            read = (gy.pointer(), str(outs * plane), str(self.images))
-            return [CCall("poet_matmul_images", (*written, *read, shape))]
+            images = (gy.pointer(), str(outs * plane), str(self.images))
+            return [CCall("poet_matmul_images", (*written, *images, shape))]
         columns, step, down = self.out_width, self.stride[1], self.stride[0] * self.width
         shape = self.product(ins, outs, columns, plane, step, 0, 0, 1, ins, self.out_plane, 1)
         written = (self.of_each_image(gx, ins * plane), str(down), "0", w.pointer(), "0")
@@ -265,7 +265,7 @@ class _Convolution:
         fills = pointwise(run, "poet_fill", [gx], [], "0.0f")
         return [*fills, CCall("poet_matmul_images", (*written, *read, shape), self.loops)]
 
-    def to_weight(self, used: str, gy: Placed, x: Placed) -> CCall:
+    def to_weight(self, used: Update, gy: Placed, x: Placed) -> CCall:
         """The call from y's gradient and x to what the weight gets."""
         ins, outs, plane = self.in_channels, self.out_channels, self.in_plane
         if self.is_pointwise:

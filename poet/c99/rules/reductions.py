@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from poet.c99.calls import CCall, OpRun, Placed, Rule, in_order, memory_order, pointwise
 from poet.c99.rules.selection import mask_of, whole_numbers
-from poet.c99.rules.updates import use
+from poet.c99.rules.updates import stored_at, use
 from poet.graph import TensorType
 
 
@@ -198,9 +198,8 @@ def _each(run: OpRun, x: Placed, first: int, sizes: tuple[int, int], divisor: st
     kind, out = x.type, run.output()
     run.checked(Placed(replace(kind, shape=kind.shape[first:], strides=kind.strides[first:]), x.word))
     target = out.pointer(out.type.strides[:first])
-    stored = f"&(poet_update){{poet_apply_store, {target}, 0, 0, {{0.0f}}}}"
     numbers = ("1", *map(str, sizes), divisor)
-    arguments = (stored, x.pointer(kind.strides[:first]), *numbers)
+    arguments = (stored_at(target), x.pointer(kind.strides[:first]), *numbers)
     return [CCall("poet_sum_blocks", arguments, kind.shape[:first])]
 
 
@@ -219,10 +218,9 @@ def _apart(run: OpRun, x: Placed, dims: tuple[int, int], divisor: str) -> list[C
     sizes = (*kind.shape[:first], *kind.shape[end:])
     steps = tuple(math.prod(sizes[d + 1 :]) for d in range(len(sizes)))
     target = out.pointer(steps)
-    stored = f"&(poet_update){{poet_apply_store, {target}, 0, 0, {{0.0f}}}}"
     numbers = (*map(str, (*rows, *row)), divisor)
     place = x.pointer((*kind.strides[:first], *kind.strides[end:]))
-    return [CCall("poet_sum_apart", (stored, place, *numbers), sizes)]
+    return [CCall("poet_sum_apart", (stored_at(target), place, *numbers), sizes)]
 
 
 def mean(run: OpRun) -> list[CCall]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import struct
 
-from poet.c99.calls import CCall, OpRun, Placed, Rule, in_order, memory_order
+from poet.c99.calls import CCall, Given, OpRun, Placed, Rule, in_order, memory_order
 
 
 def mask_of(run: OpRun, found: Placed | None) -> Placed:
@@ -112,7 +112,8 @@ def compared(wanted: int) -> Rule:
         if run.optional(1) is None:
             return _compared_to(run, wanted, run.float_text(run.number(1)))
         out, *pair = _aligned(run, 0, 1)
-        mask, read = mask_of(run, out), []
+        mask = mask_of(run, out)
+        read: list[Given] = []
         for x in pair:
             read += [run.checked(x).pointer(), *repeats(run, x, out.type.shape)]
         return [CCall("poet_compared", (mask.pointer(), str(wanted), *read, str(out.type.elements)))]
@@ -191,7 +192,8 @@ def negated(run: OpRun) -> list[CCall]:
 def where(run: OpRun) -> list[CCall]:
     """One of two tensors, or numbers, by a mask."""
     mask, out = mask_of(run, run.tensor(0)), run.output()
-    sizes, read = _repeated(run, mask, out.type.shape), []
+    sizes = _repeated(run, mask, out.type.shape)
+    read: list[Given] = []
     for index in (1, 2):
         tensor = run.dense(index)
         if tensor.type.elements != 1 and tensor.type.shape != out.type.shape:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from poet.c99.calls import CCall, CStruct, OpRun, pointwise
+from poet.c99.calls import Address, CCall, CStruct, OpRun, Update, pointwise
 from poet.graph import Symbol
 
 _UPDATE_SCALARS = {
@@ -54,25 +54,29 @@ def adamw(run: OpRun) -> list[CCall]:
     return [
         CCall(
             call.function,
-            (*call.arguments[:-1], CStruct("poet_adamw_shape", (call.arguments[-1], *numbers))),
+            (*call.arguments[:-1], CStruct("poet_adamw_shape", (str(call.arguments[-1]), *numbers))),
             call.loops,
         )
         for call in calls
     ]
 
 
-def use(run: OpRun, index: int = 0) -> str:
-    """C text of what becomes of the elements of output ``index``: they are stored, or used by an update."""
+def stored_at(place: Address) -> Update:
+    """Elements that are stored, from this address on."""
+    return Update("poet_apply_store", (place, None, None), ("0.0f",))
+
+
+def use(run: OpRun, index: int = 0) -> Update:
+    """What becomes of the elements of output ``index``: they are stored, or used by an update."""
     update = run.taken.get(index)
     if update is None:
-        return f"&(poet_update){{poet_apply_store, {run.output(index).pointer()}, 0, 0, {{0.0f}}}}"
+        return stored_at(run.output(index).pointer())
     function, places, numbers = APPLIED[update.call.target](update)
     parameter, gradient = update.dense(0), update.dense(1)
     if any(update.dense(place).type.strides != gradient.type.strides for place in places):
         raise update.refuse("for a gradient whose elements do not lie as its parameter's")
-    pointers = [update.dense(place).pointer() for place in places] + ["0", "0"]
-    given = ", ".join((parameter.pointer(), *pointers[:2], "{" + ", ".join(numbers) + "}"))
-    return f"&(poet_update){{{function}, {given}}}"
+    pointers = [*(update.dense(place).pointer() for place in places), None, None][:2]
+    return Update(function, (parameter.pointer(), *pointers), tuple(numbers))
 
 
 def made_by(run: OpRun, index: int) -> bool:
