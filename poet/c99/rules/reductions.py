@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from poet.c99.calls import CCall, OpRun, Placed, Rule, in_order, memory_order, pointwise
+from poet.c99.calls import CCall, Given, OpRun, Placed, Rule, in_order, memory_order, pointwise
 from poet.c99.rules.selection import mask_of, whole_numbers
 from poet.c99.rules.updates import stored_at, use
 from poet.graph import TensorType
@@ -199,7 +199,7 @@ def _each(run: OpRun, x: Placed, first: int, sizes: tuple[int, int], divisor: st
     run.checked(Placed(replace(kind, shape=kind.shape[first:], strides=kind.strides[first:]), x.word))
     target = out.pointer(out.type.strides[:first])
     numbers = ("1", *map(str, sizes), divisor)
-    arguments = (stored_at(target), x.pointer(kind.strides[:first]), *numbers)
+    arguments: tuple[Given, ...] = (stored_at(target), x.pointer(kind.strides[:first]), *numbers)
     return [CCall("poet_sum_blocks", arguments, kind.shape[:first])]
 
 
