@@ -15,7 +15,7 @@ import numpy as np
 from scipy.optimize import nnls
 
 from poet.devices.costs import amounts_of, op_seconds, row_key
-from poet.devices.figures import OpClass
+from poet.devices.figures import PRIOR_FACTOR, OpClass
 from poet.devices.fitted_power import set_power
 from poet.devices.fitting import MOST_FACTOR, RESAMPLINGS, TWINS, Known, Speeds, fit_speeds
 from poet.devices.load import validated
@@ -188,9 +188,12 @@ def _compute(speeds: Speeds, base: Profile | None, found: Measurements, notes: l
             raise InputError(f"no op of the class {op_class.value} was measured; name a --base that has it")
         else:
             continue
+        speed, overhead = speeds.flops_per_second[op_class], speeds.overhead_seconds[op_class]
+        if kind == "derived":
+            speed, overhead = speed.wider(PRIOR_FACTOR["derived"]), overhead.wider(PRIOR_FACTOR["derived"])
         compute[op_class.value] = {
-            "flops_per_second": _figure(speeds.flops_per_second[op_class], found, told, kind),
-            "call_overhead_seconds": _figure(speeds.overhead_seconds[op_class], found, told, kind),
+            "flops_per_second": _figure(speed, found, told, kind),
+            "call_overhead_seconds": _figure(overhead, found, told, kind),
         }
     return compute
 

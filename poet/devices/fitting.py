@@ -73,6 +73,11 @@ class Known:
     value: float
     interval: Interval
 
+    def wider(self, factor: float) -> Known:
+        """With an interval that reaches so far from the value either way, if it does not already."""
+        low, high = self.interval
+        return Known(self.value, (min(low, self.value / factor), max(high, self.value * factor)))
+
 
 @dataclass(frozen=True, slots=True)
 class Speeds:
