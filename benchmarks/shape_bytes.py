@@ -27,8 +27,7 @@ from poet.devices.device_problem import build_problem, kernels_on
 from poet.devices.load import load_profile
 from poet.errors import InputError
 from poet.planning.beside import at_home, limits_beside
-from poet.planning.largest_shape import Largest, SizeSearch
-from poet.planning.shape_bytes import ShapeBytes
+from poet.planning.shape_bytes import Largest, ShapeBytes, SizeSearch
 from poet.planning.shape_planner import ShapePlanner
 from poet.plans.training_plan import Plan
 from poet.ram_survey import keep_everything_bytes

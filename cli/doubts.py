@@ -19,7 +19,7 @@ from poet.whatif.searches import Solver
 from poet.whatif.sensitivity import Sensitivity, sensitivity
 from poet.whatif.workers import Workers, working
 
-from .options import Ask
+from .ask import Ask
 from .search import search_options
 
 SOLVED_BY = "the search for the least largest regret"

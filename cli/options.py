@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+import inspect
 import math
 import shlex
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar, get_origin, get_type_hints
 
 import typer
 
@@ -17,11 +18,40 @@ from poet.errors import InputError, nearest
 from poet.files.reading import LARGEST_WHOLE, shown
 from poet.loss import LOSSES, LossSpec
 from poet.micro import micro_batches
-from poet.optimizer import OptimizerSpec, ParameterGroup
-from poet.optimizer_kinds import OPTIONS
-from poet.problem import Objective, Pins, Place
-from poet.solution import Progress
+from poet.optimizer import OptimizerSpec
+from poet.problem import Objective, Place
 from poet.units import parse_seconds
+
+_Record = TypeVar("_Record")
+
+
+def takes(record: type[_Record]) -> Callable[[Callable[[_Record], None]], Callable[..., None]]:
+    """A command with an option for each annotated field of the dataclass ``record``; it is given the record.
+
+    A field's annotation holds the option's name, help and metavar, as typer reads them.
+    """
+    kinds = get_type_hints(record, include_extras=True)
+    parameters = [
+        inspect.Parameter(
+            field.name,
+            inspect.Parameter.POSITIONAL_OR_KEYWORD,
+            default=inspect.Parameter.empty if field.default is dataclasses.MISSING else field.default,
+            annotation=kinds[field.name],
+        )
+        for field in dataclasses.fields(record)  # type: ignore[arg-type]
+        if get_origin(kinds[field.name]) is Annotated
+    ]
+
+    def of(command: Callable[[_Record], None]) -> Callable[..., None]:
+        @functools.wraps(command)
+        def called(**given: Any) -> None:
+            command(record(**given))
+
+        called.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        called.__annotations__ = kinds
+        return called
+
+    return of
 
 
 class Minimise(StrEnum):
@@ -52,90 +82,6 @@ class Gradient(StrEnum):
     STREAM = "stream"
     LOGITS = "logits"
     KEEP = "keep"
-
-
-@dataclass(frozen=True, slots=True)
-class Ask:
-    """What every `poet solve` is asked, with or without a model; the fields are its options."""
-
-    ram: str | None
-    deadline: str | None
-    recompute: bool
-    paging: bool
-    time_limit_seconds: float | None
-    engine: str
-    threads: int
-    compare: bool
-    minimise: Objective
-    energy_budget: str | None
-    write_budget: str | None
-    storage: str | None
-    pins: Pins
-    trade_off: tuple[Objective, Objective] | None
-    points: int | None
-    json_file: Path | None
-    verbose: bool = False
-    sensitivity: bool = False
-    robust: bool = False
-    kept_plans: bool = True
-    budgets: tuple[str, ...] = ()
-    progress: Progress | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class ModelAsk:
-    """What `poet solve` is asked of a model alone; the fields are its options, `None` where not given."""
-
-    device: str | None
-    loss: str | None
-    optimizer: str | None
-    lr: float | None
-    momentum: float | None
-    weight_decay: float | None
-    group: list[str] | None
-    clip_value: float | None
-    clip_norm: float | None
-    train: list[str] | None
-    bind: list[str] | None
-    batch: int | None
-    shape: list[str] | None
-    micro: str | None
-    names: Path | None
-    home: Home | None
-    gradients: Gradient | None
-    output: Path | None
-    gives: str | None = None
-    part: str | None = None
-
-    def given(self) -> str | None:
-        """The first option that is given, if one is."""
-        for field in dataclasses.fields(self):
-            if getattr(self, field.name) is not None:
-                if field.name == "part":
-                    return f"--storage {self.part}"
-                if field.name == "gives":
-                    return f"--output {self.gives}"
-                return f"--{field.name.replace('_', '-')}"
-        return None
-
-    def optimizer_spec(self) -> OptimizerSpec:
-        """The optimizer that the options name.
-
-        Raises:
-            InputError: an option is of another optimizer.
-        """
-        spec = OptimizerSpec.parse(self.optimizer or "sgd")
-        if self.momentum is not None and "momentum" not in OPTIONS[spec.name]:
-            raise InputError(f"--momentum is of --optimizer momentum, not of {spec.name}")
-        given: dict[str, Any] = {
-            "lr": self.lr,
-            "weight_decay": self.weight_decay,
-            "momentum": self.momentum,
-            "clip_value": self.clip_value,
-            "clip_norm": self.clip_norm,
-            "groups": tuple(map(ParameterGroup.parse, self.group or ())) or None,
-        }
-        return dataclasses.replace(spec, **{name: item for name, item in given.items() if item is not None})
 
 
 MOST_THREADS = 1024

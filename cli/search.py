@@ -26,8 +26,8 @@ from poet.streams import say
 from poet.trade_off_curve import trade_off
 from poet.units import parse_bytes
 
+from .ask import Ask
 from .compare import json_with, report_with
-from .options import Ask
 from .output import answer, write_json
 
 

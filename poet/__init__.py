@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from poet.api import Planned as Planned
     from poet.api import plan as plan
     from poet.optimizer import OptimizerSpec as OptimizerSpec
+    from poet.planning.budgets import plan_again as plan_again
     from poet.planning.partitioner import torch_solver as torch_solver
-    from poet.planning.replanning import plan_again as plan_again
     from poet.planning.shape_planner import ShapeImprovement as ShapeImprovement
     from poet.planning.shape_planner import ShapePlanner as ShapePlanner
     from poet.planning.wrapping import wrap as wrap
@@ -47,7 +47,7 @@ _HOMES = {
     "SolveOptions": "poet.solution",
     "Start": "poet.solution",
     "plan": "poet.api",
-    "plan_again": "poet.planning.replanning",
+    "plan_again": "poet.planning.budgets",
     "simulate": "poet.simulator",
     "solve": "poet.solvers",
     "survey": "poet.ram_survey",

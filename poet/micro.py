@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from poet.errors import InputError
@@ -79,3 +80,17 @@ def _loss_of_auto(loss: str) -> str:
     if loss not in ("", MEAN, SUM):
         raise InputError(f"auto:{loss}: behind auto stands {MEAN} or {SUM}, of the losses")
     return loss or MEAN
+
+
+def candidates(samples: int, loss: str) -> Iterator[MicroBatches | None]:
+    """Every number of pieces of one size, the whole batch first.
+
+    Raises:
+        InputError: there are no ``samples``.
+    """
+    if samples < 1:
+        raise InputError("the model takes no batch of samples, so there is nothing to divide")
+    yield None
+    for count in range(2, samples + 1):
+        if samples % count == 0:
+            yield MicroBatches(count, loss)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from poet.devices.costs import estimate
@@ -143,8 +144,25 @@ def limits_of(
     )
 
 
-def plan_step(prepared: Prepared, limits: Limits, options: SolveOptions | None = None) -> Planned:
-    """Solve, fit into the arena, make the plan.
+class Stages:
+    """What `plan_step` does, stage by stage; a subclass compares, keeps or replaces what is found."""
+
+    def search(self, prepared: Prepared, problem: Problem, limits: Limits, options: SolveOptions) -> Solution:
+        """Answer ``problem``, which is that of ``prepared`` with alternatives."""
+        return answered_beside(problem, limits, options, in_whole_pages=is_mapped(prepared.kernels))
+
+    def found(self, prepared: Prepared, solution: Solution) -> None:
+        """Look at the answer, which may hold no plan; ``prepared`` has the alternatives that it takes."""
+
+    def laid_out(self, prepared: Prepared, limits: Limits, fitted: Fitted) -> Fitted:
+        """``fitted``, or what the plan should have in its place."""
+        return fitted
+
+
+def plan_step(
+    prepared: Prepared, limits: Limits, options: SolveOptions | None = None, stages: Stages | None = None
+) -> Planned:
+    """Solve, fit into the arena, make the plan; ``stages`` may look in or decide between.
 
     What of ``prepared`` may be saved for backward in two forms (`poet.planning.saves_choice`) is saved
     compressed where the plan is better for it.
@@ -153,10 +171,15 @@ def plan_step(prepared: Prepared, limits: Limits, options: SolveOptions | None =
         Infeasible: no plan exists inside the limits.
         OutOfTime: none was found in time.
     """
-    options = options or SolveOptions()
-    prepared, solution = solve_choosing(prepared, limits, searching(options, limits))
+    options, stages = options or SolveOptions(), stages or Stages()
+    search = partial(stages.search, prepared)
+    prepared, solution = solve_choosing(prepared, limits, searching(options, limits), search)
+    if solution.status is Status.INFEASIBLE:
+        said = filter(None, (solution.message, home_hint(prepared, limits)))
+        solution = replace(solution, message=" ".join(said))
+    stages.found(prepared, solution)
     fitted = fit_step(prepared, limits, solution, options)
-    return plan_with(prepared, limits, fitted)
+    return plan_with(prepared, limits, stages.laid_out(prepared, limits, fitted))
 
 
 def solve_step(prepared: Prepared, limits: Limits, options: SolveOptions | None = None) -> Solution:
@@ -185,15 +208,14 @@ def fit_step(
         OutOfTime: the answer holds no plan.
         KeyboardInterrupt: it holds none because Ctrl-C ended the search.
     """
-    stage("arena")
-    if solution.status is Status.INFEASIBLE:
-        hint = home_hint(prepared, limits)
-        raise Infeasible(" ".join(filter(None, (solution.why_no_plan, hint))))
-    fitted = fit(prepared.problem, limits, solution, options or SolveOptions(), kernels=prepared.kernels)
-    if fitted is None and solution.was_interrupted:
+    if solution.schedule is None and solution.was_interrupted:
         raise KeyboardInterrupt
-    if fitted is None:
-        raise OutOfTime(solution.why_no_plan)
+    if solution.schedule is None:
+        refused = Infeasible if solution.status is Status.INFEASIBLE else OutOfTime
+        raise refused(solution.why_no_plan)
+    stage("arena")
+    fitted = fit(prepared.problem, limits, solution, options or SolveOptions(), kernels=prepared.kernels)
+    assert fitted is not None  # as there is a schedule
     return fitted
 
 

@@ -1,4 +1,4 @@
-"""A training step with its costs on a device: what planning starts from."""
+"""From a model to its training step with its costs on a device: what planning starts from."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ from poet.brief import shortened, told
 from poet.devices.device_problem import build_problem, kernels_on
 from poet.devices.load import load_profile
 from poet.devices.profile import Profile
-from poet.errors import PlanError, PoetError, one_of
+from poet.errors import InputError, ModelError, PlanError, PoetError, one_of
+from poet.files.kinds import FileKind, kind_of
+from poet.files.reading import printable_name
 from poet.kernel_facts import KernelFacts
-from poet.micro import MicroBatches
+from poet.micro import BATCH_NAMES, MicroBatches
 from poet.optimizer import OptimizerSpec
-from poet.planning.traced import Form, trace_model
 from poet.plans.plan_parts import Model
 from poet.problem import Place, Problem
 from poet.progress import IMPORT, stage
@@ -30,6 +31,258 @@ if TYPE_CHECKING:
     from poet.frontend.evaluation import EvaluationStep
     from poet.frontend.losses import LossFunction
     from poet.frontend.trace import TrainingStep
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """What of a device, and of where parameters live, a training graph depends on.
+
+    Attributes:
+        for_c99: it is a graph for the kernels of poet's C99: an update runs element by element with its
+            gradient, and results overwrite operands that nothing else reads.
+        in_parts: large parameters may be several tensors of rows, as storage takes them.
+        in_short_forms: backward may read bits and bytes in place of what plain training saves, and write
+            gradients over what they are made from.
+    """
+
+    for_c99: bool = False
+    in_parts: bool = False
+    in_short_forms: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Traced:
+    """A training step and where it comes from.
+
+    Attributes:
+        step: the training step and the tensors it starts from.
+        model: which model it is.
+        structure: the ONNX file without its weights; ``None`` for a module.
+        train: patterns of the parameters that are trained.
+        gradients: whether those of weights were to be made block by block.
+        module: that was traced, and its example inputs.
+        path: where the model was read from; ``None`` for a module.
+        names_remark: what of the given names could not be matched; empty if all was.
+    """
+
+    step: TrainingStep
+    model: Model
+    structure: bytes | None
+    train: tuple[str, ...]
+    gradients: Gradients
+    module: tuple[nn.Module, Tensor | Sequence[Tensor]]
+    path: Path | None
+    names_remark: str
+
+
+def trace_model(
+    model: str | Path | nn.Module | torch.export.ExportedProgram,
+    example_inputs: Tensor | Sequence[Tensor] | None = None,
+    *,
+    form: Form,
+    loss: str | LossFunction = "cross-entropy",
+    optimizer: str | OptimizerSpec | torch.optim.Optimizer = "sgd",
+    train: Iterable[str] | None = None,
+    bind: Mapping[str, int] | None = None,
+    names: str | Path | nn.Module | Mapping[str, Tensor] | None = None,
+    targets: Tensor | Sequence[Tensor] | None = None,
+    gradients: Gradients | str = Gradients.STREAM,
+    micro: MicroBatches | None = None,
+    output: str | None = None,
+    clip_norm: float | None = None,
+    clip_value: float | None = None,
+) -> Traced:
+    """Read or take the model and trace its training step, in the form that is asked for.
+
+    While it is traced, every kernel is run by itself on this machine, for its workspace and its time.
+    Arguments as for `poet.plan`.
+
+    Raises:
+        InputError: the model or an option is not usable.
+    """
+    from poet.c99.rows import overwrites, wants_dense
+    from poet.c99.statements import uses_elements
+    from poet.frontend.eager import original
+    from poet.frontend.scores import with_output
+    from poet.frontend.trace import trace_training_step
+
+    in_blocks = one_of(Gradients, gradients, "gradients")
+    patterns = None if train is None else tuple(train)
+    is_file = isinstance(model, str | Path) and kind_of(Path(model)) is not FileKind.EXPORTED
+    source = _source(model, example_inputs, _piece_bound(dict(bind or {}), micro if is_file else None), names)
+    inputs = source.inputs if is_file else _pieces(source.inputs, micro)
+    examples = None if targets is None else _pieces(targets, micro)
+    if isinstance(optimizer, str):
+        spec = OptimizerSpec.parse(optimizer)
+    elif isinstance(optimizer, OptimizerSpec):
+        spec = optimizer
+    else:
+        spec, patterns = _taken(optimizer, source.module, patterns)
+    spec = spec.clipped(clip_norm=clip_norm, clip_value=clip_value)
+    module = with_output(original(source.module), output)
+    remark = _constants_remark(source.constants) if patterns is None else ""
+    step = trace_training_step(
+        module,
+        inputs,
+        loss=loss,
+        optimizer=spec,
+        train=patterns,
+        targets=examples,
+        name=source.identity.name if source.identity else source.name,
+        input_names=source.input_names,
+        gradients=in_blocks,
+        uses_elements=uses_elements if form.for_c99 else None,
+        overwrites=overwrites if form.for_c99 else None,
+        wants_dense=wants_dense if form.for_c99 else None,
+        micro=micro,
+        in_parts=form.in_parts,
+        in_short_forms=form.in_short_forms,
+        has_small_operators=form.for_c99,
+    )
+    return Traced(
+        step=step,
+        model=replace(source.identity or Model(step.graph.name, "module", step.digest), output=output),
+        structure=source.structure,
+        train=patterns or ("*",),
+        gradients=in_blocks,
+        module=(module, inputs),
+        path=source.path,
+        names_remark="; ".join(filter(None, (source.names_remark, remark))),
+    )
+
+
+def _constants_remark(names: Sequence[str]) -> str:
+    """What is said of weights that an ONNX file has in Constant nodes."""
+    if not names:
+        return ""
+    count = f"{len(names)} weights lie in Constant nodes and are"
+    count = "1 weight lies in a Constant node and is" if len(names) == 1 else count
+    shown = ", ".join(names[:4]) + (", ..." if len(names) > 4 else "")
+    return f"{count} not trained ({shown}); name what to train: --train {names[0]}, train=[{names[0]!r}]"
+
+
+def _piece_bound(bind: dict[str, int], micro: MicroBatches | None) -> dict[str, int]:
+    """Of a file's bound sizes, those of one micro-batch: shapes that depend on the batch follow from them.
+
+    Raises:
+        InputError: the batch is not bound, or cannot be divided so.
+    """
+    if micro is None:
+        return bind
+    name = next((name for name in BATCH_NAMES if name in bind), None)
+    if name is None:
+        raise InputError("micro-batches of an ONNX file need its batch: --batch 32, or bind={'N': 32}")
+    if bind[name] % micro.count:
+        raise InputError(
+            f"a batch of {bind[name]} samples cannot be divided into {micro.count} micro-batches"
+        )
+    return bind | {name: bind[name] // micro.count}
+
+
+def _pieces(tensors: Tensor | Sequence[Tensor], micro: MicroBatches | None) -> Tensor | Sequence[Tensor]:
+    """Of a batch, what its first micro-batch has; samples stand in the first dimension.
+
+    Raises:
+        InputError: the samples of a tensor cannot be divided so.
+    """
+    if micro is None:
+        return tensors
+    from torch import Tensor
+
+    if isinstance(tensors, Tensor):
+        return _piece(tensors, micro.count)
+    return tuple(_piece(tensor, micro.count) for tensor in tensors)
+
+
+def _piece(tensor: Tensor, count: int) -> Tensor:
+    samples = tensor.shape[0] if tensor.dim() else 0
+    if not samples or samples % count:
+        raise InputError(
+            f"a batch of {samples} samples cannot be divided into {count} micro-batches of one size"
+        )
+    return tensor[: samples // count]
+
+
+def _taken(
+    optimizer: torch.optim.Optimizer, module: nn.Module, patterns: tuple[str, ...] | None
+) -> tuple[OptimizerSpec, tuple[str, ...] | None]:
+    """The settings of an optimizer of torch, and what it trains, where that is not all that can be."""
+    from poet.frontend.optimizers import spec_of
+
+    if patterns is not None:
+        raise InputError("the optimizer's groups say what is trained; leave train out")
+    spec, trained = spec_of(optimizer, module)
+    usual = sum(parameter.requires_grad for parameter in module.parameters())
+    return spec, None if len(trained) == usual else trained
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """A module to trace; the others where it comes from a file."""
+
+    module: nn.Module
+    inputs: Tensor | Sequence[Tensor]
+    identity: Model | None = None
+    structure: bytes | None = None
+    input_names: tuple[str, ...] | None = None
+    path: Path | None = None
+    names_remark: str = ""
+    name: str | None = None
+    constants: tuple[str, ...] = ()
+
+
+def _source(
+    model: str | Path | nn.Module | torch.export.ExportedProgram,
+    example_inputs: Tensor | Sequence[Tensor] | None,
+    bind: dict[str, int],
+    names: str | Path | nn.Module | Mapping[str, Tensor] | None,
+) -> _Source:
+    if not isinstance(model, str | Path):
+        from poet.frontend.exported_programs import as_module
+
+        model, example_inputs = as_module(model, example_inputs)
+        if example_inputs is None:
+            raise ModelError("a module needs example_inputs, tensors of the shapes of every step")
+        if bind:
+            raise ModelError("a module has no dimensions to bind; its example_inputs say the sizes")
+        if names is not None:
+            raise ModelError("a module has its own names; names are for an ONNX file")
+        return _Source(model, example_inputs)
+    if example_inputs is not None:
+        raise ModelError(f"{model}: a file brings its own input shapes; leave example_inputs out")
+    path = Path(model)
+    if kind_of(path) is FileKind.EXPORTED:
+        return _program_source(path, bind, names)
+    from poet.frontend.onnx.importer import load_onnx, strip_weights
+
+    imported = load_onnx(path, bind=bind, names=names)
+    return _Source(
+        module=imported.module,
+        inputs=imported.example_inputs(),
+        identity=Model(printable_name(path), "onnx", imported.digest, tuple(sorted(bind.items()))),
+        structure=strip_weights(imported),
+        input_names=tuple(item.name for item in imported.inputs),
+        path=path,
+        names_remark=imported.remark,
+        constants=imported.constants,
+    )
+
+
+def _program_source(path: Path, bind: dict[str, int], names: object) -> _Source:
+    """A program of ``torch.export``, read from its file.
+
+    Raises:
+        ModelError: it cannot be read, or sizes or names are given.
+    """
+    from poet.frontend.program_file import read_program
+
+    if bind:
+        raise ModelError(f"{path}: an exported program has no dimensions to bind; export it for these sizes")
+    if names is not None:
+        raise ModelError(f"{path}: an exported program has its module's names; names are for an ONNX file")
+    program = read_program(path)
+    return _Source(program.module, program.inputs, input_names=program.input_names, name=printable_name(path))
+
 
 _log = logging.getLogger(__name__)
 

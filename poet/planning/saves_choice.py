@@ -13,8 +13,9 @@ is compressed, and nothing in more blocks than the step's time allows.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from poet.alternatives import most_at_once, taken_by, without_names
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
     from poet.frontend.packed_saves import Change
 
 
+Search = Callable[[Problem, Limits, SolveOptions], Solution]
+"""Answers a problem inside limits."""
 NEEDY_SHARE = 1 / 2
 SAVED_SHARE = 1 / 8
 """Of a RAM budget, what an op holds at once, or holds less in more blocks: with that these are weighed."""
@@ -231,17 +234,16 @@ def as_chosen(
     return chosen, replace(solution, schedule=without_names(solution.schedule))
 
 
-def solve_choosing(prepared: Prepared, limits: Limits, options: SolveOptions) -> tuple[Prepared, Solution]:
+def solve_choosing(
+    prepared: Prepared, limits: Limits, options: SolveOptions, search: Search | None = None
+) -> tuple[Prepared, Solution]:
     """Search the schedule and the forms of its ops: the step with that choice, and its solution.
 
-    ``options`` are those of the search alone, see `poet.planning.fit_layout.searching`.
+    ``options`` are those of the ``search`` alone (see `poet.planning.fit_layout.searching`), which is
+    `answered_beside` where none is given.
     """
+    search = search or partial(answered_beside, in_whole_pages=is_mapped(prepared.kernels))
     prepared = with_room(prepared, limits, options.objective)
     problem = offered(prepared, limits)
-    solution = answered_beside(
-        weighed(problem, limits, options.objective),
-        limits,
-        options,
-        in_whole_pages=is_mapped(prepared.kernels),
-    )
+    solution = search(weighed(problem, limits, options.objective), limits, options)
     return as_chosen(prepared, limits, options, problem, solution)

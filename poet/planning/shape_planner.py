@@ -26,8 +26,7 @@ from poet.graph import Graph, Op
 from poet.homes import DecidedProblem
 from poet.kernel_facts import KernelFacts
 from poet.planning.beside import at_home, costed_beside, limits_beside
-from poet.planning.largest_shape import Largest, SizeSearch
-from poet.planning.shape_bytes import Foreseen, ShapeBytes
+from poet.planning.shape_bytes import Foreseen, Largest, ShapeBytes, SizeSearch
 from poet.plans.training_plan import Plan, Shape, shape_words
 from poet.reshaping import Reshaping
 from poet.simulator import judge

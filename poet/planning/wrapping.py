@@ -26,7 +26,7 @@ from torch.autograd.function import once_differentiable
 from poet.devices.device_problem import build_problem, kernels_on
 from poet.devices.load import load_profile
 from poet.devices.profile import Profile
-from poet.errors import Infeasible, InputError, ReplayError, one_of
+from poet.errors import InputError, ReplayError, one_of
 from poet.frontend.eager import original
 from poet.frontend.wrapped import WrappedStep, check_hooks_for_all, trace_wrapped
 from poet.graph import stored_row_bytes
@@ -40,7 +40,7 @@ from poet.runtime.data.given import as_tensors
 from poet.runtime.steps.split_replay import SplitReplay
 from poet.runtime.storage.page_file import PageFile
 from poet.runtime.system.memory import return_freed_memory
-from poet.solution import Progress, SolveOptions, Status
+from poet.solution import Progress, SolveOptions
 from poet.strips import Gradients
 
 
@@ -138,8 +138,6 @@ def _held_by_the_caller(problem: Problem, traced: WrappedStep) -> Problem:
 
 def _planned(prepared: Prepared, limits: Limits, options: SolveOptions) -> Planned:
     solution = solve_step(prepared, limits, options)
-    if solution.status is Status.INFEASIBLE:  # without `fit_step`'s hint: nothing has another home here
-        raise Infeasible(solution.message or solution.status.value)
     return plan_with(prepared, limits, fit_step(prepared, limits, solution, options))
 
 

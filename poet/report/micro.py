@@ -9,7 +9,7 @@ from poet.plans.training_plan import Plan
 from poet.units import format_bytes, format_joules, format_seconds
 
 if TYPE_CHECKING:  # a run shows plans without what planning needs
-    from poet.planning.accumulated import Candidate
+    from poet.planning.pipeline import Candidate
 
 
 def micro_rows(plan: Plan) -> Iterator[tuple[str, str]]:

@@ -13,11 +13,9 @@ from poet.devices.profile import Profile
 from poet.errors import InputError
 from poet.files.reading import printable_name
 from poet.loss import DEFAULT_LOSS
-from poet.micro import BATCH_NAMES, MicroBatches
+from poet.micro import BATCH_NAMES, MicroBatches, candidates
 from poet.optimizer import OptimizerSpec
-from poet.planning.accumulated import candidates
-from poet.planning.prepared import form_on
-from poet.planning.traced import Form
+from poet.planning.prepared import Form, form_on
 from poet.problem import Place, Problem
 from poet.strips import Gradients
 from poet.whatif import grid

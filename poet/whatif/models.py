@@ -22,7 +22,7 @@ from poet.graph import Graph
 from poet.kernel_facts import KernelFacts
 from poet.micro import MicroBatches
 from poet.optimizer import OptimizerSpec
-from poet.planning.traced import Form, trace_model
+from poet.planning.prepared import Form, trace_model
 from poet.strips import Gradients
 from poet.whatif.cache import IMPORTING, Cache, code_digest, digest_of, pack, unpack
 from poet.whatif.grid import Binding

@@ -21,11 +21,11 @@ from poet.frontend.plain import PlainTrainer
 from poet.frontend.strip_choice import with_strips
 from poet.frontend.trace import TrainingStep, trace_training_step
 from poet.kernel_facts import KernelFacts, OpFacts
-from poet.micro import MicroBatches, micro_batches
+from poet.micro import MicroBatches, candidates, micro_batches
 from poet.optimizer import OptimizerSpec
-from poet.planning.accumulated import least_energy
+from poet.planning.auxiliary import without_updates
 from poet.planning.beside import at_home
-from poet.planning.without_updates import without_updates
+from poet.planning.pipeline import least_energy
 from poet.plans.plan_file import read_plan, write_plan
 from poet.plans.training_plan import Plan
 from poet.runtime import Trainer, native
@@ -317,7 +317,7 @@ def test_the_number_of_pieces_of_least_energy_is_taken() -> None:
             raise Infeasible("too little RAM")
         return Made(found)
 
-    best, tried = least_energy(6, "mean", make)  # type: ignore[arg-type]
+    best, tried = least_energy([*candidates(6, "mean")], make)  # type: ignore[arg-type]
     assert best.plan.step_joules == 4.0
     assert [item.joules for item in tried] == [None, 5.0, 4.0, 4.5]
     assert tried[0].why == "too little RAM"

@@ -20,8 +20,8 @@ from torch.optim import lr_scheduler
 from typer.testing import CliRunner
 
 import poet
+from poet.planning.budgets import plan_again
 from poet.planning.planned import Planned
-from poet.planning.replanning import plan_again
 from poet.runtime import Trainer
 from poet.runtime.runs.fit import fit, load_samples
 from poet.verification import verify

@@ -18,9 +18,9 @@ from poet.clock import WorkClock
 from poet.errors import Infeasible, OutOfTime
 from poet.frontend.plain import PlainTrainer
 from poet.optimizer import OptimizerSpec
-from poet.planning import beside, replanning
+from poet.planning import beside, budgets
+from poet.planning.budgets import plan_again
 from poet.planning.online_guard import guard, guarded
-from poet.planning.replanning import plan_again
 from poet.planning.shape_planner import ShapePlanner
 from poet.plans.training_plan import Plan
 from poet.problem import Limits, Objective, Problem
@@ -187,7 +187,7 @@ def test_a_budget_that_halves_and_comes_back_changes_no_bit(
 
 def test_a_search_without_a_plan_leaves_the_guards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     planned().save(tmp_path / "p.poet")
-    monkeypatch.setattr(replanning, "answered_beside", finds_nothing)
+    monkeypatch.setattr(budgets, "answered_beside", finds_nothing)
     monkeypatch.setattr(beside, "solve", finds_nothing)
     with Trainer.open(tmp_path / "p.poet", seed=3) as trainer:
         training = Training(trainer)

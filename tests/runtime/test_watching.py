@@ -22,7 +22,7 @@ from poet.api import plan as plan_module
 from poet.errors import Infeasible, InputError, OutOfTime, PageFileError, PlanError, PoetError, ReplayError
 from poet.named import named_parameters
 from poet.optimizer import OptimizerSpec
-from poet.planning import budgeted
+from poet.planning import budgets, pipeline
 from poet.plans.plan_file import read_plan
 from poet.plans.training_plan import Plan
 from poet.problem import Objective
@@ -208,7 +208,7 @@ def test_a_budget_that_cannot_be_is_refused_before_the_search(monkeypatch: pytes
     def searched(*_: object, **__: object) -> Planned:
         raise AssertionError
 
-    monkeypatch.setattr(api, "plan_step", searched)
+    monkeypatch.setattr(pipeline, "plan_step", searched)
     with pytest.raises(Infeasible, match=r"inside the budget of 64 B: a step needs at least"):
         plan_module(
             nn.Linear(4, 3), torch.zeros(4, 4), device="x86-host", ram="64KiB", budgets=["64B"],
@@ -224,8 +224,8 @@ def test_a_budget_without_a_plan_leaves_the_others(monkeypatch: pytest.MonkeyPat
             raise OutOfTime("too slow")
         return known.plan.budgets[0]
 
-    monkeypatch.setattr(budgeted, "plan_again", again)
-    made = budgeted.with_budgets(known, [SMALL, SMALL - 1024])
+    monkeypatch.setattr(budgets, "plan_again", again)
+    made = budgets.with_budgets(known, [SMALL, SMALL - 1024])
     assert made.plan.budgets == planned().plan.budgets
     assert made.budgets_remark == "no plan for the budget of 63 KiB: too slow"
 
