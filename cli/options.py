@@ -47,8 +47,9 @@ def takes(record: type[_Record]) -> Callable[[Callable[[_Record], None]], Callab
         def called(**given: Any) -> None:
             command(record(**given))
 
+        del called.__wrapped__  # whose signature is another  # type: ignore[attr-defined]
         called.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-        called.__annotations__ = kinds
+        called.__annotations__ = {each.name: each.annotation for each in parameters}
         return called
 
     return of
@@ -133,6 +134,15 @@ def micro_callback(text: str | None) -> str | None:
     return text
 
 
+def _function(text: str | None) -> str | None:
+    """The function's name as it was written, refused where it is none."""
+    from poet.files.tables import is_function
+
+    if text is not None and not is_function(text):
+        raise InputError(f"--module {text!r} is not MODULE:FUNCTION; write for example nets:small_net")
+    return text
+
+
 TrainOption = Annotated[
     list[str] | None,
     typer.Option(metavar="GLOB", help="Parameters to train, e.g. 'layer4.*'; repeatable; default all."),
@@ -161,6 +171,15 @@ PageFileOption = Annotated[
 ]
 ThreadsOption = Annotated[
     int | None, typer.Option(min=1, help="For torch; default: all cores.", callback=threads_callback)
+]
+ModuleOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="MODULE:FUNCTION",
+        help="For a plan made from a module: a function that gives the module, or it, the loss and example "
+        "inputs. It is your own code and runs as such.",
+        callback=_function,
+    ),
 ]
 HtmlOption = Annotated[
     Path | None, typer.Option("--html", metavar="FILE", help="Write a page that needs no network.")

@@ -2,46 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
-from poet.errors import InputError
-from poet.plans.rate_schedule import RateSchedule
 from poet.streams import say
-from poet.units import parse_bytes, parse_joules, parse_seconds
 
-from .options import JsonOption, PageFileOption, PlanArgument
+from .options import takes
 from .output import answer, check_files
-from .run_library import check_on_data
-from .run_options import (
-    AddToOption,
-    AllowNanOption,
-    AllowOverBudgetOption,
-    ArenaChoice,
-    ArenaOption,
-    BestOption,
-    CLibraryOption,
-    DataOption,
-    EnforceOption,
-    EpochsOption,
-    KeepPreviousOption,
-    LrOption,
-    MetricOption,
-    OutputOption,
-    PatienceOption,
-    ResumeOption,
-    SaveEveryOption,
-    SaveSecondsOption,
-    ScheduleOption,
-    SeedOption,
-    StopAfterJoulesOption,
-    StopAfterSecondsOption,
-    StopAfterWrittenOption,
-    ThreadsOption,
-    ValidateOption,
-    WatchMemoryOption,
-)
+from .run_options import RunAsk
 
 if TYPE_CHECKING:
     from poet.plans.plan_file import PlanFile
@@ -49,6 +18,9 @@ if TYPE_CHECKING:
     from poet.plans.training_plan import Plan
     from poet.runtime import Trainer
     from poet.runtime.data.samples import Samples
+
+MOST_LIBRARY_STEPS = 20
+"""Batches that a library of C is held against PyTorch on."""
 
 EXAMPLES = (
     "poet run plan.poet --data digits.npz --epochs 3 --page-file /media/card/pages",
@@ -60,43 +32,8 @@ EXAMPLES = (
 )
 
 
-_ARENA: dict[ArenaChoice, bool | Literal["require"]] = {
-    ArenaChoice.AUTO: True,
-    ArenaChoice.REQUIRE: "require",
-    ArenaChoice.HEAP: False,
-}
-
-
-def run(
-    plan_file: PlanArgument,
-    data: DataOption,
-    epochs: EpochsOption = 1,
-    page_file: PageFileOption = None,
-    lr: LrOption = None,
-    schedule: ScheduleOption = None,
-    seed: SeedOption = None,
-    threads: ThreadsOption = None,
-    resume: ResumeOption = None,
-    output: OutputOption = None,
-    save_every: SaveEveryOption = None,
-    save_seconds: SaveSecondsOption = None,
-    keep_previous: KeepPreviousOption = False,
-    stop_after_joules: StopAfterJoulesOption = None,
-    stop_after_seconds: StopAfterSecondsOption = None,
-    stop_after_written: StopAfterWrittenOption = None,
-    watch_memory: WatchMemoryOption = False,
-    validate: ValidateOption = None,
-    metric: MetricOption = None,
-    patience: PatienceOption = None,
-    best: BestOption = None,
-    arena: ArenaOption = ArenaChoice.AUTO,
-    allow_nan: AllowNanOption = False,
-    allow_over_budget: AllowOverBudgetOption = False,
-    enforce: EnforceOption = False,
-    add_to: AddToOption = None,
-    c_library: CLibraryOption = None,
-    json_file: JsonOption = None,
-) -> None:
+@takes(RunAsk)
+def run(ask: RunAsk) -> None:
     """Train with a plan, inside its RAM, paging to a file.
 
     The trained state is a safetensors file: parameters and module state under the module's names.
@@ -119,96 +56,50 @@ def run(
     makes the steps of the first batches, and so does PyTorch, each from PyTorch's state.
     """
     from poet.plans.plan_file import read_plan
-    from poet.plans.run_request import RunRequest
 
-    _check_together(
-        of_output={
-            "--save-every": save_every,
-            "--save-seconds": save_seconds,
-            "--keep-previous": keep_previous or None,
-        },
-        output=output,
-        of_validate={"--metric": metric, "--patience": patience, "--best": best},
-        validate=validate,
-    )
-    if schedule is not None:
-        RateSchedule.parse(schedule)
-    if enforce and watch_memory:
-        raise InputError("--watch-memory cannot be with --enforce, which holds the training to one budget")
-    if enforce and allow_over_budget:
-        raise InputError(
-            "--allow-over-budget cannot be with --enforce, which holds the training to its budget"
-        )
-    if enforce and add_to is not None:
-        raise InputError("--add-to cannot be with --enforce: the process that trains measures nothing there")
-    outputs = {"-o": output, "--best": best, "--json": json_file, "--add-to": add_to}
-    reads = {"PLAN": plan_file, "--data": data, "--validate": validate, "--c-library": c_library}
-    check_files(outputs, reads=reads, page_file=page_file)
+    ask.check()
+    reads = {
+        "PLAN": ask.plan_file, "--data": ask.data, "--validate": ask.validate, "--c-library": ask.c_library,
+    }  # fmt: skip
+    outputs = {"-o": ask.output, "--best": ask.best, "--json": ask.json_file, "--add-to": ask.add_to}
+    check_files(outputs, reads=reads, page_file=ask.page_file)
     # an earlier state may be replaced by that of the run which goes on from it, and by nothing else
-    check_files({"--json": json_file, "--add-to": add_to}, reads={"--resume": resume}, page_file=page_file)
-    if c_library is not None:
-        training: dict[str, object] = {
-            "-o": output,
-            "--resume": resume,
-            "--validate": validate,
-            "--best": best,
-        }
-        training |= {"--enforce": enforce, "--watch-memory": watch_memory, "--add-to": add_to}
-        training |= {"--lr": lr is not None, "--schedule": schedule, "--seed": seed is not None}
-        training |= {"--threads": threads, "--epochs": epochs > 1, "--patience": patience}
-        check_on_data(plan_file, c_library, data, page_file, json_file, training)
+    outputs = {"--json": ask.json_file, "--add-to": ask.add_to}
+    check_files(outputs, reads={"--resume": ask.resume}, page_file=ask.page_file)
+    if ask.c_library is not None:
+        ask.refuse_training()
+        _hold_library(ask, ask.c_library)
         return
-    plan = read_plan(plan_file) if enforce else None
-    request = RunRequest(
-        plan=str(plan_file),
-        data=str(data),
-        budget_bytes=0 if plan is None else _budget_bytes(plan),
-        epochs=epochs,
-        seed=0 if seed is None and resume is None else seed,
-        threads=threads if plan is None or threads else plan.replayed_kernels.threads,
-        learning_rate=lr,
-        page_file=_text(page_file),
-        resume=_text(resume),
-        output=_text(output),
-        save_every=save_every,
-        save_seconds=None if save_seconds is None else parse_seconds(save_seconds),
-        arena=_ARENA[arena],
-        allow_nan=allow_nan,
-        validate=_text(validate),
-        metrics=tuple(metric or ()),
-        patience=patience,
-        best=_text(best),
-        schedule=schedule,
-        keep_previous=keep_previous,
-        stop_joules=None if stop_after_joules is None else parse_joules(stop_after_joules),
-        stop_seconds=None if stop_after_seconds is None else parse_seconds(stop_after_seconds),
-        stop_written_bytes=None if stop_after_written is None else parse_bytes(stop_after_written),
-        watch_memory=watch_memory,
-        allow_over_budget=allow_over_budget,
-    )
-    remark = "" if plan is None else _threads_remark(plan, threads)
-    if _run_enforced(request, json_file, remark) if enforce else _run_here(request, json_file, add_to):
+    plan = read_plan(ask.plan_file) if ask.enforce else None
+    request = ask.request(plan)
+    if plan is not None:
+        was_interrupted = _run_enforced(request, ask.json_file, _threads_remark(plan, ask.threads))
+    else:
+        was_interrupted = _run_here(request, ask.json_file, ask.add_to)
+    if was_interrupted:
         raise KeyboardInterrupt
 
 
-def _check_together(
-    *,
-    of_output: Mapping[str, object],
-    output: Path | None,
-    of_validate: Mapping[str, object],
-    validate: Path | None,
-) -> None:
-    """Refuse options that make no sense without another."""
-    for name, given in of_output.items():
-        if given is not None and output is None:
-            raise InputError(f"{name} needs -o FILE to save to")
-    for name, given in of_validate.items():
-        if given is not None and validate is None:
-            raise InputError(f"{name} is of --validate FILE, samples to evaluate after each epoch")
+def _hold_library(ask: RunAsk, c_library: Path) -> None:
+    """Make a step of each of the first batches in C and in PyTorch; nothing is trained or saved.
 
+    Raises:
+        InputError: as `poet.c99.library_check.check_library` says.
+        NotExact: the library is wrong.
+    """
+    from poet.c99.library_check import check_library
+    from poet.report.verify import library_data, library_report
 
-def _text(path: Path | None) -> str | None:
-    return None if path is None else str(path)
+    report = check_library(
+        ask.plan_file,
+        c_library,
+        steps=MOST_LIBRARY_STEPS,
+        data=ask.data,
+        page_file=ask.page_file,
+        fewer=True,
+    )
+    answer(library_report(report), lambda: library_data(report), json_file=ask.json_file)
+    report.require()
 
 
 def _run_here(request: RunRequest, json_file: Path | None, raw: Path | None) -> bool:
@@ -320,9 +211,3 @@ def _threads_remark(plan: Plan, asked: int | None) -> str:
         return ""
     count = "1 thread" if measured == 1 else f"{measured} threads"
     return f"poet: {count}, as the plan was measured with; --threads takes another number"
-
-
-def _budget_bytes(plan: Plan) -> int:
-    """What the plan was made for; where it had no budget, what it predicts."""
-    budget_bytes = plan.request.limits.ram_budget_bytes
-    return plan.held_bytes + plan.page_buffer_bytes if budget_bytes is None else budget_bytes

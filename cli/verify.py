@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from poet.errors import InputError
 
-from .options import JsonOption, PageFileOption, PlanArgument, threads_callback, whole
+from .options import JsonOption, ModuleOption, PageFileOption, PlanArgument, threads_callback, whole
 from .run_options import AllowOverBudgetOption
 
 EXAMPLES = (
     "poet verify plan.poet",
     "poet verify plan.poet --steps 5 --threads 1 --threads 4",
+    "poet verify plan.poet --module nets:small_net",
     "poet verify plan.poet --c-library step/build/libpoet_step.so --data digits.npz",
 )
 
@@ -44,6 +45,7 @@ def verify(
         Path | None,
         typer.Option(metavar="FILE", help="Samples to train on, as for `poet run`; default: random ones."),
     ] = None,
+    module: ModuleOption = None,
     allow_over_budget: AllowOverBudgetOption = False,
     json_file: JsonOption = None,
 ) -> None:
@@ -59,16 +61,23 @@ def verify(
     if c_library is not None:
         if threads:
             raise InputError("--threads is not of --c-library, whose steps have one")
+        if module is not None:
+            raise InputError("--module is not of --c-library, which needs no module")
         _verify_library(plan_file, c_library, steps, seed, data, page_file, json_file)
         return
+    from poet.frontend.plain import own_module
     from poet.report.verify import verify_data, verify_report
     from poet.verification import verify as compare
 
     from .output import answer, check_files
 
     check_files({"--json": json_file}, reads={"PLAN": plan_file, "--data": data}, page_file=page_file)
+    own: dict[str, Any] = {}
+    if module is not None:
+        own["module"], own["loss"] = own_module(module)
     report = compare(
         plan_file,
+        **own,
         data=data,
         steps=steps,
         threads=tuple(threads or (1, 2)),

@@ -23,7 +23,7 @@ from poet.c99.statements import LIBRARY as C99
 from poet.errors import InputError, NotExact, PlanError, PoetError
 from poet.frontend.eager import lent, original
 from poet.frontend.losses import LossFunction
-from poet.frontend.plain import PlainTrainer
+from poet.frontend.plain import PlainTrainer, check_is_planned
 from poet.frontend.scores import with_output
 from poet.frontend.small_operators import small_operators
 from poet.named import named_parameters
@@ -128,11 +128,13 @@ def verify(
         OverBudget: every bit was the same; but with as many threads as the plan was measured with, a step or
             an evaluation held more tensor memory than the budget.
         PlanError: the plan is not usable, or carries no structure and no module is given.
-        InputError: the samples do not fit the plan, or the model fails on a batch.
+        InputError: the samples do not fit the plan, the model fails on a batch, or the module is another.
     """
     with PlanFile(path) as file:
         plan = file.plan
         reference = _from_structure(file) if module is None else original(module)
+    if module is not None:
+        check_is_planned(reference, plan.graph)
     steps = steps if module is None else max(steps, _LEAST_STEPS)
     if batches is None and data is not None:
         batches = batches_of(data, plan, steps)
@@ -316,8 +318,8 @@ def _from_structure(file: PlanFile) -> nn.Module:
     structure = file.structure()
     if structure is None:
         raise PlanError(
-            f"{file.path.name} was planned from a module and carries no ONNX structure; "
-            "call poet.verify(path, module=...)"
+            f"{file.path.name} was planned from a module and carries no ONNX structure; name the module: "
+            "--module MODULE:FUNCTION, or poet.verify(path, module=...)"
         )
     from poet.frontend.onnx.importer import load_onnx_structure
 

@@ -14,9 +14,10 @@ import torch
 from torch import nn
 
 from poet.errors import PlanError
-from poet.frontend.losses import loss_named
+from poet.frontend.losses import Loss, LossFunction, as_loss
 from poet.frontend.onnx.importer import load_onnx_structure
 from poet.frontend.optimizers import torch_optimizer
+from poet.frontend.plain import check_is_planned, own_module
 from poet.frontend.scores import with_output
 from poet.named import named_parameters
 from poet.plans.plan_file import PlanFile
@@ -37,30 +38,42 @@ def try_plain(request: RunRequest, emit: Emit) -> None:
     """Train in plain PyTorch, first unconfined, then confined.
 
     Raises:
-        PlanError: the plan carries no structure from which the module could be built.
+        PlanError: the plan carries no structure from which the module could be built, and none is named.
+        InputError: the module that is named is another, or cannot be had.
     """
     with PlanFile(request.plan) as file:
         plan = file.plan
-        structure = file.structure()
-        if structure is None:
-            raise PlanError(
-                f"{file.path.name} was planned from a module and carries no ONNX structure, so that plain "
-                "PyTorch cannot be set beside it"
-            )
-        module = with_output(load_onnx_structure(structure).module, plan.model.output)
+        module, own_loss = _module(file, request.module)
+        module = with_output(module, plan.model.output)
         _fill(module, file)
         samples = load_samples(request.data, plan, allow_nan=request.allow_nan)
     tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
     model_bytes = sum(tensor.untyped_storage().nbytes() for tensor in tensors.values())
-    _train(module, plan, samples)
+    loss = as_loss(own_loss or plan.request.loss)
+    _train(module, plan, loss, samples)
     with Rehearsal() as rehearsal, PeakMeter(model_bytes) as meter:
-        _train(module, plan, samples)
+        _train(module, plan, loss, samples)
     idle_bytes = rehearsal.idle_bytes(meter.peak.bytes or model_bytes)
     confinement = Confinement(idle_bytes, request.budget_bytes)
     confinement.enforce()
     emit("confined", {"idle_bytes": confinement.idle_bytes, "peak_bytes": meter.peak.bytes})
     for _ in range(_CONFINED_ROUNDS):
-        emit("step", {"steps": _train(module, plan, samples)})
+        emit("step", {"steps": _train(module, plan, loss, samples)})
+
+
+def _module(file: PlanFile, named: str | None) -> tuple[nn.Module, LossFunction | None]:
+    """The module that was planned, and its loss where that is the user's own."""
+    if named is not None:
+        module, loss = own_module(named)
+        check_is_planned(module, file.plan.graph)
+        return module, loss
+    structure = file.structure()
+    if structure is None:
+        raise PlanError(
+            f"{file.path.name} was planned from a module and carries no ONNX structure, so that plain "
+            "PyTorch cannot be set beside it; name the module: --module MODULE:FUNCTION"
+        )
+    return load_onnx_structure(structure).module, None
 
 
 def _fill(module: nn.Module, file: PlanFile) -> None:
@@ -75,7 +88,7 @@ def _fill(module: nn.Module, file: PlanFile) -> None:
             source.fill(value, tensors[name])
 
 
-def _train(module: nn.Module, plan: Plan, samples: Samples) -> int:
+def _train(module: nn.Module, plan: Plan, loss_of: Loss, samples: Samples) -> int:
     """Make two steps with a new optimizer: in the second, its state is there while the activations are.
 
     Gradients are given back before each forward pass, as is usual, and everything but the
@@ -86,7 +99,7 @@ def _train(module: nn.Module, plan: Plan, samples: Samples) -> int:
         item.requires_grad_(name in trained)
     parameters = {name: item for name, item in module.named_parameters() if name in trained}
     optimizer = torch_optimizer(plan.optimizer, parameters)
-    loss_of, micro = loss_named(plan.request.loss), plan.request.micro
+    micro = plan.request.micro
     pieces = 1 if micro is None else micro.count
     staged = len(samples.staged[0]) * (1 if micro is None else micro.count)
     inputs, targets = samples.batch(torch.arange(staged // pieces))

@@ -17,7 +17,7 @@ import sys
 import warnings
 import weakref
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -226,6 +226,25 @@ def is_function(text: str) -> bool:
     return named and not Path(text).exists()
 
 
+def function_named(text: str) -> Callable[[], object]:
+    """The user's own function that ``module:function`` names, whose module may lie in the working folder.
+
+    Raises:
+        InputError: the module cannot be imported, or has no such function.
+    """
+    module, _, name = text.partition(":")
+    if str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
+    try:
+        found = getattr(importlib.import_module(module), name, None)
+    except Exception as error:
+        raise InputError(f"{text}: the module {module} cannot be imported ({line_of(error)})") from None
+    if not callable(found):
+        raise InputError(f"{text}: {module} has no function {name}")
+    function: Callable[[], object] = found
+    return function
+
+
 def spooled_columns(text: str, names: list[str], folder: Path) -> dict[str, Column]:
     """The samples of the iterable that ``module:function`` gives, as columns called ``names``.
 
@@ -237,15 +256,7 @@ def spooled_columns(text: str, names: list[str], folder: Path) -> dict[str, Colu
     Raises:
         InputError: there is no such function, it fails, or a sample has other arrays than the first.
     """
-    module, _, name = text.partition(":")
-    if str(Path.cwd()) not in sys.path:
-        sys.path.append(str(Path.cwd()))
-    try:
-        found = getattr(importlib.import_module(module), name, None)
-    except Exception as error:
-        raise InputError(f"{text}: the module {module} cannot be imported ({_line(error)})") from None
-    if not callable(found):
-        raise InputError(f"{text}: {module} has no function {name}")
+    found = function_named(text)
     files: list[IO[bytes]] = []
     kinds: list[tuple[tuple[int, ...], np.dtype[np.generic]]] = []
     count = 0
@@ -266,7 +277,7 @@ def spooled_columns(text: str, names: list[str], folder: Path) -> dict[str, Colu
             file.close()
         if isinstance(error, InputError) or not isinstance(error, Exception):
             raise
-        raise InputError(f"{text}: sample {count + 1} fails ({_line(error)})") from None
+        raise InputError(f"{text}: sample {count + 1} fails ({line_of(error)})") from None
     return {
         name: StoredColumn(file, text, 0, (count, *shape), dtype)
         for name, file, (shape, dtype) in zip(names, files, kinds, strict=True)
@@ -290,5 +301,5 @@ def _arrays(sample: object, count: int, text: str) -> list[Array]:
     return arrays
 
 
-def _line(error: Exception) -> str:
+def line_of(error: Exception) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())[:160]}"

@@ -9,12 +9,16 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
+from poet.errors import InputError
+from poet.files.tables import function_named, line_of
 from poet.frontend.eager import evaluating, without_short_cuts
 from poet.frontend.exporting import as_exporters_do
 from poet.frontend.losses import LossFunction, as_loss
 from poet.frontend.module_tensors import looks_at_contents
 from poet.frontend.optimizers import torch_optimizer
 from poet.frontend.small_operators import as_wanted
+from poet.graph import Graph
+from poet.named import named_parameters
 from poet.optimizer import OptimizerSpec
 
 
@@ -119,3 +123,43 @@ class PlainTrainer:
 def _own(given: Tensor | Sequence[Tensor] | None) -> list[Tensor]:
     """Copies of the tensors ``given``."""
     return [item.clone() for item in ([given] if isinstance(given, Tensor) else given or ())]
+
+
+def own_module(text: str) -> tuple[nn.Module, LossFunction | None]:
+    """The module that ``module:function`` gives, and the loss where that comes with it; runs the user's code.
+
+    Args:
+        text: names a function that gives a module in the mode in which it was planned, or a tuple that begins
+            with it and its loss; what follows, such as example inputs, is not looked at.
+
+    Raises:
+        InputError: there is no such function, it fails, or gives something else.
+    """
+    function = function_named(text)
+    try:
+        given = function()
+    except Exception as error:
+        raise InputError(f"--module {text}: it fails ({line_of(error)})") from None
+    module, loss = (*given, None)[:2] if isinstance(given, tuple) and given else (given, None)
+    if not isinstance(module, nn.Module):
+        raise InputError(f"--module {text}: it gives {type(module).__name__}, not a module")
+    if loss is not None and not callable(loss):
+        raise InputError(f"--module {text}: the loss is {type(loss).__name__}, not a function or module")
+    return module, loss
+
+
+def check_is_planned(module: nn.Module, graph: Graph) -> None:
+    """Do nothing if ``module`` has the parameters and the state of a plan's ``graph``.
+
+    Raises:
+        InputError: one is missing or of another shape.
+    """
+    there = dict((*module.named_parameters(remove_duplicate=False), *module.named_buffers()))
+    types = {value.name: value.type for value in graph.values}
+    wanted = {item.name: item.content.type.shape for item in named_parameters(graph)}
+    wanted |= {name: types[value].shape for name, value in graph.states}
+    for name, shape in wanted.items():
+        found = tuple(there[name].shape) if name in there else None
+        if found != shape:
+            said = "none of that name" if found is None else str(list(found))
+            raise InputError(f"the plan is of another module: its {name} is {list(shape)}, here is {said}")

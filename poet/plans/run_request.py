@@ -27,6 +27,7 @@ class RunRequest:
         patience: epochs without a better loss there, after which training ends; ``None``: it does not.
         schedule: of the learning rates, as `poet.plans.rate_schedule` reads it; ``None``: they stay.
         best: where the state of the best epoch is kept; ``None``: nowhere.
+        module: ``module:function`` that gives the module a plan was made from, for plain PyTorch beside it.
     """
 
     plan: str
@@ -54,6 +55,7 @@ class RunRequest:
     stop_written_bytes: int | None = None
     watch_memory: bool = False
     allow_over_budget: bool = False
+    module: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -141,6 +141,26 @@ def test_a_plan_of_a_module_says_why_plain_is_not_tried(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_plain_pytorch_trains_the_module_that_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = (
+        "from torch import nn\n\n\ndef net():\n    return nn.Sequential(nn.Linear(4, 5), nn.Linear(5, 2))\n"
+    )
+    (tmp_path / "own_net.py").write_text(text)
+    monkeypatch.chdir(tmp_path)
+    net = nn.Sequential(nn.Linear(4, 5), nn.Linear(5, 2))
+    poet.plan(net, torch.zeros(3, 4), device="rpi4b", ram="8MiB", time_limit_seconds=1.0).save("plan.poet")
+    np.savez("data.npz", inputs=np.zeros((6, 4), np.float32), targets=np.zeros(6, np.int64))
+    asked = RunRequest(
+        plan="plan.poet", data="data.npz", budget_bytes=8 << 20, threads=1, module="own_net:net"
+    )
+    done = enforce(asked, on_epoch=lambda epoch: None)
+    assert done.plain is not None
+    assert (done.plain.steps, done.plain.refusal) == (4, None)
+
+
+@pytest.mark.slow
 def test_bad_data_is_told_like_everywhere(request_: RunRequest, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"none\.npz: cannot be opened \(No such file or directory\)"):
         enforce(replace(request_, data=str(tmp_path / "none.npz")), on_epoch=print)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +14,9 @@ import torch
 from helpers import hand_net
 from helpers.pace import with_slow
 from helpers.schedules import keep_everything, random_schedule
+from poet.cli.main import app
 from torch import nn
+from typer.testing import CliRunner
 
 import poet
 from poet.errors import InputError, ModelError, NotExact, PlanError
@@ -208,3 +211,58 @@ def test_samples_are_batches_in_their_order(path: Path, tmp_path: Path) -> None:
         assert isinstance(ours_targets, torch.Tensor)
         assert torch.equal(ours_targets, targets)
     assert verify(path, module=hand_net.net(), data=tmp_path / "data.npz", threads=(1,)).exact
+
+
+NETS = """
+import torch
+from poet.cli.main import app
+from torch import nn
+from typer.testing import CliRunner
+
+def squares(outputs, targets):
+    return (outputs - targets).square().mean()
+
+def net():
+    torch.manual_seed(1)
+    return nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 2))
+
+def net_and_loss():
+    return net(), squares, torch.zeros(3, 4)
+
+def other():
+    return nn.Linear(4, 3)
+
+def number():
+    return 5
+"""
+
+
+def test_a_module_is_named_on_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = f"nets_{tmp_path.name.replace('-', '_')}"
+    (tmp_path / f"{name}.py").write_text(NETS)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    nets = importlib.import_module(name)
+    x, y = torch.zeros(3, 4), torch.zeros(3, 2)
+    words = {"device": "rpi4b", "ram": None, "time_limit_seconds": 1.0, "evaluation": False}
+    poet.plan(nets.net(), x, loss="mse", **words).save("named.poet")
+    poet.plan(nets.net(), x, loss=nets.squares, targets=y, **words).save("own.poet")
+
+    def said(plan: str, function: str) -> tuple[int, str]:
+        arguments = ["verify", plan, "--threads", "1", "--module", function]
+        done = CliRunner().invoke(app, arguments)
+        return done.exit_code, done.output
+
+    for plan, function in (("named.poet", "net"), ("own.poet", "net_and_loss")):
+        code, text = said(plan, f"{name}:{function}")
+        assert code == 0, text
+        assert "bitwise equal to plain PyTorch: yes" in text
+    for function, line in (
+        (f"{name}:net", "no file holds"),
+        (f"{name}:other", "the plan is of another module"),
+        (f"{name}:number", "it gives int, not a module"),
+        (f"{name}:none", "has no function none"),
+        ("nets.py", "is not MODULE:FUNCTION"),
+    ):
+        code, text = said("own.poet", function)
+        assert (code, line in text) == (2, True), text
