@@ -2,7 +2,7 @@
 
 A training step has an arena of its own in what the RAM budget leaves beside the page buffer. An auxiliary
 schedule (an evaluation, a step that sums gradients) lies in the same arena: what lives across steps is where
-the training step leaves it, all else goes between. `poet.plans.companion_checks` judges these.
+the training step leaves it, all else goes between. `poet.plans.auxiliary` judges these.
 """
 
 from __future__ import annotations

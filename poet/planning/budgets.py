@@ -17,8 +17,9 @@ from poet.planning.beside_buffer import answered_beside
 from poet.planning.fit_layout import Fitted, fit, searching
 from poet.planning.online_guard import guarded
 from poet.planning.planned import Planned, outcome_of, price_range
+from poet.plans.auxiliary import Auxiliary
 from poet.plans.plan_parts import Request
-from poet.plans.training_plan import Plan, Shape, make_plan, shape_words
+from poet.plans.training_plan import Plan, make_plan, shape_words
 from poet.problem import Limits, Problem
 from poet.progress import stage
 from poet.solution import SolveOptions, Start, Status
@@ -61,28 +62,24 @@ def plan_again(
     )
     made = _step_again(plan, limits, options)
 
-    def beside(part: Plan, what: str) -> Plan:
-        found = _part_again(part, plan, made, SolveOptions(time_limit_seconds=time_limit_seconds))
+    others = []
+    for other in plan.auxiliaries:
+        found = _part_again(other.plan, plan, made, SolveOptions(time_limit_seconds=time_limit_seconds))
         if found is None:
-            raise Infeasible(f"inside {format_bytes(ram_bytes)} there is no room for {what}; use more RAM")
-        return found
+            raise Infeasible(
+                f"inside {format_bytes(ram_bytes)} there is no room for {_words(other)}; use more RAM"
+            )
+        others.append(replace(other, plan=found))
+    return made.with_auxiliaries(others, request=replace(plan.request, limits=limits))
 
-    shapes = tuple(
-        Shape(
-            beside(shape.step, f"the step for {shape_words(shape.step.graph, shape.step.model)}"),
-            None if shape.evaluation is None else beside(shape.evaluation, "the evaluation of each shape"),
-        )
-        for shape in plan.shapes
-    )
-    return replace(
-        made,
-        request=replace(plan.request, limits=limits),
-        evaluation=None if plan.evaluation is None else beside(plan.evaluation, "the evaluation"),
-        accumulation=(
-            None if plan.accumulation is None else beside(plan.accumulation, "the step that sums gradients")
-        ),
-        shapes=shapes,
-    )
+
+def _words(other: Auxiliary) -> str:
+    """For people."""
+    if other.is_evaluation:
+        return "the evaluation" if other.shape is None else "the evaluation of each shape"
+    if other.shape is None:
+        return "the step that sums gradients"
+    return f"the step for {shape_words(other.plan.graph, other.plan.model)}"
 
 
 def _step_again(plan: Plan, limits: Limits, options: SolveOptions) -> Plan:

@@ -6,8 +6,10 @@ go with it. `poet.plans.plan_file` writes and reads it.
 
 from __future__ import annotations
 
+import itertools
 import math
-from dataclasses import dataclass, fields
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from poet import codec
@@ -17,7 +19,14 @@ from poet.graph import Graph
 from poet.homes import DecidedProblem
 from poet.kernel_facts import KernelFacts
 from poet.optimizer import OptimizerSpec
-from poet.plans.companion_checks import check_accumulation, check_beside, check_evaluation, check_outputs
+from poet.plans.auxiliary import (
+    ACCUMULATION,
+    EVALUATION,
+    Auxiliary,
+    check_auxiliaries,
+    check_budgets,
+    shape_called,
+)
 from poet.plans.page_slots import lay_out_slots, page_buffer_of
 from poet.plans.plan_checks import LARGEST_BYTES
 from poet.plans.plan_parts import (
@@ -73,14 +82,37 @@ class Plan(PlannedStep):
         micro = self.request.micro
         if (micro is None) != (self.accumulation is None):
             raise PlanError("a plan has micro-batches and a step that accumulates, or neither")
+        if self.shapes and micro is not None:
+            raise PlanError("a plan has micro-batches or several shapes, not both")
+        check_auxiliaries(self)
+        check_budgets(self)
+
+    @property
+    def auxiliaries(self) -> tuple[Auxiliary, ...]:
+        """Every auxiliary schedule; an evaluation follows the step whose shape it has."""
+        return tuple(self._auxiliaries())
+
+    def _auxiliaries(self) -> Iterator[Auxiliary]:
         if self.evaluation is not None:
-            _check_alone(self.evaluation, "evaluation")
-            check_evaluation(self, self.evaluation)
+            yield Auxiliary(EVALUATION, self.evaluation)
         if self.accumulation is not None:
-            _check_alone(self.accumulation, "accumulating step")
-            check_accumulation(self, self.accumulation)
-        _check_shapes(self)
-        _check_budgets(self)
+            yield Auxiliary(ACCUMULATION, self.accumulation)
+        for number, shape in enumerate(self.shapes):
+            yield Auxiliary(shape_called(number), shape.step, number)
+            if shape.evaluation is not None:
+                yield Auxiliary(shape_called(number) + EVALUATION, shape.evaluation, number)
+
+    def with_auxiliaries(self, others: Iterable[Auxiliary], *, request: Request | None = None) -> Plan:
+        """The plan with ``others`` as its auxiliary schedules, and another ``request`` if one is given."""
+        found = {other.name: other.plan for other in others}
+        shapes = itertools.takewhile(lambda name: name in found, map(shape_called, itertools.count()))
+        return replace(
+            self,
+            request=request or self.request,
+            evaluation=found.get(EVALUATION),
+            accumulation=found.get(ACCUMULATION),
+            shapes=tuple(Shape(found[name], found.get(name + EVALUATION)) for name in shapes),
+        )
 
     def __repr__(self) -> str:
         made = self.prediction
@@ -206,70 +238,3 @@ def make_plan(
         arena=arena,
         host_kernels=None if host_kernels == kernels else host_kernels,
     )
-
-
-# --- checks -----------------------------------------------------------------------------------
-
-
-def _check_alone(other: Plan, what: str) -> None:
-    """An auxiliary schedule has none of its own."""
-    if other.evaluation is not None or other.accumulation is not None or other.shapes or other.budgets:
-        raise PlanError(f"the {what} is not that of the plan's model")
-
-
-def _check_shapes(plan: Plan) -> None:
-    """Each takes batches of a shape of its own and updates what the plan's step updates."""
-    if plan.shapes and plan.request.micro is not None:
-        raise PlanError("a plan has micro-batches or several shapes, not both")
-    persistent = plan.graph.persistent()
-    changed = persistent.intersection(name for op in plan.graph.ops for name in op.updates)
-    seen = [plan.given_types]
-    for shape in plan.shapes:
-        step = shape.step
-        _check_alone(step, "step of another shape")
-        check_beside(plan, step, "step of another shape", has_other_inputs=True)
-        check_outputs(plan, step, "step of another shape")
-        if changed != persistent.intersection(name for op in step.graph.ops for name in op.updates):
-            raise PlanError("a step of another shape updates other tensors than the training step")
-        if step.given_types in seen:
-            raise PlanError("two steps of a plan take batches of the same shape")
-        seen.append(step.given_types)
-        if shape.evaluation is not None:
-            _check_alone(shape.evaluation, "evaluation of another shape")
-            check_evaluation(plan, shape.evaluation, has_other_inputs=True)
-            if shape.evaluation.given_types != step.given_types:
-                raise PlanError("the evaluation of another shape takes other inputs than its training step")
-            if plan.evaluation is not None:
-                check_outputs(plan.evaluation, shape.evaluation, "evaluation of another shape")
-
-
-def _check_budgets(plan: Plan) -> None:
-    """Each is the same training inside another, smaller budget."""
-    seen = {plan.request.limits.ram_budget_bytes}
-    largest_bytes = plan.request.limits.ram_budget_bytes
-    for other in plan.budgets:
-        budget_bytes = other.request.limits.ram_budget_bytes
-        if budget_bytes is None or (largest_bytes is not None and budget_bytes > largest_bytes):
-            raise PlanError("a plan for another budget has a larger one than the plan's own")
-        if budget_bytes in seen:
-            raise PlanError(f"two plans in one are for {format_bytes(budget_bytes)}")
-        seen.add(budget_bytes)
-        same = (
-            other.model.sha256 == plan.model.sha256
-            and other.optimizer == plan.optimizer
-            and other.request.micro == plan.request.micro
-            and other.request.loss == plan.request.loss
-            and _graphs(other) == _graphs(plan)
-        )
-        if not same or other.budgets:
-            raise PlanError(f"the plan for {format_bytes(budget_bytes)} is not of the same training")
-
-
-def _graphs(plan: Plan) -> list[Graph | None]:
-    """What the step of ``plan`` and each auxiliary schedule compute; ``None``: it has no such schedule."""
-    beside = (
-        plan.evaluation,
-        plan.accumulation,
-        *(each for item in plan.shapes for each in (item.step, item.evaluation)),
-    )
-    return [plan.graph, *(None if part is None else part.graph for part in beside)]

@@ -1,31 +1,127 @@
-"""What must hold between a training step and an auxiliary schedule, on the same tensors."""
+"""Auxiliary schedules of a plan, each by its name, and what must hold between them and its training step."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
 from poet.errors import PlanError
+from poet.graph import Graph
 from poet.plans.lasting_values import lasting_values
 from poet.plans.plan_parts import Arena
 from poet.plans.planned_step import PlannedStep
 from poet.problem import Place
 from poet.schedule import Free
+from poet.units import format_bytes
+
+if TYPE_CHECKING:
+    from poet.plans.training_plan import Plan
+
+EVALUATION, ACCUMULATION = "evaluation/", "accumulation/"
 
 
-def check_evaluation(plan: PlannedStep, evaluation: PlannedStep, *, has_other_inputs: bool = False) -> None:
-    """It is an auxiliary schedule of the plan and changes nothing that lives across steps."""
-    check_beside(plan, evaluation, "evaluation", has_other_inputs=has_other_inputs)
-    changed = {name for op in evaluation.graph.ops for name in op.updates}
-    if changed:
-        raise PlanError(f"the evaluation changes {min(changed)}")
+@dataclass(frozen=True, slots=True)
+class Auxiliary:
+    """A schedule beside that of a plan's training step, on the same tensors, inside the same RAM.
+
+    Attributes:
+        name: begins the names of the page slots that it alone has: ``"evaluation/"``, ``"accumulation/"``,
+            ``"shape0/"``, ``"shape0/evaluation/"``.
+        plan: the schedule, as a plan of its own.
+        shape: number of the plan's other shape that it is for; ``None``: that of the training step.
+    """
+
+    name: str
+    plan: Plan
+    shape: int | None = None
+
+    @property
+    def is_evaluation(self) -> bool:
+        """Whether it is the forward pass in evaluation mode, which changes nothing."""
+        return self.name.endswith(EVALUATION)
+
+    @property
+    def what(self) -> str:
+        """For people."""
+        kind = "evaluation" if self.is_evaluation else "step"
+        if self.shape is not None:
+            return f"{kind} of another shape"
+        return kind if self.is_evaluation else "accumulating step"
 
 
-def check_accumulation(plan: PlannedStep, accumulation: PlannedStep) -> None:
-    """It is an auxiliary schedule of the plan, and changes the sums of gradients and module state alone."""
-    check_beside(plan, accumulation, "accumulating step")
-    check_outputs(plan, accumulation, "accumulating step")
+def shape_called(number: int) -> str:
+    """The name of the training step of ``plan.shapes[number]``."""
+    return f"shape{number}/"
+
+
+def check_auxiliaries(plan: Plan) -> None:
+    """Every auxiliary schedule goes with the training step, and has none of its own.
+
+    Raises:
+        PlanError: one does not.
+    """
+    seen = [plan.given_types]
+    for other in plan.auxiliaries:
+        step, what = other.plan, other.what
+        if step.auxiliaries or step.budgets:
+            raise PlanError(f"the {what} is not that of the plan's model")
+        _check_beside(plan, step, what, has_other_inputs=other.shape is not None)
+        if other.is_evaluation:
+            if changed := {name for op in step.graph.ops for name in op.updates}:
+                raise PlanError(f"the {what} changes {min(changed)}")
+        else:
+            _check_outputs(plan, step, what)
+        if other.shape is None:
+            if not other.is_evaluation:
+                _check_accumulation(plan, step)
+        elif not other.is_evaluation:
+            if _updated(plan) != _updated(step):
+                raise PlanError("a step of another shape updates other tensors than the training step")
+            if step.given_types in seen:
+                raise PlanError("two steps of a plan take batches of the same shape")
+            seen.append(step.given_types)
+        elif step.given_types != seen[-1]:
+            raise PlanError("the evaluation of another shape takes other inputs than its training step")
+        elif plan.evaluation is not None:
+            _check_outputs(plan.evaluation, step, what)
+
+
+def check_budgets(plan: Plan) -> None:
+    """Each plan for another budget is the same training inside less RAM.
+
+    Raises:
+        PlanError: one is not, or two are for the same.
+    """
+    largest_bytes = plan.request.limits.ram_budget_bytes
+    seen = {largest_bytes}
+    for other in plan.budgets:
+        budget_bytes = other.request.limits.ram_budget_bytes
+        if budget_bytes is None or (largest_bytes is not None and budget_bytes > largest_bytes):
+            raise PlanError("a plan for another budget has a larger one than the plan's own")
+        if budget_bytes in seen:
+            raise PlanError(f"two plans in one are for {format_bytes(budget_bytes)}")
+        seen.add(budget_bytes)
+        if _training(other) != _training(plan) or other.budgets:
+            raise PlanError(f"the plan for {format_bytes(budget_bytes)} is not of the same training")
+
+
+def _training(plan: Plan) -> tuple[object, ...]:
+    """What ``plan`` computes, whatever its schedules."""
+    graphs: list[tuple[str, Graph]] = [(each.name, each.plan.graph) for each in plan.auxiliaries]
+    request = plan.request
+    return plan.model.sha256, plan.optimizer, request.micro, request.loss, plan.graph, graphs
+
+
+def _updated(step: PlannedStep) -> frozenset[str]:
+    """What lives across steps and is changed by this one."""
+    return step.graph.persistent().intersection(name for op in step.graph.ops for name in op.updates)
+
+
+def _check_accumulation(plan: PlannedStep, accumulation: PlannedStep) -> None:
+    """It changes the sums of gradients and module state alone."""
     summed = [item.accumulator for item in plan.graph.parameters if item.accumulator is not None]
     sums = {plan.graph.buffer_of(value) for value in summed}
-    graph = accumulation.graph
-    changed = graph.persistent().intersection(name for op in graph.ops for name in op.updates)
+    changed = _updated(accumulation)
     allowed = sums | {plan.graph.buffer_of(value) for _, value in plan.graph.states}
     if not sums <= changed or not changed <= allowed:
         wrong = (sums - changed) or (changed - allowed)
@@ -34,7 +130,9 @@ def check_accumulation(plan: PlannedStep, accumulation: PlannedStep) -> None:
         raise PlanError("the accumulating step changes what the updating step does not")
 
 
-def check_beside(plan: PlannedStep, other: PlannedStep, what: str, *, has_other_inputs: bool = False) -> None:
+def _check_beside(
+    plan: PlannedStep, other: PlannedStep, what: str, *, has_other_inputs: bool = False
+) -> None:
     """It takes the same inputs, works on what the plan keeps, where it is kept, and fits beside it.
 
     Inputs may be of other shapes where it ``has_other_inputs``.
@@ -98,7 +196,7 @@ def _check_places(plan: PlannedStep, arena: Arena, other: PlannedStep, what: str
         raise PlanError(f"the {what} has something where the training step has what stays throughout")
 
 
-def check_outputs(plan: PlannedStep, other: PlannedStep, what: str) -> None:
+def _check_outputs(plan: PlannedStep, other: PlannedStep, what: str) -> None:
     """It gives as many outputs as ``plan``, each with as many dims and of the same element type."""
 
     def kinds(of: PlannedStep) -> list[tuple[str, int]]:
