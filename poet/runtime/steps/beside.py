@@ -9,9 +9,10 @@ import torch
 
 from poet.errors import PlanError
 from poet.micro import IS_FIRST
+from poet.plans.auxiliary import ACCUMULATION
 from poet.plans.training_plan import Plan
 from poet.runtime.kernels.cells import Cells, Padded
-from poet.runtime.steps.companions import ACCUMULATION, CompanionPages
+from poet.runtime.steps.companions import CompanionPages
 from poet.runtime.steps.lasting import LastingTensors
 from poet.runtime.steps.replay import StepReplay, Tap
 from poet.runtime.storage.background import Pager

@@ -14,33 +14,12 @@ from poet.problem import Place
 from poet.runtime.storage.background import Pager
 from poet.runtime.storage.transfers import ChangeRow
 
-EVALUATION = "evaluation/"
-ACCUMULATION = "accumulation/"
-"""They begin the names of page slots that the training step has not."""
-
-
-def companions(plan: Plan) -> Iterator[tuple[str, Plan]]:
-    """Each auxiliary schedule of ``plan``, with what its own page slots are called."""
-    if plan.evaluation is not None:
-        yield EVALUATION, plan.evaluation
-    if plan.accumulation is not None:
-        yield ACCUMULATION, plan.accumulation
-    for number, shape in enumerate(plan.shapes):
-        yield shape_called(number), shape.step
-        if shape.evaluation is not None:
-            yield shape_called(number) + EVALUATION, shape.evaluation
-
-
-def shape_called(number: int) -> str:
-    """What begins the names of the page slots of ``plan.shapes[number]``."""
-    return f"shape{number}/"
-
 
 def slots_of(plan: Plan) -> tuple[PageSlot, ...]:
     """The plan's page slots, and behind them those that only its auxiliary schedules have."""
     slots = list(plan.slots)
-    for called, companion in companions(plan):
-        slots += slots_beside(called, companion, slots)
+    for other in plan.auxiliaries:
+        slots += slots_beside(other.name, other.plan, slots)
     return tuple(slots)
 
 
@@ -124,7 +103,7 @@ class Draws:
         if random_state is not None:
             self.generator = torch.Generator()
             self.generator.set_state(random_state)
-        graphs = [plan.graph, *(companion.graph for _, companion in companions(plan))]
+        graphs = [plan.graph, *(other.plan.graph for other in plan.auxiliaries)]
         self._is_random = any(op.random for graph in graphs for op in graph.ops)
 
     def state(self) -> torch.Tensor | None:

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from poet.calls import TensorType
 from poet.errors import Infeasible, InvalidSchedule, OutOfTime, PlanError
+from poet.plans.plan_parts import Request
 from poet.plans.training_plan import Plan, Shape
 from poet.problem import Objective
 from poet.units import format_bytes
@@ -42,7 +43,13 @@ class Budgets:
         if found is None or not added:
             return found
         others = (item for item in found.shapes if item.step.given_types not in added)
-        kept = (_bounded_shape(item, ram_bytes) for item in added.values())
+        kept = (
+            Shape(
+                _bounded(item.step, ram_bytes),
+                None if item.evaluation is None else _bounded(item.evaluation, ram_bytes),
+            )
+            for item in added.values()
+        )
         try:
             extended = replace(found, shapes=(*others, *kept))
         except (PlanError, InvalidSchedule):
@@ -113,28 +120,18 @@ def _step_amount(plan: Plan, objective: Objective) -> float:
 
 
 def _bounded(part: Plan, ram_bytes: int) -> Plan:
-    limits = replace(part.request.limits, ram_budget_bytes=ram_bytes)
-    return replace(part, request=replace(part.request, limits=limits))
+    return replace(part, request=_request(part, ram_bytes))
 
 
-def _maybe_bounded(part: Plan | None, ram_bytes: int) -> Plan | None:
-    return None if part is None else _bounded(part, ram_bytes)
-
-
-def _bounded_shape(shape: Shape, ram_bytes: int) -> Shape:
-    return Shape(_bounded(shape.step, ram_bytes), _maybe_bounded(shape.evaluation, ram_bytes))
+def _request(plan: Plan, ram_bytes: int) -> Request:
+    return replace(plan.request, limits=replace(plan.request.limits, ram_budget_bytes=ram_bytes))
 
 
 def within(plan: Plan, ram_bytes: int) -> Plan | None:
     """``plan`` as one for this budget; ``None``: it takes more."""
     try:
-        made = replace(
-            plan,
-            request=replace(plan.request, limits=replace(plan.request.limits, ram_budget_bytes=ram_bytes)),
-            evaluation=_maybe_bounded(plan.evaluation, ram_bytes),
-            accumulation=_maybe_bounded(plan.accumulation, ram_bytes),
-            shapes=tuple(_bounded_shape(item, ram_bytes) for item in plan.shapes),
-        )
+        others = [replace(other, plan=_bounded(other.plan, ram_bytes)) for other in plan.auxiliaries]
+        made = plan.with_auxiliaries(others, request=_request(plan, ram_bytes))
     except (PlanError, InvalidSchedule):
         return None
     is_placed = made.has_fitting_arena or not plan.has_fitting_arena

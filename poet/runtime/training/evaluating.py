@@ -10,11 +10,12 @@ import torch
 from poet.errors import InputError, PlanError, PoetError, ReplayError
 from poet.graph import TensorType
 from poet.loss import LossSpec
+from poet.plans.auxiliary import EVALUATION, shape_called
 from poet.plans.training_plan import Plan
 from poet.runtime.data.counting import fingerprint
 from poet.runtime.data.given import Given, GivenTensors, as_tensors
 from poet.runtime.data.metrics import LossWeights
-from poet.runtime.steps.companions import EVALUATION, Draws, shape_called
+from poet.runtime.steps.companions import Draws
 from poet.runtime.steps.lasting import LastingTensors
 from poet.runtime.steps.replay import first_line
 from poet.runtime.storage.background import Pager

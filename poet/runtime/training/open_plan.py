@@ -19,7 +19,7 @@ from poet.runtime.data.given import Buckets, Given, GivenTensors, as_tensors, ch
 from poet.runtime.kernels.cells import Cells, Padded
 from poet.runtime.kernels.guards import check_calls
 from poet.runtime.steps.beside import Accumulation
-from poet.runtime.steps.companions import Draws, companions, slots_beside, slots_of
+from poet.runtime.steps.companions import Draws, slots_beside, slots_of
 from poet.runtime.steps.lasting import ArenaUse, LastingTensors
 from poet.runtime.steps.replay import StepReplay, Tap
 from poet.runtime.storage import state
@@ -96,7 +96,7 @@ class OpenPlan:
         self.plan, self.pages = plan, pages
         state.check_fillable(plan.graph)
         check_calls(plan.graph)
-        for _, companion in companions(plan):
+        for companion in (other.plan for other in plan.auxiliaries):
             check_calls(companion.graph)
         self._pager = None if pages is None else pager_of(plan, pages)
         self.given = GivenTensors(plan)

@@ -8,10 +8,10 @@ import torch
 
 from poet.calls import contiguous
 from poet.graph import TensorType
+from poet.plans.auxiliary import shape_called
 from poet.plans.training_plan import Plan, Shape
 from poet.runtime.data.given import Given, GivenTensors, as_tensors
 from poet.runtime.steps.beside import StepBeside
-from poet.runtime.steps.companions import shape_called
 from poet.runtime.steps.lasting import LastingTensors
 from poet.runtime.storage.background import Pager
 

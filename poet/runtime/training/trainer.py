@@ -24,7 +24,6 @@ from poet.plans.plan_file import PlanFile
 from poet.plans.training_plan import Plan
 from poet.runtime.data.given import Buckets, Given
 from poet.runtime.kernels.guards import check_calls
-from poet.runtime.steps.companions import companions
 from poet.runtime.steps.lasting import ArenaUse, joining_tap
 from poet.runtime.steps.replay import Tap
 from poet.runtime.storage import state
@@ -55,7 +54,7 @@ def beginning(
     plan = file.plan
     check_apart({"page_file": page_file}, reads={"the plan": file.path, "resume": resume})
     with contextlib.ExitStack() as undo:
-        for graph in (plan.graph, *(companion.graph for _, companion in companions(plan))):
+        for graph in (plan.graph, *(other.plan.graph for other in plan.auxiliaries)):
             check_calls(graph)  # before a strip is tried
             check_strips(graph)
             check_parts(graph)
