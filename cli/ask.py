@@ -5,9 +5,7 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
-
-import typer
+from typing import Any
 
 from poet.errors import InputError
 from poet.loss import LOGITS
@@ -23,14 +21,15 @@ from .options import (
     JsonOption,
     LogOption,
     LossOption,
-    Minimise,
     NoPagingOption,
     NoRecomputeOption,
     TrainOption,
     VerboseOption,
+    argument,
     device_names,
     micro_callback,
     optimizer_callback,
+    option,
     read_storage,
     read_time_limit,
     read_trade_off,
@@ -49,168 +48,92 @@ _OF_MODELS = (
 class Ask:
     """What ``poet solve`` is asked: a field for each option, in the order of the help."""
 
-    model: Annotated[
-        Path, typer.Argument(metavar="MODEL", help="An ONNX model, or a poet-problem file (.json).")
-    ]
-    device: Annotated[
-        str | None,
-        typer.Option(help="Profile by name or file; see `poet devices list`.", autocompletion=device_names),
-    ] = None
-    sizes: Annotated[
-        str | None,
-        typer.Option(
-            "--ram",
-            metavar="SIZE",
-            help="RAM for tensors, e.g. 64MiB. Without it: a survey. 64MiB,48MiB: two plans in one file.",
-        ),
-    ] = None
-    deadline: Annotated[
-        str | None, typer.Option(metavar="TIME", help="For a step: 20ms, or 1.3x of running every op once.")
-    ] = None
+    model: Path = argument("An ONNX model, or a poet-problem file (.json).", "MODEL")
+    device: str | None = option(
+        "Profile by name or file; see `poet devices list`.", autocompletion=device_names
+    )
+    sizes: str | None = option(
+        "RAM for tensors, e.g. 64MiB. Without it: a survey. 64MiB,48MiB: two plans in one file.",
+        "SIZE",
+        "--ram",
+    )
+    deadline: str | None = option("For a step: 20ms, or 1.3x of running every op once.", "TIME")
     loss: LossOption = None
-    optimizer: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME",
-            help=f"{', '.join(OPTIONS)}; default sgd. With options: rmsprop:alpha=0.9,centered=yes.",
-            callback=optimizer_callback,
-        ),
-    ] = None
-    lr: Annotated[float | None, typer.Option(help="Learning rate; default 0.001.")] = None
-    momentum: Annotated[float | None, typer.Option(help="Of --optimizer momentum; default 0.9.")] = None
-    weight_decay: Annotated[float | None, typer.Option(help="Default: torch's.")] = None
-    group: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="GLOB:OPTIONS", help="Parameters with other settings: 'norm*:lr=1e-4,weight_decay=0'."
-        ),
-    ] = None
-    clip_value: Annotated[float | None, typer.Option(help="Clamp gradients to this first.")] = None
-    clip_norm: Annotated[
-        float | None, typer.Option(help="Bring the norm of all gradients together down to this.")
-    ] = None
+    optimizer: str | None = option(
+        f"{', '.join(OPTIONS)}; default sgd. With options: rmsprop:alpha=0.9,centered=yes.",
+        "NAME",
+        callback=optimizer_callback,
+    )
+    lr: float | None = option("Learning rate; default 0.001.")
+    momentum: float | None = option("Of --optimizer momentum; default 0.9.")
+    weight_decay: float | None = option("Default: torch's.")
+    group: list[str] | None = option(
+        "Parameters with other settings: 'norm*:lr=1e-4,weight_decay=0'.", "GLOB:OPTIONS"
+    )
+    clip_value: float | None = option("Clamp gradients to this first.")
+    clip_norm: float | None = option("Bring the norm of all gradients together down to this.")
     train: TrainOption = None
     bind: BindOption = None
-    batch: Annotated[
-        int | None,
-        typer.Option(min=1, metavar="N", help="Samples of a step; the same as --bind N=...", callback=whole),
-    ] = None
-    shape: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME=SIZES",
-            help="Plan steps for several sizes in one file, e.g. N=1,8,32; repeatable, for each with each.",
-        ),
-    ] = None
-    micro: Annotated[
-        str | None,
-        typer.Option(
-            metavar="K",
-            help="Train each batch in K micro-batches, or auto: as many as take the least energy. K:sum: the "
-            "loss is not divided by K.",
-            callback=micro_callback,
-        ),
-    ] = None
-    names: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="A state dict (.pt, .safetensors) whose names the model gets."),
-    ] = None
+    batch: int | None = option("Samples of a step; the same as --bind N=...", "N", min=1, callback=whole)
+    shape: list[str] | None = option(
+        "Plan steps for several sizes in one file, e.g. N=1,8,32; repeatable, for each with each.",
+        "NAME=SIZES",
+    )
+    micro: str | None = option(
+        "Train each batch in K micro-batches, or auto: as many as take the least energy. K:sum: the "
+        "loss is not divided by K.",
+        "K",
+        callback=micro_callback,
+    )
+    names: Path | None = option("A state dict (.pt, .safetensors) whose names the model gets.", "FILE")
     no_recompute: NoRecomputeOption = False
     no_paging: NoPagingOption = False
-    least: Annotated[
-        Minimise,
-        typer.Option("--minimise", help="What a step should take the least of; ties are broken by energy."),
-    ] = Minimise.ENERGY
-    energy_budget: Annotated[
-        str | None, typer.Option(metavar="ENERGY", help="Joules that a step may take, e.g. 1.5mJ.")
-    ] = None
-    write_budget: Annotated[
-        str | None, typer.Option(metavar="SIZE", help="What a step may write to storage, e.g. 1MiB.")
-    ] = None
-    part_or_size: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--storage",
-            metavar="PART|SIZE",
-            help="A part in place of the device's (`poet devices parts`), or what storage holds; repeatable.",
-        ),
-    ] = None
-    home: Annotated[
-        Home | None,
-        typer.Option(help="Of parameters between steps; auto: the plan chooses. Default ram."),
-    ] = None
+    minimise: Objective = option(
+        "What a step should take the least of; ties are broken by energy.", default=Objective.ENERGY
+    )
+    energy_budget: str | None = option("Joules that a step may take, e.g. 1.5mJ.", "ENERGY")
+    write_budget: str | None = option("What a step may write to storage, e.g. 1MiB.", "SIZE")
+    part_or_size: list[str] | None = option(
+        "A part in place of the device's (`poet devices parts`), or what storage holds; repeatable.",
+        "PART|SIZE",
+        "--storage",
+    )
+    home: Home | None = option("Of parameters between steps; auto: the plan chooses. Default ram.")
     gradients: GradientsOption = None
-    keep: Annotated[
-        list[str] | None,
-        typer.Option(metavar="GLOB", help="Tensors to keep in RAM from production to last use; repeatable."),
-    ] = None
-    recompute_these: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--recompute", metavar="GLOB", help="Tensors not to hold while idle, but to compute again."
-        ),
-    ] = None
-    page: Annotated[
-        list[str] | None,
-        typer.Option(metavar="GLOB", help="Tensors not to hold while idle, but to page."),
-    ] = None
-    never_page: Annotated[
-        list[str] | None,
-        typer.Option(metavar="GLOB", help="Tensors never to write to storage nor to read from there."),
-    ] = None
-    curve: Annotated[
-        str | None,
-        typer.Option(
-            "--trade-off",
-            metavar="X,Y",
-            help="The curve of two objectives instead of a plan, e.g. ram,energy.",
-        ),
-    ] = None
-    points: Annotated[
-        int | None,
-        typer.Option(min=2, help="Of --trade-off; default: all of a small problem, else 8.", callback=whole),
-    ] = None
-    time_limit: Annotated[
-        str, typer.Option(metavar="TIME", help="For all that is searched, e.g. 60s; none: until proven.")
-    ] = "20s"
-    engine: Annotated[
-        str,
-        typer.Option(
-            help="auto, highs, cpsat, highs+cpsat, scip, cbc, gurobi, or a solver by PuLP's name of it."
-        ),
-    ] = "auto"
-    threads: Annotated[
-        int,
-        typer.Option(
-            min=1, help="For the search; 2 run HiGHS beside CP-SAT if installed.", callback=threads_callback
-        ),
-    ] = 1
-    no_kept_plans: Annotated[
-        bool,
-        typer.Option(
-            "--no-kept-plans",
-            envvar="POET_NO_KEPT_PLANS",
-            help="Start from nothing: read no plan of an earlier search, and keep none.",
-        ),
-    ] = False
-    compare: Annotated[
-        bool, typer.Option("--compare", help="Beside the plan, those of other planners; needs --ram.")
-    ] = False
-    sensitivity: Annotated[
-        bool, typer.Option("--sensitivity", help="Tell which of the device's figures decide; plans again.")
-    ] = False
-    robust: Annotated[
-        bool, typer.Option("--robust", help="The plan that loses least wherever the device's figures are.")
-    ] = False
-    gives_or_file: Annotated[
-        str | None,
-        typer.Option(
-            "--output",
-            metavar="logits|FILE",
-            help="logits: the first output is what its softmax or sigmoid is given. Else the same as -o.",
-        ),
-    ] = None
-    file: Annotated[Path | None, typer.Option("-o", metavar="FILE", help="Write the plan here.")] = None
+    keep: list[str] | None = option("Tensors to keep in RAM from production to last use; repeatable.", "GLOB")
+    recompute_these: list[str] | None = option(
+        "Tensors not to hold while idle, but to compute again.", "GLOB", "--recompute"
+    )
+    page: list[str] | None = option("Tensors not to hold while idle, but to page.", "GLOB")
+    never_page: list[str] | None = option("Tensors never to write to storage nor to read from there.", "GLOB")
+    curve: str | None = option(
+        "The curve of two objectives instead of a plan, e.g. ram,energy.", "X,Y", "--trade-off"
+    )
+    points: int | None = option(
+        "Of --trade-off; default: all of a small problem, else 8.", min=2, callback=whole
+    )
+    time_limit: str = option("For all that is searched, e.g. 60s; none: until proven.", "TIME", default="20s")
+    engine: str = option(
+        "auto, highs, cpsat, highs+cpsat, scip, cbc, gurobi, or a solver by PuLP's name of it.",
+        default="auto",
+    )
+    threads: int = option(
+        "For the search; 2 run HiGHS beside CP-SAT if installed.", default=1, min=1, callback=threads_callback
+    )
+    no_kept_plans: bool = option(
+        "Start from nothing: read no plan of an earlier search, and keep none.",
+        default=False,
+        envvar="POET_NO_KEPT_PLANS",
+    )
+    compare: bool = option("Beside the plan, those of other planners; needs --ram.", default=False)
+    sensitivity: bool = option("Tell which of the device's figures decide; plans again.", default=False)
+    robust: bool = option("The plan that loses least wherever the device's figures are.", default=False)
+    gives_or_file: str | None = option(
+        "logits: the first output is what its softmax or sigmoid is given. Else the same as -o.",
+        "logits|FILE",
+        "--output",
+    )
+    file: Path | None = option("Write the plan here.", "FILE", "-o")
     json_file: JsonOption = None
     verbose: VerboseOption = False
     log: LogOption = None
@@ -263,26 +186,6 @@ class Ask:
         if self.file is not None:
             raise InputError(f"-o and --output both name a file; --output {LOGITS} says what the model gives")
         return Path(self.gives_or_file)
-
-    @property
-    def recompute(self) -> bool:
-        """Whether ops may run again."""
-        return not self.no_recompute
-
-    @property
-    def paging(self) -> bool:
-        """Whether tensors may move to storage."""
-        return not self.no_paging
-
-    @property
-    def kept_plans(self) -> bool:
-        """Whether plans of earlier searches are read, and this one is kept."""
-        return not self.no_kept_plans
-
-    @property
-    def minimise(self) -> Objective:
-        """What a plan takes the least of."""
-        return Objective(self.least.value)
 
     @property
     def pins(self) -> Pins:

@@ -20,27 +20,43 @@ from poet.loss import LOSSES, LossSpec
 from poet.micro import micro_batches
 from poet.optimizer import OptimizerSpec
 from poet.problem import Objective, Place
+from poet.strips import Gradients
 from poet.units import parse_seconds
 
 _Record = TypeVar("_Record")
+_TYPER = "typer"
+
+
+def option(help_: str, metavar: str | None = None, *names: str, default: Any = None, **more: Any) -> Any:
+    """A field of a record that `takes` makes an option of; ``more`` as of `typer.Option`."""
+    made = typer.Option(*names, metavar=metavar, help=help_, **more)
+    return dataclasses.field(default=default, metadata={_TYPER: made})
+
+
+def argument(help_: str, metavar: str) -> Any:
+    """A field of a record that `takes` makes an argument of."""
+    return dataclasses.field(metadata={_TYPER: typer.Argument(metavar=metavar, help=help_)})
 
 
 def takes(record: type[_Record]) -> Callable[[Callable[[_Record], None]], Callable[..., None]]:
-    """A command with an option for each annotated field of the dataclass ``record``; it is given the record.
+    """A command that takes a dataclass ``record``, with an option for each of its fields that is one.
 
-    A field's annotation holds the option's name, help and metavar, as typer reads them.
+    Such a field is made by `option`, or its annotation holds what typer reads.
     """
     kinds = get_type_hints(record, include_extras=True)
-    parameters = [
-        inspect.Parameter(
-            field.name,
-            inspect.Parameter.POSITIONAL_OR_KEYWORD,
-            default=inspect.Parameter.empty if field.default is dataclasses.MISSING else field.default,
-            annotation=kinds[field.name],
-        )
-        for field in dataclasses.fields(record)  # type: ignore[arg-type]
-        if get_origin(kinds[field.name]) is Annotated
-    ]
+    parameters = []
+    for field in dataclasses.fields(record):  # type: ignore[arg-type]
+        kind, made = kinds[field.name], field.metadata.get(_TYPER)
+        if made is not None and kind is bool:
+            made.param_decls = (f"--{field.name.replace('_', '-')}",)  # without one that switches it off
+        if made is not None or get_origin(kind) is Annotated:
+            default = inspect.Parameter.empty if field.default is dataclasses.MISSING else field.default
+            kind = kind if made is None else Annotated[kind, made]
+            parameters.append(
+                inspect.Parameter(
+                    field.name, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=default, annotation=kind
+                )
+            )
 
     def of(command: Callable[[_Record], None]) -> Callable[..., None]:
         @functools.wraps(command)
@@ -55,15 +71,6 @@ def takes(record: type[_Record]) -> Callable[[Callable[[_Record], None]], Callab
     return of
 
 
-class Minimise(StrEnum):
-    """What a plan takes the least of, by the name it has on the command line."""
-
-    ENERGY = "energy"
-    TIME = "time"
-    RAM = "ram"
-    WRITES = "writes"
-
-
 class Home(StrEnum):
     """Where parameters and optimizer state are between steps."""
 
@@ -75,14 +82,6 @@ class Home(StrEnum):
     def place(self) -> Place:
         """The same as a problem says it."""
         return Place.EITHER if self is Home.AUTO else Place(self.value)
-
-
-class Gradient(StrEnum):
-    """What becomes of weight gradients."""
-
-    STREAM = "stream"
-    LOGITS = "logits"
-    KEEP = "keep"
 
 
 MOST_THREADS = 1024
@@ -148,7 +147,7 @@ TrainOption = Annotated[
     typer.Option(metavar="GLOB", help="Parameters to train, e.g. 'layer4.*'; repeatable; default all."),
 ]
 GradientsOption = Annotated[
-    Gradient | None,
+    Gradients | None,
     typer.Option(
         help="stream: weight gradients block by block where that is exact (default); keep: whole; logits: "
         "stream, and a last layer with its cross-entropy in strips."

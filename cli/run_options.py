@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -14,7 +14,7 @@ from poet.plans.rate_schedule import SCHEDULES, RateSchedule
 from poet.plans.run_request import RunRequest
 from poet.units import parse_bytes, parse_joules, parse_seconds
 
-from .options import JsonOption, ModuleOption, PageFileOption, PlanArgument, threads_callback, whole
+from .options import JsonOption, ModuleOption, PageFileOption, PlanArgument, option, threads_callback, whole
 
 if TYPE_CHECKING:
     from poet.plans.training_plan import Plan
@@ -39,127 +39,74 @@ class RunAsk:
     """What ``poet run`` is asked: a field for each option, in the order of the help."""
 
     plan_file: PlanArgument
-    data: Annotated[
-        Path,
-        typer.Option(
-            metavar="FILE",
-            help="Samples: .npz, .safetensors or a folder of .npy (`inputs` or the model's name, `targets`), "
-            ".csv, a folder of images per class, or module:function of an iterable, which is your own code.",
-        ),
-    ]
-    epochs: Annotated[int, typer.Option(min=1, help="Passes over the data.", callback=whole)] = 1
+    data: Path = option(
+        "Samples: .npz, .safetensors or a folder of .npy (`inputs` or the model's name, `targets`), "
+        ".csv, a folder of images per class, or module:function of an iterable, which is your own code.",
+        "FILE",
+        default=MISSING,
+    )
+    epochs: int = option("Passes over the data.", default=1, min=1, callback=whole)
     page_file: PageFileOption = None
-    lr: Annotated[float | None, typer.Option(help="Learning rate in place of the plan's.")] = None
-    schedule: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME",
-            help=f"Of the learning rate: {', '.join(SCHEDULES)}; cosine:warmup=100,steps=5000.",
-        ),
-    ] = None
-    seed: Annotated[
-        int | None,
-        typer.Option(
-            help="Of the samples' order and of dropout; default: 0, or that of what is resumed.",
-            callback=whole,
-        ),
-    ] = None
-    threads: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            help="For torch; default: as many as the plan was measured with, else all cores.",
-            callback=threads_callback,
-        ),
-    ] = None
-    resume: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Go on from what an earlier run saved: same order, same dropout."),
-    ] = None
-    output: Annotated[
-        Path | None, typer.Option("-o", "--output", metavar="FILE", help="Save the trained state here.")
-    ] = None
-    save_every: Annotated[
-        int | None,
-        typer.Option(min=1, metavar="STEPS", help="Save every so many steps as well.", callback=whole),
-    ] = None
-    save_seconds: Annotated[
-        str | None,
-        typer.Option(metavar="TIME", help="Save whenever so much time has passed as well, e.g. 60s."),
-    ] = None
-    keep_previous: Annotated[
-        bool,
-        typer.Option(
-            "--keep-previous", help="Keep the state saved before the last as well, as FILE.previous."
-        ),
-    ] = False
-    stop_after_joules: Annotated[
-        str | None,
-        typer.Option(metavar="ENERGY", help="End when another step would take more, by the plan: 5Wh."),
-    ] = None
-    stop_after_seconds: Annotated[
-        str | None, typer.Option(metavar="TIME", help="End when another step would last longer: 3600s.")
-    ] = None
-    stop_after_written: Annotated[
-        str | None,
-        typer.Option(metavar="SIZE", help="End when another step would write more to storage: 1GiB."),
-    ] = None
-    watch_memory: Annotated[
-        bool,
-        typer.Option(
-            "--watch-memory", help="Go to another budget of the plan when the system has less memory."
-        ),
-    ] = False
-    validate: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Samples to evaluate after each epoch, as --data has them."),
-    ] = None
-    metric: Annotated[
-        list[str] | None,
-        typer.Option(help="Of --validate: accuracy, top-5, mae, iou; repeatable. Default: by the targets."),
-    ] = None
-    patience: Annotated[
-        int | None,
-        typer.Option(min=1, metavar="N", help="End after N epochs with no better loss.", callback=whole),
-    ] = None
-    best: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Keep here the state of the epoch with the best loss."),
-    ] = None
-    arena: Annotated[
-        ArenaChoice,
-        typer.Option(help="Place steps in one arena where that is possible, require it, or use the heap."),
-    ] = ArenaChoice.AUTO
-    allow_nan: Annotated[
-        bool,
-        typer.Option(
-            "--allow-nan", help="Take targets that are not finite, and go on where the loss is not."
-        ),
-    ] = False
+    lr: float | None = option("Learning rate in place of the plan's.")
+    schedule: str | None = option(
+        f"Of the learning rate: {', '.join(SCHEDULES)}; cosine:warmup=100,steps=5000.", "NAME"
+    )
+    seed: int | None = option(
+        "Of the samples' order and of dropout; default: 0, or that of what is resumed.", callback=whole
+    )
+    threads: int | None = option(
+        "For torch; default: as many as the plan was measured with, else all cores.",
+        min=1,
+        callback=threads_callback,
+    )
+    resume: Path | None = option("Go on from what an earlier run saved: same order, same dropout.", "FILE")
+    output: Path | None = option("Save the trained state here.", "FILE", "-o", "--output")
+    save_every: int | None = option("Save every so many steps as well.", "STEPS", min=1, callback=whole)
+    save_seconds: str | None = option("Save whenever so much time has passed as well, e.g. 60s.", "TIME")
+    keep_previous: bool = option(
+        "Keep the state saved before the last as well, as FILE.previous.", default=False
+    )
+    stop_after_joules: str | None = option(
+        "End when another step would take more, by the plan: 5Wh.", "ENERGY"
+    )
+    stop_after_seconds: str | None = option("End when another step would last longer: 3600s.", "TIME")
+    stop_after_written: str | None = option(
+        "End when another step would write more to storage: 1GiB.", "SIZE"
+    )
+    watch_memory: bool = option(
+        "Go to another budget of the plan when the system has less memory.",
+        default=False,
+    )
+    validate: Path | None = option("Samples to evaluate after each epoch, as --data has them.", "FILE")
+    metric: list[str] | None = option(
+        "Of --validate: accuracy, top-5, mae, iou; repeatable. Default: by the targets."
+    )
+    patience: int | None = option("End after N epochs with no better loss.", "N", min=1, callback=whole)
+    best: Path | None = option("Keep here the state of the epoch with the best loss.", "FILE")
+    arena: ArenaChoice = option(
+        "Place steps in one arena where that is possible, require it, or use the heap.",
+        default=ArenaChoice.AUTO,
+    )
+    allow_nan: bool = option(
+        "Take targets that are not finite, and go on where the loss is not.",
+        default=False,
+    )
     allow_over_budget: AllowOverBudgetOption = False
-    enforce: Annotated[
-        bool,
-        typer.Option(
-            "--enforce", help="Train in a process that the kernel limits to its idle size and the budget."
-        ),
-    ] = False
+    enforce: bool = option(
+        "Train in a process that the kernel limits to its idle size and the budget.",
+        default=False,
+    )
     module: ModuleOption = None
-    add_to: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="RAW",
-            help="Afterwards make some steps more, and add what their ops took to this raw file of "
-            "`poet devices calibrate`.",
-        ),
-    ] = None
-    c_library: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE.so",
-            help="Train nothing, and hold a library of the exported step against PyTorch on the first "
-            "batches of the data. To load it runs its code: give none but your own.",
-        ),
-    ] = None
+    add_to: Path | None = option(
+        "Afterwards make some steps more, and add what their ops took to this raw file of "
+        "`poet devices calibrate`.",
+        "RAW",
+    )
+    c_library: Path | None = option(
+        "Train nothing, and hold a library of the exported step against PyTorch on the first "
+        "batches of the data. To load it runs its code: give none but your own.",
+        "FILE.so",
+    )
     json_file: JsonOption = None
 
     def check(self) -> None:
@@ -221,40 +168,32 @@ class RunAsk:
 
     def request(self, plan: Plan | None) -> RunRequest:
         """The same for a trainer; for a confined one with the threads and the budget of its ``plan``."""
+        joules, seconds, written = self.stop_after_joules, self.stop_after_seconds, self.stop_after_written
         return RunRequest(
             plan=str(self.plan_file),
-            data=str(self.data),
             budget_bytes=0 if plan is None else _budget_bytes(plan),
-            epochs=self.epochs,
             seed=0 if self.seed is None and self.resume is None else self.seed,
             threads=self.threads if plan is None or self.threads else plan.replayed_kernels.threads,
             learning_rate=self.lr,
-            page_file=_text(self.page_file),
-            resume=_text(self.resume),
-            output=_text(self.output),
-            save_every=self.save_every,
             save_seconds=None if self.save_seconds is None else parse_seconds(self.save_seconds),
             arena={ArenaChoice.AUTO: True, ArenaChoice.HEAP: False}.get(self.arena, self.arena.value),
-            allow_nan=self.allow_nan,
-            validate=_text(self.validate),
             metrics=tuple(self.metric or ()),
-            patience=self.patience,
-            best=_text(self.best),
-            schedule=self.schedule,
-            keep_previous=self.keep_previous,
-            stop_joules=None if self.stop_after_joules is None else parse_joules(self.stop_after_joules),
-            stop_seconds=None if self.stop_after_seconds is None else parse_seconds(self.stop_after_seconds),
-            stop_written_bytes=(
-                None if self.stop_after_written is None else parse_bytes(self.stop_after_written)
-            ),
-            watch_memory=self.watch_memory,
-            allow_over_budget=self.allow_over_budget,
-            module=self.module,
+            stop_joules=None if joules is None else parse_joules(joules),
+            stop_seconds=None if seconds is None else parse_seconds(seconds),
+            stop_written_bytes=None if written is None else parse_bytes(written),
+            **{name: _plain(getattr(self, name)) for name in _AS_GIVEN},
         )
 
 
-def _text(path: Path | None) -> str | None:
-    return None if path is None else str(path)
+_AS_GIVEN = (
+    "data", "epochs", "page_file", "resume", "output", "save_every", "allow_nan", "validate", "patience",
+    "best", "schedule", "keep_previous", "watch_memory", "allow_over_budget", "module",
+)  # fmt: skip
+"""Options that a trainer takes by the same names."""
+
+
+def _plain(value: Any) -> Any:
+    return str(value) if isinstance(value, Path) else value
 
 
 def _budget_bytes(plan: Plan) -> int:

@@ -41,8 +41,8 @@ def asked_limits(problem: Problem, ask: Ask) -> tuple[Problem, Limits]:
         problem,
         ram=ask.ram,
         deadline=ask.deadline,
-        recompute=ask.recompute,
-        paging=ask.paging,
+        recompute=not ask.no_recompute,
+        paging=not ask.no_paging,
         written=ask.write_budget,
         energy=ask.energy_budget,
         pins=ask.pins,
@@ -99,7 +99,7 @@ def search(
     that ``has_arena`` has it beside the page buffer: so have those that it is compared with, if it pages. One
     that has none may be in any order.
     """
-    kept = _kept_plans() if ask.kept_plans else None
+    kept = None if ask.no_kept_plans else _kept_plans()
     if kept is not None:
         try:
             options = kept.started(problem, limits, options)

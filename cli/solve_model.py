@@ -23,13 +23,14 @@ from poet.report.plan import plan_summary
 from poet.report.training import training_lines
 from poet.solution import Solution, SolveOptions, solution_to_json
 from poet.streams import say
+from poet.strips import Gradients
 from poet.whatif.robust import Robust
 from poet.whatif.sensitivity import Sensitivity
 
 from .ask import Ask
 from .compare import json_with, report_with
 from .doubts import figures_doubted
-from .options import Gradient, Home, read_bindings, read_shapes, with_batch
+from .options import Home, read_bindings, read_shapes, with_batch
 from .output import answer, write_json
 from .search import is_survey, search, search_options, show_without_plan
 
@@ -138,14 +139,14 @@ def _request(ask: Ask) -> PlanRequest:
         output=ask.gives,
         bind=_bindings(ask, largest),
         names=ask.names,
-        recompute=ask.recompute,
-        paging=ask.paging,
+        recompute=not ask.no_recompute,
+        paging=not ask.no_paging,
         written=ask.write_budget,
         energy=ask.energy_budget,
         pins=ask.pins,
         storage=ask.storage,
         home=(ask.home or Home.RAM).place,
-        gradients=(ask.gradients or Gradient.STREAM).value,
+        gradients=ask.gradients or Gradients.STREAM,
         progress=ask.progress,
         options=replace(search_options(ask), progress=None),
         evaluation=ask.output is not None,

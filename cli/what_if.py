@@ -8,10 +8,10 @@ from typing import Annotated
 import typer
 
 from poet.loss import DEFAULT_LOSS
+from poet.strips import Gradients
 
 from .log import check_log, listening
 from .options import (
-    Gradient,
     GradientsOption,
     Home,
     JsonOption,
@@ -153,7 +153,7 @@ def what_if(
             loss=loss or DEFAULT_LOSS,
             train=train,
             home=home.place,
-            gradients=(gradients or Gradient.STREAM).value,
+            gradients=(gradients or Gradients.STREAM).value,
             recompute=not no_recompute,
             paging=not no_paging,
             duty=daily.duty(),

@@ -244,7 +244,9 @@ def test_a_module_is_named_on_the_command_line(tmp_path: Path, monkeypatch: pyte
     monkeypatch.syspath_prepend(tmp_path)
     nets = importlib.import_module(name)
     x, y = torch.zeros(3, 4), torch.zeros(3, 2)
-    words = {"device": "rpi4b", "ram": None, "time_limit_seconds": 1.0, "evaluation": False}
+    words: dict[str, Any] = {
+        "device": "rpi4b", "ram": None, "time_limit_seconds": 1.0, "evaluation": False,
+    }  # fmt: skip
     poet.plan(nets.net(), x, loss="mse", **words).save("named.poet")
     poet.plan(nets.net(), x, loss=nets.squares, targets=y, **words).save("own.poet")
 

@@ -138,12 +138,12 @@ def _metavar(item: Any) -> str:
 
 
 def _default(item: Any) -> str:
-    default = None if callable(item.default) else item.default
+    default = None if callable(item.default) else getattr(item.default, "value", item.default)
     if getattr(item, "show_default", None) and isinstance(item.show_default, str):
         return cell(item.show_default)
     if default in (None, (), [], False, "") or item.is_flag or not isinstance(default, (str, int, float)):
         return ""
-    return f"`{getattr(default, 'value', default)}`"
+    return f"`{default}`"
 
 
 def api_page() -> str:
