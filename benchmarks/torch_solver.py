@@ -37,7 +37,7 @@ from torch.nn import functional
 from zoo import NETS, Size
 
 import poet
-from poet.planning import partitioner
+from poet.integrations import partitioner
 from poet.runtime import native
 from poet.units import format_bytes, format_seconds
 

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from poet.errors import InputError
-from poet.plans.rate_schedule import SCHEDULES, RateSchedule
-from poet.plans.run_request import RunRequest
+from poet.plans.run_request import SCHEDULES, RateSchedule, RunRequest
 from poet.units import parse_bytes, parse_joules, parse_seconds
 
 from .options import JsonOption, ModuleOption, PageFileOption, PlanArgument, option, threads_callback, whole

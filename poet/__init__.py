@@ -14,12 +14,12 @@ from poet.version import __version__
 if TYPE_CHECKING:
     from poet.api import Planned as Planned
     from poet.api import plan as plan
+    from poet.integrations.partitioner import torch_solver as torch_solver
+    from poet.integrations.wrapping import wrap as wrap
     from poet.optimizer import OptimizerSpec as OptimizerSpec
     from poet.planning.budgets import plan_again as plan_again
-    from poet.planning.partitioner import torch_solver as torch_solver
     from poet.planning.shape_planner import ShapeImprovement as ShapeImprovement
     from poet.planning.shape_planner import ShapePlanner as ShapePlanner
-    from poet.planning.wrapping import wrap as wrap
     from poet.plans.plan_file import PlanFile as PlanFile
     from poet.problem import Limits as Limits
     from poet.problem import Objective as Objective
@@ -51,11 +51,11 @@ _HOMES = {
     "simulate": "poet.simulator",
     "solve": "poet.solvers",
     "survey": "poet.ram_survey",
-    "torch_solver": "poet.planning.partitioner",
+    "torch_solver": "poet.integrations.partitioner",
     "trade_off": "poet.trade_off_curve",
     "verify": "poet.verification",
     "what_if": "poet.whatif.run",
-    "wrap": "poet.planning.wrapping",
+    "wrap": "poet.integrations.wrapping",
 }
 __all__ = ["__version__", *_HOMES]
 

@@ -25,8 +25,8 @@ from poet.c99.statements import BLOCK_BYTES, LIBRARY, Prediction, Statements, pr
 from poet.errors import InputError, PoetError
 from poet.graph import ITEM_BYTES
 from poet.plans.flash_life import Wear, erases_text, life_steps, most_erased
-from poet.plans.lasting_values import stored_values
 from poet.plans.plan_file import PlanFile, plan_digest
+from poet.plans.planned_step import stored_values
 from poet.plans.training_plan import Plan
 from poet.runtime.kernels.arguments import dtype
 from poet.runtime.kernels.cells import memory_of

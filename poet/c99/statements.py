@@ -16,7 +16,7 @@ from poet.errors import GraphError, PlanError, UnsupportedOperator
 from poet.graph import Call, Graph, Op, Symbol
 from poet.memory.demand import BEFORE
 from poet.memory.places import MadeMove
-from poet.plans.lasting_values import stored_values
+from poet.plans.planned_step import stored_values
 from poet.plans.training_plan import Plan
 from poet.problem import Place
 from poet.schedule import Compute, Free, PageIn, PageOut

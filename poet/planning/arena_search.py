@@ -2,7 +2,7 @@
 
 A training step has an arena of its own in what the RAM budget leaves beside the page buffer. An auxiliary
 schedule (an evaluation, a step that sums gradients) lies in the same arena: what lives across steps is where
-the training step leaves it, all else goes between. `poet.plans.auxiliary` judges these.
+the training step leaves it, all else goes between. `poet.plans.training_plan` judges these.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from poet.memory.demand import BEFORE, PAGE_BYTES, Demand, demand_of, whole_page
 from poet.memory.layout import Layout, lay_out, lay_out_around, lower_bound_bytes
 from poet.memory.places import replayed
 from poet.plans.page_slots import is_paged, least_page_buffer_bytes
-from poet.plans.plan_checks import LARGEST_BYTES
 from poet.plans.plan_parts import Arena
+from poet.plans.planned_step import LARGEST_BYTES
 from poet.plans.training_plan import Plan
 from poet.problem import Limits, Objective
 from poet.schedule import Schedule

@@ -27,8 +27,8 @@ from poet.planning.beside import (
 )
 from poet.planning.planned import Planned
 from poet.planning.prepared import Prepared, evaluation_step
-from poet.plans.lasting_values import lasting_values
 from poet.plans.plan_parts import Arena, SearchOutcome
+from poet.plans.planned_step import lasting_values
 from poet.plans.training_plan import Plan, Shape, shape_words
 from poet.problem import Place
 from poet.progress import stage

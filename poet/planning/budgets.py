@@ -17,9 +17,8 @@ from poet.planning.beside_buffer import answered_beside
 from poet.planning.fit_layout import Fitted, fit, searching
 from poet.planning.online_guard import guarded
 from poet.planning.planned import Planned, outcome_of, price_range
-from poet.plans.auxiliary import Auxiliary
 from poet.plans.plan_parts import Request
-from poet.plans.training_plan import Plan, make_plan, shape_words
+from poet.plans.training_plan import Auxiliary, Plan, make_plan, shape_words
 from poet.problem import Limits, Problem
 from poet.progress import stage
 from poet.solution import SolveOptions, Start, Status

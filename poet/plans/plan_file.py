@@ -18,7 +18,7 @@ from poet.files import tensorfile
 from poet.files.kinds import FileKind, says_what_it_is
 from poet.files.reading import parse_json
 from poet.files.tensorfile import Entry, RawTensor, TensorFile
-from poet.plans.lasting_values import stored_values
+from poet.plans.planned_step import stored_values
 from poet.plans.training_plan import Plan
 from poet.version import __version__
 

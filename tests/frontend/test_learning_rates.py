@@ -15,7 +15,7 @@ from poet.errors import InputError
 from poet.frontend.plain import PlainTrainer
 from poet.optimizer import OptimizerSpec
 from poet.optimizer_kinds import OPTIONS
-from poet.plans.rate_schedule import RateSchedule
+from poet.plans.run_request import RateSchedule
 from poet.random_batches import random_batch
 from poet.runtime import Trainer
 from poet.runtime.training.rates import DrivenOptimizer

@@ -72,7 +72,7 @@ FLOORS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
             "planning.beside", "planning.auxiliary", "planning.shape_bytes", "planning.shape_planner",
             "planning.budgets", "planning.request", "planning.pipeline", "planning.exported", "api",
             "calibration",
-            "planning.partitioner", "planning.wrapping", "whatif", "planning.kept_plans",
+            "integrations", "whatif", "planning.kept_plans",
             "c99.vectors", "c99.project", "c99.library_check",
         ),
     ),

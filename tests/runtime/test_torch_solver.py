@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import poet
 from poet.errors import InputError
-from poet.planning.partitioner import PartitionChoice
+from poet.integrations.partitioner import PartitionChoice
 from poet.runtime.system.memory import PeakMeter, return_freed_memory
 
 

@@ -16,7 +16,7 @@ from zoo import NETS
 
 import poet
 from poet.errors import Infeasible, InputError, ModelError, ReplayError
-from poet.planning.wrapping import Wrapped
+from poet.integrations.wrapping import Wrapped
 from poet.runtime.system.memory import PeakMeter, return_freed_memory
 
 pytestmark = pytest.mark.usefixtures("one_thread")

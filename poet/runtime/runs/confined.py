@@ -22,8 +22,8 @@ import torch
 
 from poet import children, codec
 from poet.errors import INTERRUPTED, InputError, NotFinite, OverBudget, PoetError, ReplayError
-from poet.plans.lasting_values import stored_values
 from poet.plans.plan_file import PlanFile
+from poet.plans.planned_step import stored_values
 from poet.plans.run_request import RunRequest
 from poet.plans.training_plan import Plan
 from poet.runtime.runs.fit import Samples, batch_of, load_samples, trained_of

@@ -19,8 +19,7 @@ import torch
 from poet.errors import InputError, NotFinite, OverBudget, PoetError
 from poet.interrupts import answered
 from poet.loss import LossSpec
-from poet.plans.rate_schedule import RateSchedule
-from poet.plans.run_request import Epoch
+from poet.plans.run_request import Epoch, RateSchedule
 from poet.plans.training_plan import Plan
 from poet.runtime.data.counting import right_classes
 from poet.runtime.data.samples import Samples as Samples

@@ -6,8 +6,7 @@ import itertools
 from collections.abc import Iterator
 
 from poet.plans.plan_file import PlanFile
-from poet.plans.rate_schedule import RateSchedule
-from poet.plans.run_request import Epoch, RunRequest
+from poet.plans.run_request import Epoch, RateSchedule, RunRequest
 from poet.plans.training_plan import Plan
 from poet.runtime.runs.fit import Samples, fit, load_samples
 from poet.runtime.runs.spending import Allowance, Spending

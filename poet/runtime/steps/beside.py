@@ -9,8 +9,7 @@ import torch
 
 from poet.errors import PlanError
 from poet.micro import IS_FIRST
-from poet.plans.auxiliary import ACCUMULATION
-from poet.plans.training_plan import Plan
+from poet.plans.training_plan import ACCUMULATION, Plan
 from poet.runtime.kernels.cells import Cells, Padded
 from poet.runtime.steps.companions import CompanionPages
 from poet.runtime.steps.lasting import LastingTensors

@@ -13,7 +13,7 @@ from poet.calls import TensorType, contiguous
 from poet.errors import ReplayError
 from poet.graph import Graph
 from poet.named import Joined, named_parameters
-from poet.plans.lasting_values import lasting_values, stored_values
+from poet.plans.planned_step import lasting_values, stored_values
 from poet.plans.training_plan import Plan
 from poet.problem import Place
 from poet.runtime.kernels.cells import Cells, memory_of, new_buffer, view_of

@@ -22,8 +22,8 @@ from poet.files.kinds import FileKind, says_what_it_is
 from poet.files.tensorfile import RawTensor, TensorFile
 from poet.graph import ITEM_BYTES, Graph
 from poet.named import Joined, named_parameters
-from poet.plans.lasting_values import lasting_values
 from poet.plans.plan_file import PlanFile
+from poet.plans.planned_step import lasting_values
 from poet.plans.training_plan import Plan
 from poet.runtime.storage.transfers import Pieces
 

@@ -10,8 +10,7 @@ import torch
 from poet.errors import InputError, PlanError, PoetError, ReplayError
 from poet.graph import TensorType
 from poet.loss import LossSpec
-from poet.plans.auxiliary import EVALUATION, shape_called
-from poet.plans.training_plan import Plan
+from poet.plans.training_plan import EVALUATION, Plan, shape_called
 from poet.runtime.data.counting import fingerprint
 from poet.runtime.data.given import Given, GivenTensors, as_tensors
 from poet.runtime.data.metrics import LossWeights

@@ -17,9 +17,9 @@ from poet.calls import contiguous
 from poet.closing import Closing
 from poet.errors import InputError, ReplayError
 from poet.graph import ITEM_BYTES, Graph
-from poet.plans.lasting_values import stored_values
 from poet.plans.page_slots import slots_for
 from poet.plans.plan_parts import PageSlot
+from poet.plans.planned_step import stored_values
 from poet.plans.training_plan import Plan, Shape
 from poet.runtime.data.given import Buckets, Given, as_tensors
 from poet.runtime.steps.lasting import ArenaUse

@@ -8,8 +8,7 @@ import torch
 
 from poet.calls import contiguous
 from poet.graph import TensorType
-from poet.plans.auxiliary import shape_called
-from poet.plans.training_plan import Plan, Shape
+from poet.plans.training_plan import Plan, Shape, shape_called
 from poet.runtime.data.given import Given, GivenTensors, as_tensors
 from poet.runtime.steps.beside import StepBeside
 from poet.runtime.steps.lasting import LastingTensors
