@@ -106,7 +106,7 @@ class Planned:
 
     def _sources(self, path: Path) -> dict[str, Path | list[Path]]:
         """The files that it was made from: all that writing to ``path`` could destroy."""
-        model = self.prepared.model_path
+        model = self.prepared.path
         if model is None:
             return {}
         from poet.frontend.onnx.reader import data_files

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -60,9 +60,10 @@ class Traced:
         structure: the ONNX file without its weights; ``None`` for a module.
         train: patterns of the parameters that are trained.
         gradients: whether those of weights were to be made block by block.
-        module: that was traced, and its example inputs.
+        module: that was traced, and its example inputs; ``None``: it is not at hand.
         path: where the model was read from; ``None`` for a module.
         names_remark: what of the given names could not be matched; empty if all was.
+        micro: how each batch is trained in pieces; ``None``: as a whole.
     """
 
     step: TrainingStep
@@ -70,9 +71,10 @@ class Traced:
     structure: bytes | None
     train: tuple[str, ...]
     gradients: Gradients
-    module: tuple[nn.Module, Tensor | Sequence[Tensor]]
-    path: Path | None
-    names_remark: str
+    module: tuple[nn.Module, Tensor | Sequence[Tensor]] | None = None
+    path: Path | None = None
+    names_remark: str = ""
+    micro: MicroBatches | None = None
 
 
 def trace_model(
@@ -148,6 +150,7 @@ def trace_model(
         module=(module, inputs),
         path=source.path,
         names_remark="; ".join(filter(None, (source.names_remark, remark))),
+        micro=micro,
     )
 
 
@@ -287,42 +290,24 @@ def _program_source(path: Path, bind: dict[str, int], names: object) -> _Source:
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class Prepared:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared(Traced):
     """A training step with its costs on a device: all that planning needs.
 
     Attributes:
-        model: which model it is.
-        structure: the ONNX file without its weights; ``None`` for a module.
-        step: the traced training step and the tensors it starts from.
         profile: the device.
         kernels: what the device's kernels need.
         problem: the step's costs there.
-        train: patterns of the parameters that are trained.
-        gradients: whether those of weights were to be made block by block.
         import_seconds: wall clock of reading, tracing and measuring.
-        model_path: where the model was read from; ``None`` for a module.
-        names_remark: what of the given names could not be matched; empty if all was.
-        module: that was traced, and its example inputs; ``None``: it is not at hand.
-        micro: how each batch is trained in pieces; ``None``: as a whole.
         home: of parameters between steps, as ``problem`` has it.
-        evaluation: the forward pass in evaluation mode, or why there is none; ``None``: not traced yet.
         offered: the problem of whose choices ``problem`` is one; ``None``: nothing was to choose.
+        evaluation: the forward pass in evaluation mode, or why there is none; ``None``: not traced yet.
     """
 
-    model: Model
-    structure: bytes | None
-    step: TrainingStep
     profile: Profile
     kernels: KernelFacts
     problem: Problem
-    train: tuple[str, ...]
-    gradients: Gradients
     import_seconds: float
-    model_path: Path | None = None
-    names_remark: str = ""
-    module: tuple[nn.Module, Tensor | Sequence[Tensor]] | None = None
-    micro: MicroBatches | None = None
     home: Place = Place.RAM
     offered: Problem | None = None
     evaluation: EvaluationStep | PoetError | None = None
@@ -404,19 +389,11 @@ def prepare(
     import_seconds = time.perf_counter() - start
     _log.info("%s: %d ops traced in %.3g s", shortened(step.graph.name), len(step.graph.ops), import_seconds)
     prepared = Prepared(
-        model=traced.model,
-        structure=traced.structure,
-        step=step,
+        **{item.name: getattr(traced, item.name) for item in fields(traced)},
         profile=profile,
         kernels=kernels,
         problem=build_problem(step.graph, profile, kernels, home=at_home),
-        train=traced.train,
-        gradients=traced.gradients,
         import_seconds=import_seconds,
-        model_path=traced.path,
-        names_remark=traced.names_remark,
-        module=traced.module,
-        micro=micro,
         home=at_home,
     )
     return replace(prepared, evaluation=_traced_evaluation(prepared)) if evaluation else prepared
