@@ -234,7 +234,7 @@ def function_named(text: str) -> Callable[[], object]:
     """
     module, _, name = text.partition(":")
     if str(Path.cwd()) not in sys.path:
-        sys.path.insert(0, str(Path.cwd()))
+        sys.path.append(str(Path.cwd()))
     try:
         found = getattr(importlib.import_module(module), name, None)
     except Exception as error:

@@ -60,7 +60,7 @@ SOLVING = (
 """What an answer depends on: the searches and all that they import."""
 
 IMPORTING = (
-    "planning/prepared.py", "frontend", "c99/rows.py", "c99/rules",
+    "planning/prepared.py", "devices", "progress.py", "frontend", "c99/rows.py", "c99/rules",
     "c99/statements.py", "c99/calls.py",
     "runtime", "files", "calls.py", "strips.py", "graph.py", "graph_parts.py", "graph_checks.py",
     "operators.py",
@@ -71,7 +71,7 @@ IMPORTING = (
     "search_record.py", "homes.py", "pins.py", "clock.py", "closing.py", "wholes.py", "named.py",
     "alternatives.py", "problem_parts.py", "problem_choices.py", "interrupts.py", "streams.py",
 )  # fmt: skip
-"""What an imported graph and its kernels' facts depend on; of what ``traced.py`` imports, these alone."""
+"""What an imported graph and its kernels' facts depend on; with all that `poet.planning.prepared` imports."""
 
 _ENGINES = ("highspy", "pulp", "ortools")
 
