@@ -163,7 +163,7 @@ def remake_price(m: Machine, t: int) -> float:
 
 
 def push_reads(m: Machine, op: int, walk: int, top: int) -> int:
-    """Put what a rerun of ``op`` reads on the stack of this walk along producers; the new top."""
+    """Put what a rerun of ``op`` reads on the stack of this pass over producers; the new top."""
     m.o[SEEN][op] = walk
     for k in range(m.o[RERUNS][op], m.o[RERUNS_END][op]):
         m.w[STACK][top] = m.flat[k]
