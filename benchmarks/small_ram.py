@@ -32,7 +32,7 @@ from poet.problem import Limits, Place, Problem
 from poet.ram_survey import budget_between, keep_everything_bytes
 from poet.solution import SolveOptions, Status
 from poet.solvers import minimum_ram_bytes, solve
-from poet.solvers.portfolio.best_bound import COPIES, LINEAR, WHOLE
+from poet.solvers.portfolio.state import COPIES, LINEAR, WHOLE
 from poet.units import format_bytes
 
 ROOT = Path(__file__).parents[1]

@@ -40,7 +40,7 @@ from poet.problem import Limits, Problem
 from poet.schedule import Schedule
 from poet.simulator import Trace, simulate
 from poet.solution import Solution, SolveOptions, Start, Status
-from poet.solvers.portfolio.best_bound import refutes
+from poet.solvers.portfolio.state import refutes
 from poet.version import __version__
 
 _log = logging.getLogger(__name__)

@@ -15,7 +15,7 @@ from poet.problem import Limits, Problem
 from poet.schedule import Schedule
 from poet.simulator import Trace
 from poet.solution import SolveOptions, Status
-from poet.solvers.portfolio.best_bound import refutes
+from poet.solvers.portfolio.state import refutes
 from poet.whatif.cache import SolvedCell
 
 

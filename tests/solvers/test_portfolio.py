@@ -26,8 +26,8 @@ from poet.solvers.engines import proof
 from poet.solvers.engines.process import EngineProcess
 from poet.solvers.engines.program import Effort, Matrix
 from poet.solvers.instance.feasibility import minimum_ram_bytes
+from poet.solvers.portfolio.relaxations import linear_relaxation, whole_relaxation
 from poet.solvers.portfolio.turns import Seated
-from poet.solvers.portfolio.windows_relaxation import linear_relaxation, whole_relaxation
 from poet.solvers.search.least_energy import MEMBERS, solve
 
 SECONDS = 2.0  # of counted work

@@ -7,33 +7,36 @@ content; page one of F in; a rerun; the first run of the stage's op, which leads
 are computed at once, as columns.
 
 Contents that are not tracked are taken to be in RAM, in no bytes except beside a run that reads or makes
-them, but for *residents* (`poet.solvers.bounds.tracked.Resident`). A column says how many joules page-outs of
-residents take; no plan that is looked for spends the joules at which costs are capped, so sets that fit
-beside less are not listed.
+them, but for *residents* (`poet.solvers.bounds.tracked.Resident`): what they take in each stage follows from
+the joules that their page-outs may take.
 
 So out(S) + D(S) is at most the overhead of a schedule that pages in the contents of S and no others, out(S)
-being the joules of their page-outs, and of a page-in of each resident among them, which D does not count:
-nothing else brings it back to the run that reads it. And D(S) >= D(F) for S within F, since F allows more.
-Costs are rounded down to whole units, which only lowers D.
-
-Of a tensor whose home is chosen, the last content in F says that it may be in storage between steps (see
-`poet.solvers.bounds.tracked.Home`): else it must be in RAM at both ends.
+being the joules of their page-outs. And D(S) >= D(F) for S within F, since F allows more. Costs are rounded
+down to whole units, which only lowers D.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
-from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-from poet.solvers.bounds.stages import CAP, Arcs, FittingSets, Masks, Move, Pairs, Places, Stage, Step, Values
-from poet.solvers.bounds.tracked import ResidentBytes, Run, Tracked, bits
+from poet.solvers.bounds.stages import (
+    CAP,
+    FirstRun,
+    FittingSets,
+    Masks,
+    Move,
+    Pairs,
+    Places,
+    Stage,
+    Values,
+)  # fmt: skip
+from poet.solvers.bounds.tracked import Run, Tracked, bits, least_bytes
 
 _MOST_UNASKED = 4_000_000  # transitions, times columns, between two questions whether to stop
+_NOWHERE = np.zeros(0, dtype=np.int32)
 
 
 class TooLarge(Exception):
@@ -49,7 +52,7 @@ class RamProgram:
 
     Args:
         of: what is tracked.
-        most_joules: at which costs are capped.
+        most_joules: at which costs are capped; no plan that is looked for spends so much.
         most_arcs: transitions in all, at most.
         finished: asked for each stage; whether to stop.
 
@@ -57,7 +60,6 @@ class RamProgram:
         arcs: transitions in all.
         worked: transitions looked at so far, times columns.
         stages: sets and transitions of each.
-        residents: what they take.
 
     Raises:
         TooLarge: there are more.
@@ -65,13 +67,22 @@ class RamProgram:
     """
 
     def __init__(
-        self, of: Tracked, *, most_joules: float, most_arcs: int, finished: Callable[[], bool]
+        self,
+        of: Tracked,
+        *,
+        most_joules: float,
+        most_arcs: int,
+        finished: Callable[[], bool],
     ) -> None:
         self.of, self.most_joules, self.joules_per_unit = of, most_joules, most_joules / CAP
         self.arcs = self.worked = self._unasked = 0
         self._finished = finished
-        self.residents = ResidentBytes(of.residents, of.end, most_joules)
         self._local = [list(bits(alive)) for alive in of.alive]
+        self._there = [
+            {c: one for c, one in of.residents.items() if one.birth < number <= one.last}
+            for number in range(of.end + 1)
+        ]
+        self._held_bytes = dict[tuple[int, float], int]()
         fitting = [self._sets_that_fit(number, most_arcs) for number in range(of.end + 1)]
         self.stages = list[Stage]()
         for number, sets in enumerate(fitting):
@@ -81,11 +92,12 @@ class RamProgram:
             stage = Stage(sets, *self._pairs_and_moves(number, sets), first)
             self._count(stage.arcs - sum(map(len, sets.without)) + len(first.begin), most_arcs)
             self.stages.append(stage)
-        self._page_ins = [self._page_in_rows(number) for number in range(of.end + 1)]
 
     def _sets_that_fit(self, number: int, most_arcs: int) -> FittingSets:
-        local = self._local[number]
-        room_bytes = self.of.budget_bytes - self.residents.least(number, None)
+        local, room_bytes = (
+            self._local[number],
+            self.of.budget_bytes - self.held_bytes(number, self.most_joules),
+        )
         sets = FittingSets.of([self.of.bytes[c] for c in local], room_bytes, most_arcs // (len(local) + 1))
         if sets is None:
             raise TooLarge
@@ -97,108 +109,49 @@ class RamProgram:
         if self.arcs > most_arcs:
             raise TooLarge
 
-    @property
-    def most_sets(self) -> int:
-        """Sets of the stage with most."""
-        return max(len(stage.masks) for stage in self.stages)
+    def held_bytes(self, number: int, joules: float) -> int:
+        """By residents in a stage, where their page-outs take less than ``joules``."""
+        if (number, joules) not in self._held_bytes:
+            self._held_bytes[number, joules] = least_bytes(self._there[number].values(), joules)
+        return self._held_bytes[number, joules]
 
-    def contents_of(self, number: int, place: int) -> frozenset[int]:
-        """Of a set of a stage."""
-        local, mask = self._local[number], int(self.stages[number].masks[place])
-        return frozenset(self.of.contents[local[bit]].number for bit in bits(mask))
-
-    def least(
-        self,
-        free: Sequence[int],
-        steps: Sequence[int | None] | None = None,
-        tables: list[tuple[Values, Values]] | None = None,
-    ) -> list[float]:
+    def least(self, free: Sequence[int], resident_joules: float) -> list[float]:
         """Per set of copies (as bits), the least joules of a step; the cap where they are not less.
 
-        Args:
-            free: tracked contents whose page-outs are paid for.
-            steps: per set, residents' page-outs take less than a step more than that; ``None``: any joules.
-            tables: to which the values of each stage are added and the units of its moves, the last stage's
-                first.
+        Page-outs of residents take less than ``resident_joules``, which are not counted.
         """
-        steps = (None,) * len(free) if steps is None else steps
-        prices, values = self._page_in_units(free), self._ended(free)
+        prices = np.full((len(self.of.contents), len(free)), CAP, dtype=np.int32)
+        for content, joules in enumerate(self.of.page_in):
+            prices[content, [bool(one >> content & 1) for one in free]] = self._units(joules)
+        last = self.stages[self.of.end].masks
+        values = np.full((len(last), len(free)), CAP, dtype=np.int32)
+        ends = self._mask(self.of.end, self.of.ends)
+        if ends is not None:
+            values[(last & ends) == ends] = 0
         for number in range(self.of.end, -1, -1):
-            needed = self.resident_bytes(number, steps)
             if number < self.of.end:
-                values = self.stages[number].before_first_run(values, needed)
-            units = self._relax(number, values, prices, needed)
-            if tables is not None:
-                tables.append((values, units))
-        starts = [self.start_place(one) for one in free]
-        found = (CAP if place is None else values[place, column] for column, place in enumerate(starts))
-        return [float(value) * self.joules_per_unit for value in found]
-
-    def resident_bytes(self, number: int, steps: Sequence[int | None]) -> Masks:
-        """In a stage, per column."""
-        return np.array([self.residents.least(number, some) for some in steps], dtype=np.int64)
-
-    def start_place(self, free: int) -> int | None:
-        """Of the set with which a step begins, for a set of copies; ``None`` where that does not fit."""
-        at_home = sum(1 << first for first, last, _ in self.of.homes if not free >> last & 1)
-        masks, mask = self.stages[0].masks, self._mask(0, (self.of.starts | at_home) & self.of.alive[0])
+                held_bytes = self.held_bytes(number, resident_joules)
+                values = self.stages[number].before_first_run(values, held_bytes)
+            self._relax(number, values, prices, resident_joules)
+        masks, mask = self.stages[0].masks, self._mask(0, self.of.starts & self.of.alive[0])
         place = len(masks) if mask is None else int(np.searchsorted(masks, mask))
-        return place if place < len(masks) and masks[place] == mask else None
+        if place == len(masks) or masks[place] != mask:
+            return [self.most_joules] * len(free)
+        return [float(value) * self.joules_per_unit for value in values[place]]
 
-    def _ended(self, free: Sequence[int]) -> Values:
-        number, masks = self.of.end, self.stages[self.of.end].masks
-        values = np.full((len(masks), len(free)), CAP, dtype=np.int32)
-        for column, one in enumerate(free):
-            at_home = sum(1 << last for _, last, _ in self.of.homes if not one >> last & 1)
-            wanted = self._mask(number, self.of.ends | at_home)
-            if wanted is not None:
-                values[(masks & wanted) == wanted, column] = 0
-        return values
-
-    def _relax(self, number: int, values: Values, prices: Values, needed: Masks) -> Values:
-        """Lower ``values``, in place, to the least over any sequence of transitions; units of the moves."""
+    def _relax(self, number: int, values: Values, prices: Values, resident_joules: float) -> None:
+        """Lower ``values``, in place, to the least over any sequence of transitions."""
         stage, columns = self.stages[number], values.shape[1]
         self._unasked += stage.arcs * columns
         if self._unasked >= _MOST_UNASKED:
             self._unasked = 0
             if self._finished():
                 raise Stopped
-        units = np.repeat(np.array([[m.units] for m in stage.moves], np.int32).reshape(-1, 1), columns, 1)
-        places, rows = self._page_ins[number]
-        units[places] = prices[rows]
-        self.worked += stage.relax(values, units, needed) * stage.arcs * columns
-        return units
-
-    def _page_in_units(self, free: Sequence[int]) -> Values:
-        """Of tracked contents, per set of copies; `CAP` where one has no copy; then of their early page-ins,
-        which take nothing where a tensor is in storage between steps.
-        """
-        of, many = self.of, len(self.of.contents)
-        found = np.full((2 * many, len(free)), CAP, dtype=np.int32)
-        lasts = {first: last for first, last, _ in of.homes}
-        for content, joules in enumerate(of.page_in):
-            last = lasts.get(content)
-            copies = 1 << content | (0 if last is None else 1 << last)
-            # what no op updates has a copy wherever it is at home
-            paid = [last == content or bool(one & copies) for one in free]
-            found[content, paid] = self._units(joules)
-        for first, last, _ in of.homes:
-            in_storage = [bool(one >> last & 1) for one in free]
-            found[many + first] = found[first]
-            if of.page_in[first] < np.inf:
-                found[many + first, in_storage] = 0
-        return found
-
-    def _page_in_rows(self, number: int) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
-        """Of a stage, which moves are page-ins, and their rows (`_page_in_units`)."""
-        first_use, many = {first: use for first, _, use in self.of.homes}, len(self.of.contents)
-        page_ins = [
-            (place, move.content + (many if number <= first_use.get(move.content, -1) else 0))
-            for place, move in enumerate(self.stages[number].moves)
-            if move.content is not None
-        ]
-        table = np.array(page_ins, dtype=np.intp).reshape(len(page_ins), 2)
-        return table[:, 0], table[:, 1]
+        units = np.empty((len(stage.moves), columns), dtype=np.int32)
+        for row, move in enumerate(stage.moves):
+            units[row] = move.units if move.content is None else prices[move.content]
+        rounds = stage.relax(values, units, self.held_bytes(number, resident_joules))
+        self.worked += rounds * stage.arcs * columns
 
     def _pairs_and_moves(self, number: int, sets: FittingSets) -> tuple[Pairs, list[Move]]:
         """Reruns, last tasks first, then page-ins and frees, of a stage."""
@@ -218,18 +171,15 @@ class RamProgram:
                 low.append(begin)
                 high.append(np.searchsorted(sets.masks, after).astype(np.int32))
                 ends.append(pairs.stop)
-            units, room_bytes = self._units(run.joules), self._room(number, run)
-            moves.append(
-                Move(pairs, units, run.task, needs=needs, most_bytes=most_bytes, room_bytes=room_bytes)
-            )
-        for bit, content in enumerate(local):
-            if of.page_in[content] < np.inf:
-                room_bytes = of.budget_bytes - of.bytes[content]
-                units = self._units(of.page_in[content])
-                moves.append(Move(of_bit[bit], units, content=content, room_bytes=room_bytes))
-        moves += map(Move, of_bit)
-        nothing = np.zeros(0, dtype=np.int32)
-        return Pairs(np.concatenate([nothing, *low]), np.concatenate([nothing, *high])), moves
+            units, room_bytes = self._units(run.joules), self._room_bytes(number, run)
+            moves.append(Move(pairs, units, needs=needs, most_bytes=most_bytes, room_bytes=room_bytes))
+        moves += [
+            Move(of_bit[bit], content=content, room_bytes=of.budget_bytes - of.bytes[content])
+            for bit, content in enumerate(local)
+            if of.page_in[content] < np.inf
+        ]
+        moves += [Move(pairs, frees=True) for pairs in of_bit]
+        return Pairs(np.concatenate([_NOWHERE, *low]), np.concatenate([_NOWHERE, *high])), moves
 
     def _after(self, sets: FittingSets, needs: int, makes: int, most_bytes: int) -> tuple[Places, Masks]:
         """The sets in which a rerun can begin without having all that it makes, and what they become."""
@@ -240,16 +190,12 @@ class RamProgram:
         there = sets.masks[end] == after  # else it leaves no room for the residents
         return begin[there], after[there]
 
-    def _first(self, number: int, sets: FittingSets, following: FittingSets | None) -> Arcs:
+    def _first(self, number: int, sets: FittingSets, following: FittingSets | None) -> FirstRun:
         """The first run of the stage's op."""
-        nothing = np.zeros(0, dtype=np.int32)
-        nowhere = Arcs(nothing, nothing, np.zeros(0, dtype=np.int64))
-        if following is None:
-            return nowhere
+        needs = None if following is None else self._mask(number, self.of.first[number].needs)
+        if following is None or needs is None:
+            return FirstRun(_NOWHERE, _NOWHERE, np.zeros(0, dtype=np.int64))
         run, alive = self.of.first[number], self.of.alive[number + 1]
-        needs = self._mask(number, run.needs)
-        if needs is None:
-            return nowhere
         able = ((sets.masks & needs) == needs) & (sets.bytes <= self.of.budget_bytes - run.beside_bytes)
         begin = np.flatnonzero(able)
         place = {content: bit for bit, content in enumerate(self._local[number + 1])}
@@ -261,13 +207,12 @@ class RamProgram:
         end = np.searchsorted(following.masks, after)
         there = end < len(following.masks)
         there[there] = following.masks[end[there]] == after[there]
-        slack = self._room(number, run) - sets.bytes[begin]
-        return Arcs(begin[there].astype(np.int32), end[there].astype(np.int32), slack[there])
+        slack = self._room_bytes(number, run) - sets.bytes[begin[there]]
+        return FirstRun(begin[there].astype(np.int32), end[there].astype(np.int32), slack)
 
-    def _room(self, number: int, run: Run) -> int:
-        """Bytes beside a run in a stage for what is tracked and for residents, its own among them."""
-        there = self.residents.at(number)
-        own_bytes = sum(there[c].bytes for c in run.small if c in there)
+    def _room_bytes(self, number: int, run: Run) -> int:
+        """Beside a run in a stage, for what is tracked and for residents, its own among them."""
+        own_bytes = sum(one.bytes for content, one in self._there[number].items() if content in run.small)
         return self.of.budget_bytes - run.beside_bytes + own_bytes
 
     def _mask(self, number: int, contents: int) -> int | None:
@@ -279,69 +224,3 @@ class RamProgram:
 
     def _units(self, joules: float) -> int:
         return int(min(joules / self.joules_per_unit, CAP))
-
-
-class Moved(NamedTuple):
-    """A run (the stage's first one, where it is the stage's op) or, without a task, the page-in of a content.
-
-    ``room_bytes``: left in RAM beside ``held``, the tracked contents that are there before it, and residents
-    and what the run reads and makes.
-    """
-
-    stage: int
-    task: int | None
-    content: int | None
-    room_bytes: int
-    held: frozenset[int]
-
-
-@dataclass(frozen=True, slots=True)
-class CheapestStep:
-    """A step of least joules for some set of copies. It counts in RAM what is tracked alone.
-
-    Attributes:
-        reruns: per stage, in order.
-        moves: all but frees, in order.
-    """
-
-    reruns: dict[int, tuple[int, ...]]
-    moves: tuple[Moved, ...]
-
-
-def cheapest_step(program: RamProgram, free: int, steps: int | None) -> CheapestStep | None:
-    """Of a set of copies, as `RamProgram.least` takes it; ``None``: none is below the cap."""
-    tables = list[tuple[Values, Values]]()
-    program.least([free], [steps], tables)
-    tables.reverse()
-    place = program.start_place(free)
-    if place is None or tables[0][0][place, 0] >= CAP:
-        return None
-    moves, reruns = list[Moved](), dict[int, tuple[int, ...]]()
-    for number, stage in enumerate(program.stages):
-        values, units = tables[number]
-        needed = program.resident_bytes(number, [steps])
-        if number < program.of.end:
-            is_over = stage.first_runs(values, tables[number + 1][0], int(needed[0]))
-        else:
-            is_over = values[:, 0] == 0
-
-        def moved(step: Step, place: int, task: int | None, content: int | None) -> None:
-            held = program.contents_of(number, place)  # noqa: B023
-            moves.append(Moved(number, task, content, step.slack - int(needed[0]), held))  # noqa: B023
-
-        while not is_over[place]:
-            steps_taken = stage.way(values, units, needed, place, is_over)
-            if not steps_taken:
-                return None
-            for step in steps_taken:
-                move = stage.moves[step.move]
-                if move.task is not None:
-                    reruns[number] = (*reruns.get(number, ()), move.task)
-                if not move.frees:
-                    content = None if move.content is None else program.of.contents[move.content].number
-                    moved(step, place, move.task, content)
-                place = step.end
-        if number < program.of.end and (first := stage.first_run(place)) is not None:
-            moved(first, place, number, None)
-            place = first.end
-    return CheapestStep(reruns, tuple(moves))

@@ -36,8 +36,7 @@ from poet.solvers.heuristics.gap_arrays import (
 
 # isort: on
 from poet.solvers.instance.instance import Content, Facts, Instance
-from poet.solvers.portfolio.best_bound import LOCAL
-from poet.solvers.portfolio.state import GOES_ON, SearchState, Steps
+from poet.solvers.portfolio.state import GOES_ON, LOCAL, SearchState, Steps
 
 _log = logging.getLogger(__name__)
 SOURCES = (gap_arrays, list_scheduler, moves)

@@ -26,11 +26,9 @@ from poet.solvers.engines.highs import run_highs
 from poet.solvers.engines.program import Choice, Effort, Indices, Job, Matrix, Numbers, part_of, value
 from poet.solvers.event_model.decisions import EventModel
 from poet.solvers.event_model.model import build, matrix_of, schedule_of, values_of
-from poet.solvers.instance.incumbent import Incumbent
 from poet.solvers.instance.instance import Instance, timeline_of
-from poet.solvers.portfolio.best_bound import ROUNDS
 from poet.solvers.portfolio.rerun_slots import Reruns, merged, offered_by, reruns_of
-from poet.solvers.portfolio.state import GOES_ON, WAITS, SearchState, Steps
+from poet.solvers.portfolio.state import GOES_ON, ROUNDS, WAITS, SearchState, Steps
 
 _log = logging.getLogger(__name__)
 
@@ -65,7 +63,7 @@ def neighbourhoods(state: SearchState) -> Steps:
     while True:
         guide, schedule = state.guide, state.best.schedule
         if guide is None or schedule is None:
-            if state.is_alone():
+            if state.alone:
                 return
             yield WAITS
             continue
@@ -76,13 +74,11 @@ def neighbourhoods(state: SearchState) -> Steps:
         values = values_of(model.model, schedule)
         if values is None:
             return
-        rounds = Rounds(model, guide, state.best, np.array(values), seed=seed)
+        rounds = Rounds(model, guide, state, np.array(values), seed=seed)
         number = vain = 0
         while vain < VAIN_ROUNDS and not rounds.exhausted:
             before, size = state.best.trace, rounds.size
             better = rounds.round(min(ROUND_SECONDS, state.turn_left()), disputed=number % 3 == 2)
-            if better:
-                state.noted(ROUNDS)
             number, vain = number + 1, 0 if better else vain + (rounds.size <= size)
             yield GOES_ON
             if state.best.trace is not before and not better:
@@ -130,7 +126,7 @@ class Rounds:
     Args:
         arrays: the model.
         guide: its solution is compared with the plan; where they differ, decisions are *in dispute*.
-        best: the best plan; better ones are put there.
+        state: of the search; better plans are put there.
         values: of the model's columns, what the best plan is there.
         seed: of every random choice.
 
@@ -140,9 +136,9 @@ class Rounds:
     """
 
     def __init__(
-        self, arrays: GapMatrix, guide: Bound, best: Incumbent, values: Numbers, *, seed: int
+        self, arrays: GapMatrix, guide: Bound, state: SearchState, values: Numbers, *, seed: int
     ) -> None:
-        self.arrays, self.best, self.values = arrays, best, values
+        self.arrays, self.state, self.values = arrays, state, values
         self.expected = _expected(arrays, guide)
         self.rng = random.Random(seed)  # noqa: S311 - a search, not a secret
         self.size = FIRST_DECISIONS
@@ -152,10 +148,10 @@ class Rounds:
         """One round of ``seconds`` at most; whether it found a better plan.
 
         Args:
-            seconds: of the incumbent's clock.
+            seconds: of the search's clock.
             disputed: free decisions in dispute only.
         """
-        clock = self.best.clock
+        clock = self.state.clock
         started, free = clock.now(), self._part(disputed=disputed)
         part, columns = part_of(self.arrays.matrix, free, self.values)
         found = run_highs(Job(part, Effort(seconds, relative_gap=_SOLVED_GAP, clock=clock)))
@@ -181,7 +177,7 @@ class Rounds:
 
     def _take(self, values: Numbers) -> bool:
         """Judge the plan that ``values`` describe; whether it is valid and the best so far."""
-        better = self.best.consider(schedule_of(self.arrays.model, values.tolist()), ROUNDS)
+        better = self.state.consider(schedule_of(self.arrays.model, values.tolist()), ROUNDS)
         if better:
             self.values = values
         return better

@@ -31,12 +31,6 @@ def merged(*parts: Reruns) -> dict[int, tuple[int, ...]]:
     return {stage: tuple(sorted(tasks)) for stage, tasks in together.items() if tasks}
 
 
-def followed_by(path: Mapping[int, tuple[int, ...]], others: Reruns) -> dict[int, tuple[int, ...]]:
-    """Per stage, the reruns of ``path`` in their order, a task as often as it is there; then ``others``."""
-    after = merged(others)
-    return {stage: path.get(stage, ()) + after.get(stage, ()) for stage in sorted({*path, *after})}
-
-
 def reruns_of(instance: Instance, schedule: Schedule) -> dict[int, set[int]]:
     """What ``schedule`` reruns, by stage."""
     number = {task.name: task.number for task in instance.tasks}

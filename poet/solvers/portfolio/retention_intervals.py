@@ -1,7 +1,7 @@
 """Exact models over retention intervals, for plans.
 
 The intervals are those of MOCCASIN (Bartan, Li, Teague, Lott and Dilkina 2023). Models are offered the reruns
-of the best plan and what other members ask for, or all chains of reruns of some length, longer and longer.
+of the best plan, and all chains of reruns of some length, longer and longer.
 """
 
 from __future__ import annotations
@@ -13,9 +13,8 @@ from poet.solvers.event_model.decisions import EventModel
 from poet.solvers.event_model.model import build, matrix_of, schedule_of, values_of
 from poet.solvers.instance.candidates import candidates
 from poet.solvers.instance.instance import Instance, timeline_of
-from poet.solvers.portfolio.best_bound import model_by
-from poet.solvers.portfolio.rerun_slots import followed_by, merged, reruns_of
-from poet.solvers.portfolio.state import GOES_ON, SearchState, Steps
+from poet.solvers.portfolio.rerun_slots import merged, reruns_of
+from poet.solvers.portfolio.state import GOES_ON, SearchState, Steps, model_by
 
 FIRST_CHAIN, LONGEST_CHAIN = 2, 64
 """Reruns that lead to one tensor version; with 1, most plans of little RAM are none of the first model's."""
@@ -33,16 +32,14 @@ ENGINE_GAP_SHARE = 0.3
 def retention_intervals(state: SearchState) -> Steps:
     """Model after model, a turn each; one that is not solved in its turn gets a longer one later."""
     open_chains, ended = list(_offers(state.instance)), set[frozenset[tuple[int, tuple[int, ...]]]]()
-    while open_chains or state.asked:
-        is_asked, schedule = bool(state.asked), state.best.schedule
-        own = {} if schedule is None else reruns_of(state.instance, schedule)
-        offered = followed_by(state.asked.pop(), own) if is_asked else merged(open_chains[0], own)
+    while open_chains:
+        chain, schedule = open_chains.pop(0), state.best.schedule
+        offered = merged(chain, {} if schedule is None else reruns_of(state.instance, schedule))
         key = frozenset(offered.items())
         if key in ended or _is_solved(state, offered):
             ended.add(key)
-            open_chains = open_chains if is_asked else open_chains[1:]
-        elif not is_asked:
-            open_chains.append(open_chains.pop(0))
+        else:
+            open_chains.append(chain)
         yield GOES_ON
 
 

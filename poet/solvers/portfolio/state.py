@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -16,7 +16,7 @@ from functools import partial
 from poet import codec
 from poet.clock import WALL
 from poet.interrupts import was_told
-from poet.problem import Limits, Objective, Problem
+from poet.problem import Limits, Problem
 from poet.schedule import Schedule
 from poet.search_record import Advance, Phase, Rejected, SearchRecord, shortened_phases, thinned
 from poet.solution import SolveOptions
@@ -24,7 +24,6 @@ from poet.solvers.bounds.relaxation import Bound
 from poet.solvers.engines.program import Matrix
 from poet.solvers.instance.incumbent import Incumbent, Rejections
 from poet.solvers.instance.instance import Metered, instance_of
-from poet.solvers.portfolio.best_bound import EARLIER, EVERY_OP_ONCE, BestBound
 
 _log = logging.getLogger(__name__)
 
@@ -33,37 +32,50 @@ Steps = Generator[bool]
 
 GOES_ON, WAITS = False, True
 
+# who finds plans and bounds: what an answer gives as its ``solver``, and its record
+GREEDY = "greedy"
+WALKS = "LP-guided rollout, highs"
+ROUNDS = "neighbourhood search, highs"
+LOCAL = "local search over what each use comes from"
+COPIES = "search over copies in storage"
+LINEAR = "windows relaxation, summed from duals"
+WHOLE = "windows relaxation in whole numbers, highs"
+REFUTED = "what is left after a second opinion"
 
-_UNITS = {Objective.ENERGY: "J", Objective.TIME: "s", Objective.RAM: "B", Objective.WRITES: "B"}
+_REFUTED = 1e-6  # of a plan's joules
+
+
+def model_by(engine: str) -> str:
+    """The event model, solved by ``engine``; of two side by side it is not known which found the plan."""
+    return f"event model, {engine}"
+
+
+def refutes(plan_joules: float, bound_joules: float) -> bool:
+    """Whether a plan takes so much less than a bound that rounding does not explain it."""
+    return bound_joules > (1.0 + _REFUTED) * plan_joules
 
 
 class Recorder:
     """Keeps phases, best plans, highest bounds and rejections of one search.
 
     Args:
-        objective: whose amounts are kept.
         clock: seconds of the search's clock.
     """
 
-    def __init__(
-        self, objective: Objective = Objective.ENERGY, *, clock: Callable[[], float] = WALL.now
-    ) -> None:
-        self.rejections = Rejections()
-        self._unit, self._clock, self._began = _UNITS[objective], clock, clock()
-        self._phases: list[Phase] = []
-        self._plans: list[Advance] = []
-        self._bounds: list[Advance] = []
+    def __init__(self, *, clock: Callable[[], float] = WALL.now) -> None:
+        self.rejections, self._clock, self._began = Rejections(), clock, clock()
+        self._phases, self._plans, self._bounds = list[Phase](), list[Advance](), list[Advance]()
 
     def plan(self, amount: float, by: str) -> None:
         """A plan is the best from now on."""
         self._plans.append(Advance(self._seconds(), amount, by))
-        _log.info("plan %.9g %s, by %s", amount, self._unit, by)
+        _log.info("plan %.9g, by %s", amount, by)
 
     def bound(self, amount: float, by: str) -> None:
         """The bound that holds from now on; passed over where it is the one that holds already."""
         if not self._bounds or amount != self._bounds[-1].amount:
             self._bounds.append(Advance(self._seconds(), amount, by))
-            _log.info("bound %.9g %s, by %s", amount, self._unit, by)
+            _log.info("bound %.9g, by %s", amount, by)
 
     def count(self, rejected: Iterable[Rejected]) -> None:
         """Add what the simulator rejected in a search within this one."""
@@ -84,8 +96,8 @@ class Recorder:
             raised = self._bounds[-1].amount - self._bounds[bounds - 1].amount if bounds else 0.0
             self._phases.append(Phase(name, begin, end, found, saved, raised))
             _log.info(
-                "ends: %s; %.3f s, %d better plans, %.6g %s less, bound %+.6g %s",
-                name, end - begin, found, saved, self._unit, raised, self._unit,
+                "ends: %s; %.3f s, %d better plans, %.6g less, bound %+.6g",
+                name, end - begin, found, saved, raised,
             )  # fmt: skip
 
     def record(self) -> SearchRecord:
@@ -118,6 +130,39 @@ class Claim:
     fixed_joules: float = 0.0
 
 
+class BestBound:
+    """Keeps the highest of the bounds that it is given.
+
+    Attributes:
+        joules: of a step; no plan takes less.
+        claim: of a single solver that it is, for a program that is kept; ``None``: see ``alone``.
+        alone: it is the bound of a single solver for a program that is not kept; else arithmetic proves it.
+        after_seconds: of the search, when it was last improved.
+    """
+
+    def __init__(self, baseline_joules: float) -> None:
+        self.joules = self._sure_joules = baseline_joules  # the latter rests on no single solver
+        self.claim: Claim | None = None
+        self.alone, self.after_seconds = False, 0.0
+
+    def take(self, joules: float, seconds: float, claim: Claim | None, *, proven: bool) -> None:
+        """Take over a bound, if it is the highest; see `SearchState.take_bound`."""
+        if proven and claim is None:
+            self._sure_joules = max(self._sure_joules, joules)
+        if joules > self.joules:
+            self.joules, self.claim, self.alone = joules, claim, not proven and claim is None
+            self.after_seconds = seconds
+
+    def meet(self, joules: float) -> None:
+        """Forget the bound of a single solver, where a plan of ``joules`` refutes it."""
+        if (self.alone or self.claim is not None) and refutes(joules, self.joules):
+            self.forget()
+
+    def forget(self) -> None:
+        """It was refuted: nothing is known but what sums of our own prove."""
+        self.joules, self.claim, self.alone = self._sure_joules, None, False
+
+
 class SearchState:
     """The best plan and the best bound of one search, and its clock.
 
@@ -125,7 +170,6 @@ class SearchState:
         problem, limits, options: as in `poet.solvers.search.least_energy.solve`.
         engine: that solves the models, for the log.
         metered: an energy budget where something else is minimised.
-        spare_seconds: of the time limit, left where there is no plan.
 
     Attributes:
         instance: the problem, numbered.
@@ -136,21 +180,19 @@ class SearchState:
         planned: the same, in time even if no transfer runs beside compute: plans are made for it.
         first: the best plan when the members begin.
         guide: the last solution of the relaxation that was better than the best plan.
-        asked: reruns that a plan may need, per stage in their order, each of which a model is to be offered.
         refuted: a relaxation has no solution, so that there is no plan.
         turn_end: of the member whose turn it is, on the clock.
-        others: members that neither wait nor left, beside the one that runs.
+        alone: all other members wait or left, so that nobody brings what the one whose turn it is waits for.
         stopped: Ctrl-C was pressed.
     """
 
     def __init__(
         self, problem: Problem, limits: Limits, options: SolveOptions, engine: str,
-        metered: Metered | None, spare_seconds: float,
+        metered: Metered | None,
     ) -> None:  # fmt: skip
         self.problem, self.limits, self.options = problem, limits, options
-        self.spare_seconds = spare_seconds
         self.clock, self.started = options.clock, options.clock.now()
-        self.recorder = Recorder(options.objective, clock=self.clock.now)
+        self.recorder = Recorder(clock=self.clock.now)
         numbered = partial(instance_of, problem, limits, metered=metered)
         self.instance = self.planned = numbered()
         if problem.background_storage and limits.deadline_seconds is not None and not self.instance.serial:
@@ -160,41 +202,50 @@ class SearchState:
         self.best = Incumbent(
             problem, limits, metered, polishes=True, rejections=rejections, clock=self.clock
         )
-        self.bound = BestBound[Claim](self.baseline_joules, self.clock)
+        self.bound = BestBound(self.baseline_joules)
         self.empty: Claim | None = None
-        self.stopped = self.refuted = False
-        self.engine, self.metered, self.turn_end, self.others = engine, metered, math.inf, 0
+        self.stopped = self.refuted = self.alone = False
+        self.engine, self.metered, self.turn_end = engine, metered, math.inf
         self.first: Schedule | None = None
         self.guide: Bound | None = None
-        self.asked = list[Mapping[int, tuple[int, ...]]]()
         _log.info(
             "%s: %d ops, %d tensor versions, engine %s, seed %d, limits %s", problem.name,
             len(self.instance.tasks), len(self.instance.contents), engine, options.seed, codec.encode(limits),
         )  # fmt: skip
-        self.recorder.bound(self.bound.joules, EVERY_OP_ONCE)
+        self.recorder.bound(self.bound.joules, "running every op once")
         known, self.known = options.start.bound, None
         if known is not None and metered is None and known.holds_for(problem, limits):
             self.known = known
-            self.take_bound(known.joules - self.baseline_joules, EARLIER, proven=False)
+            self.take_bound(known.joules - self.baseline_joules, "an earlier search", proven=False)
 
-    def consider(self, schedule: Schedule, found_by: str, *, is_ours: bool = True) -> None:
-        """Judge a plan; one that takes less than a bound refutes that bound of a single solver.
+    def consider(self, schedule: Schedule | None, found_by: str, *, is_ours: bool = True) -> bool:
+        """Judge a plan; whether it is the best. It refutes a higher bound of a single solver.
 
         ``is_ours``: the simulator should accept it; not so the caller's plans.
         """
         better = self.best.consider(schedule, found_by, is_ours=is_ours)
         if better and self.best.trace is not None:
             self.recorder.plan(self.best.trace.joules, found_by)
-        if self.best.trace is not None:
             self.bound.meet(self.best.trace.joules)
             self.recorder.bound(self.bound.joules, f"what is left beside a plan by {found_by}")
+            self.report()
+        return better
 
     def take_bound(
         self, overhead: float, found_by: str, claim: Claim | None = None, *, proven: bool = True
     ) -> None:
-        """A bound on the overhead, kept if it is the highest."""
-        self.bound.take(overhead, claim, proven=proven)
-        self.recorder.bound(self.bound.joules, found_by)
+        """A bound on the overhead above running every op once, kept if it is the highest.
+
+        Args:
+            overhead: in joules.
+            found_by: for the record.
+            claim: of the engine whose bound it is.
+            proven: without a claim, by sums of our own rather than the bound of a single solver.
+        """
+        if math.isfinite(overhead):
+            seconds = self.clock.now() - self.started
+            self.bound.take(self.baseline_joules + overhead, seconds, claim, proven=proven)
+            self.recorder.bound(self.bound.joules, found_by)
 
     def report(self) -> None:
         """Tell whoever watches."""
@@ -223,14 +274,6 @@ class SearchState:
         """Seconds of this turn."""
         return max(self.turn_end - self.clock.now(), 0.01)
 
-    def is_alone(self) -> bool:
-        """Whether nobody else is left who could bring what the member whose turn it is waits for."""
-        return not self.others
-
-    def turn_is_over(self) -> bool:
-        """Whether the member whose turn it is is to pause at its next yield."""
-        return self.finished() or self.refuted or self.clock.now() >= self.turn_end
-
     def closed(self, bound_joules: float) -> bool:
         """Whether the best plan is within both gaps of ``bound_joules``."""
         if self.best.trace is None:
@@ -253,7 +296,4 @@ class SearchState:
     def seconds_left(self) -> float:
         """Of the time limit; infinite without one."""
         limit = self.options.time_limit_seconds
-        if limit is None:
-            return math.inf
-        spare_seconds = self.spare_seconds if self.best.trace is None else 0.0
-        return limit - spare_seconds - (self.clock.now() - self.started)
+        return math.inf if limit is None else limit - (self.clock.now() - self.started)

@@ -39,7 +39,6 @@ PAUSE_SECONDS = 1e-4
 Member = Callable[[SearchState], Steps]
 """Works on the state that it is given, pauses where its turn may end, and returns where nothing is left."""
 
-
 Seated = tuple[str, Member, float]
 """A member with its name and its share of the time, in any unit."""
 
@@ -72,12 +71,7 @@ class _Seat:
 
 
 def run(state: SearchState, members: Sequence[Seated]) -> None:
-    """Give ``members`` turns until the search is finished, or nobody has anything left to try.
-
-    Args:
-        state: that they share.
-        members: with their names and shares.
-    """
+    """Give ``members`` turns until the search is finished, or nobody has anything left to try."""
     first_seconds = FIRST_SECONDS + OP_SECONDS * len(state.instance.tasks)
     with contextlib.ExitStack() as stack:
         seats = [
@@ -86,10 +80,10 @@ def run(state: SearchState, members: Sequence[Seated]) -> None:
         ]
         while seats and not _is_over(state):
             seat = min(seats, key=lambda each: each.used_seconds)
-            state.others = sum(each is not seat and not each.waits for each in seats)
+            state.alone = all(each is seat or each.waits for each in seats)
             turn = Turn.BETTER
             while turn is Turn.BETTER and not _is_over(state):
-                turn = step(state, seat)
+                turn = _step(state, seat)
             for each in seats:
                 each.waits = turn is Turn.WAITS and (each.waits or each is seat)
             if turn is Turn.EXHAUSTED:
@@ -101,23 +95,21 @@ def run(state: SearchState, members: Sequence[Seated]) -> None:
                 seat.budget_seconds *= BUDGET_FACTOR
 
 
-def step(state: SearchState, seat: _Seat) -> Turn:
+def _step(state: SearchState, seat: _Seat) -> Turn:
     """One turn of a member."""
     before, began = state.open_joules(), state.clock.now()
     state.turn_end = began + min(seat.budget_seconds, state.seconds_left())
+    turn = Turn.EXHAUSTED
     with state.recorder.phase(seat.name):
         for waits in seat.going:
             state.clock.spend(engine_seconds=PAUSE_SECONDS)
-            if waits or state.turn_is_over():
+            if waits or state.finished() or state.refuted or state.clock.now() >= state.turn_end:
                 turn = Turn.WAITS if waits else Turn.NOTHING
                 break
-        else:
-            turn = Turn.EXHAUSTED
     state.report()
     if turn is Turn.NOTHING and state.open_joules() < (1.0 - WORTH_SHARE) * before:
         turn = Turn.BETTER
-    spent_seconds = max(state.clock.now() - began, LEAST_SECONDS)
-    seat.used_seconds += spent_seconds / seat.share
+    seat.used_seconds += max(state.clock.now() - began, LEAST_SECONDS) / seat.share
     return turn
 
 

@@ -1,11 +1,10 @@
 """The search where ops have other forms (`poet.problem.Alternative`): which of them a plan takes, and how.
 
-Engines see problems in which that choice is made. A few choices are suggested by the linear relaxation in
-which forms are open, by the bytes that they save, and by the plan to start from; the same portfolio searches
-each for some of the time, then the best of them for the rest. Few alternatives are searched in all choices.
-The bound holds for every choice: the least over all that were searched, or that of a relaxed problem
-(`poet.alternatives.relaxed`). Pins hold in the choices that have what they name; one that does not allow them
-has no plan.
+Engines see problems in which that choice is made. The first choices are suggested by the windows relaxation
+in which forms are open (`poet.solvers.instance.undecided`), by the bytes that forms save, and by the plan to
+start from; the same portfolio searches each for some of the time, then the best of them for the rest. Few
+alternatives are searched in all choices. The bound holds for every choice: the least over all of them, or
+that of the relaxation with open forms. A choice that does not have what pins name has no plan.
 """
 
 from __future__ import annotations
@@ -17,34 +16,50 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from poet.alternatives import relaxed, taken_by, with_names, without_names
+from poet.alternatives import (
+    aligned_sizes,
+    leanest,
+    most_at_once,
+    sizes_with,
+    taken_by,
+    with_names,
+    without_names,
+)
 from poet.errors import InputError, InvalidSchedule
+from poet.interrupts import was_told
 from poet.problem import Limits, Objective, Pins, Problem
-from poet.schedule import Schedule
+from poet.schedule import Compute, Free, Schedule
 from poet.simulator import simulate
 from poet.solution import PROVEN, Progress, Solution, SolveOptions, Start, Status, is_confirmed
+from poet.solvers.bounds.refinement import refined_bounds
+from poet.solvers.engines.program import value
 from poet.solvers.heuristics.policies import keep_everything
 from poet.solvers.instance.feasibility import minimum_ram_bytes
-from poet.solvers.portfolio.best_bound import GREEDY
+from poet.solvers.instance.undecided import undecided
+from poet.solvers.portfolio.state import GREEDY
 from poet.solvers.portfolio.turns import OP_SECONDS
 from poet.solvers.search import objectives, orders
-from poet.solvers.search.choices import Choice, Choices, form_guide, suggest_seconds
 from poet.solvers.search.messages import STOPPED, impossible_in_all_forms, untried_forms_sentence
 from poet.units import IN_ORDER
 
 _log = logging.getLogger(__name__)
 
-_TOLERANCE = 1e-9  # relative, of sums of seconds and joules
+Choice = frozenset[str]
+"""Names of the alternatives that are taken."""
+
+MOST_CHOICES = 256
+"""All of so many are searched; with one, none is proven best of all."""
+
+UNLIMITED_SECONDS = 600.0
+"""Shared by choices where there is no time limit; without, the first has all, as a proof alone ends it."""
+
+SUGGEST_SECONDS = 5.0
+"""For each way to suggest a choice, and a fifth of the time at most; without, only sums suggest one."""
+
 _OTHER_CHOICES = (
     f"No plan {IN_ORDER} that saves the same tensors in the same forms costs less; with another choice of "
     "them one may."
 )
-
-FEW_CHOICES, MOST_CHOICES = 8, 256
-"""All of the first are searched at once, of the latter after a few; with one, none is proven best of all."""
-
-UNLIMITED_SECONDS = 600.0
-"""Shared by choices where there is no time limit; without, the first has all, as a proof alone ends it."""
 
 
 def solve(
@@ -82,7 +97,7 @@ class _Found:
 
     choice: Choice
     solution: Solution
-    bound: float
+    bound: float = -math.inf
 
     def rank(self) -> tuple[float, float]:
         """The best answer first: by the objective, then by energy."""
@@ -95,8 +110,7 @@ class _Search:
 
     Attributes:
         found: answers for single choices so far, the plan to start from among them.
-        least: of the objective, what no schedule of any choice takes less than, by sums of our own.
-        relaxed_least, relaxed_proof: likewise by the search of the relaxed problem, and what proves it.
+        least: of the objective, what no schedule of any choice takes less than.
         refused: by choices that lack what pins name, or do not allow them.
         stopped: Ctrl-C was pressed.
         searched_all: every choice was, or costs more than the best plan.
@@ -109,29 +123,25 @@ class _Search:
         self.choices = Choices(problem, limits, options)
         self.count = 1 << len(problem.alternatives)
         self.once = functools.cache(self._once)
-        self.least, self.relaxed_least, self.relaxed_proof = self._once(None), -math.inf, ""
+        self.least = self._once(None)
         self.found, self.refused = list[_Found](), list[InputError]()
 
     def run(self) -> Solution:
-        few, is_pinned = self._begin(), self.limits.pins != Pins()
+        few = self._begin()
         impossible = impossible_in_all_forms(self.problem, self.choices.limits)
         if impossible:
             return self.answer(no_plan=impossible)
-        few = [*few, *self._suggested()] if not is_pinned else [frozenset(self.choices.names)]
-        if not self._may_try_all(FEW_CHOICES):
-            for choice in dict.fromkeys(few):
-                self._search(choice, objectives.PROBE_SHARE / len(few))
-            if not is_pinned and self._is_open() and (self.seconds_left() or not self._has_plan()):
-                below = self._relaxed_bound()
-                if below.status is Status.INFEASIBLE and not self._has_plan():
-                    return self.answer(no_plan=below.message, proof=below.proof)
-        if self._may_try_all(MOST_CHOICES) or not self._has_plan():
+        few += self._suggested() if self.limits.pins == Pins() else [frozenset(self.choices.names)]
+        few = [*dict.fromkeys(few)]
+        for choice in few:
+            self._search(choice, objectives.PROBE_SHARE / len(few))
+        first_plans_seconds = self.count * OP_SECONDS * len(self.problem.ops)
+        may_try_all = self.count <= MOST_CHOICES and self.seconds_left() >= first_plans_seconds
+        if may_try_all or not self._has_plan():
             self._search_all(few)
-        elif self._is_open() and self.seconds_left():
+        elif self.seconds_left():
             self._search(self._best().choice, 1.0)
         return self.answer()
-
-    # --- which choices ---
 
     def _begin(self) -> list[Choice]:
         """The choice of the plan to start from, where it is one within the limits."""
@@ -149,14 +159,13 @@ class _Search:
     def _suggested(self) -> list[Choice]:
         if self.choices.keeps(self.choices.cheapest):
             return [self.choices.cheapest]
-        guide, by_bytes = None, self.choices.by_bytes()
+        by_bytes = self.choices.by_bytes()
         if self.choices.keeps(by_bytes):
-            plan = keep_everything(self.problem.resolved(by_bytes), self.limits)
-            self._note_plan(by_bytes, plan or (), GREEDY)
-        if self.options.objective is not Objective.RAM:  # a matter of single ops
-            seconds = min(suggest_seconds(self.options), self.seconds_left())
-            guide = form_guide(self.problem, self.choices.limits, self.options, seconds=seconds)
-        if guide is not None and math.isfinite(guide.bound):
+            self._note_plan(
+                by_bytes, keep_everything(self.problem.resolved(by_bytes), self.limits) or (), GREEDY
+            )
+        guide = form_guide(self.problem, self.choices.limits, self.options)
+        if guide is not None:
             self.least = max(self.least, guide.bound)
         return self.choices.suggested(guide)
 
@@ -164,22 +173,18 @@ class _Search:
         """Each choice in equal parts, ``few`` and those near to them before others, those left open once
         more; of many alternatives some choices, until there is a plan.
         """
+        first = [*dict.fromkeys((*few, *self.choices.extremes()))]
         near = itertools.islice(_nearest(few[0], self.choices.names), MOST_CHOICES)
-        choices = [*dict.fromkeys((*few, *self.choices.extremes(), *near))]
+        choices = [*dict.fromkeys((*first, *near))]
         self.searched_all = len(choices) == self.count
         for again in (False, True):
             waiting = [choice for choice in choices if not self._is_settled(choice)]
             for number, choice in enumerate(waiting):
                 has_plan = self._has_plan()
-                is_late = not self.seconds_left() and (has_plan or again or number >= FEW_CHOICES)
+                is_late = not self.seconds_left() and (has_plan or again or choice not in first)
                 if self.stopped or is_late or (has_plan and self.count > MOST_CHOICES):
                     return
                 self._search(choice, 1.0 / (len(waiting) - number))
-
-    def _may_try_all(self, most: int) -> bool:
-        """Whether choices are no more than ``most``, and there is time for more than first plans of each."""
-        needed_seconds = self.count * OP_SECONDS * len(self.problem.ops)
-        return self.count <= most and self.seconds_left() >= needed_seconds
 
     def _is_settled(self, choice: Choice) -> bool:
         """Whether ``choice`` need not be searched."""
@@ -187,7 +192,7 @@ class _Search:
         is_enough = enough is not None and self.options.objective is Objective.ENERGY and amount <= enough
         done = (Status.OPTIMAL, Status.INFEASIBLE)
         is_done = any(each.choice == choice and each.solution.status in done for each in self.found)
-        return self.stopped or is_enough or is_done or self._bound_of(choice) >= amount
+        return self.stopped or is_enough or is_done or max(self.least, self._bound_of(choice)) >= amount
 
     def _bound_of(self, choice: Choice) -> float:
         """No schedule of ``choice`` takes less."""
@@ -211,9 +216,17 @@ class _Search:
         if self._is_settled(choice):
             return
         known = min((each for each in self.found if each.choice == choice), key=_Found.rank, default=None)
-        start = Start() if known is None else Start(known.solution.schedule, known.solution.solver)
+        allowed, left = self.options.time_limit_seconds, self.seconds_left()
+        if allowed is not None or share < 1.0:
+            allowed = share * min(left, UNLIMITED_SECONDS if allowed is None else left)
+        options = replace(
+            self.options,
+            time_limit_seconds=allowed,
+            start=Start() if known is None else Start(known.solution.schedule, known.solution.solver),
+            progress=self._progress(),
+        )
         try:
-            solution = self._solved(self.problem.resolved(choice), share, start, self._progress())
+            solution = objectives.solve(self.problem.resolved(choice), self.limits, options)
         except InputError as error:
             if self.limits.pins == Pins():
                 raise
@@ -228,25 +241,7 @@ class _Search:
         """A plan of ``choice`` that no search found; raises where it is not within the limits."""
         trace = simulate(self.problem.resolved(choice), schedule, self.limits)
         plan = replace(self._no_solution(Status.FEASIBLE), schedule=schedule, trace=trace, solver=found_by)
-        self.found.append(_Found(choice, plan, -math.inf))
-
-    def _relaxed_bound(self) -> Solution:
-        """The answer for the relaxed problem; its bound is one for all choices."""
-        below = relaxed(self.problem)
-        least = self._solved(below.problem, objectives.PROBE_SHARE, Start(), None)
-        self.stopped |= least.was_interrupted
-        if least.bound is not None and least.status is not Status.INFEASIBLE:
-            above = {Objective.ENERGY: below.joules, Objective.TIME: below.seconds}
-            self.relaxed_least = least.bound + above.get(self.options.objective, 0.0)
-            self.relaxed_proof = least.proof
-        return least
-
-    def _solved(self, problem: Problem, share: float, start: Start, progress: Progress | None) -> Solution:
-        allowed, left = self.options.time_limit_seconds, self.seconds_left()
-        if allowed is not None or share < 1.0:
-            allowed = share * min(left, UNLIMITED_SECONDS if allowed is None else left)
-        options = replace(self.options, time_limit_seconds=allowed, start=start, progress=progress)
-        return objectives.solve(problem, self.limits, options)
+        self.found.append(_Found(choice, plan))
 
     def _progress(self) -> Progress | None:
         """Of the search of one choice, with the bound of all and the best plan of those before."""
@@ -266,14 +261,11 @@ class _Search:
 
     def _best(self) -> _Found:
         """Of what was found."""
-        none = _Found(self.choices.lean, self._no_solution(Status.TIMEOUT), -math.inf)
+        none = _Found(self.choices.lean, self._no_solution(Status.TIMEOUT))
         return min(self.found, key=_Found.rank, default=none)
 
     def _has_plan(self) -> bool:
         return math.isfinite(self._best().rank()[0])
-
-    def _is_open(self) -> bool:
-        return not self.stopped and self._best().rank()[0] > max(self.least, self.relaxed_least)
 
     def _no_solution(self, status: Status) -> Solution:
         objective, bound = self.options.objective, math.inf if status is Status.INFEASIBLE else 0.0
@@ -283,29 +275,28 @@ class _Search:
             objective_bound=None if objective is Objective.ENERGY else bound,
         )  # fmt: skip
 
-    def answer(self, *, no_plan: str = "", proof: str = PROVEN) -> Solution:
-        """The best plan, for all choices; ``no_plan``: why there is none, and ``proof`` of that."""
+    def answer(self, *, no_plan: str = "") -> Solution:
+        """The best plan, for all choices; ``no_plan``: why there is none."""
         best, options, is_energy = self._best(), self.options, self.options.objective is Objective.ENERGY
         solution, amount, compute_joules = best.solution, best.rank()[0], self.problem.compute_joules
-        bound = math.inf if no_plan else max(self.least, self.relaxed_least)
+        bound = math.inf if no_plan else self.least
         if self.searched_all:
             bound = max(bound, min(map(self._bound_of, _nearest(frozenset(), self.choices.names))))
         if math.isinf(bound) and solution.trace is not None:
             bound = self.least  # an engine erred
-        bound, schedule = min(bound, amount), None
+        bound, schedule, proof = min(bound, amount), None, ""
         bound_joules = bound if is_energy else compute_joules
         if solution.trace is None:
-            status, message, proof = self._without_plan(bound, no_plan, proof)
+            status, message, proof = self._without_plan(bound, no_plan)
         else:
             schedule = with_names(self.problem, best.choice, solution.schedule or ())
             bound_joules = min(bound_joules, solution.trace.joules)
-            allowed = options.allowed_gap_joules(amount, compute_joules) if is_energy else _TOLERANCE * amount
+            allowed = options.allowed_gap_joules(amount, compute_joules) if is_energy else 1e-9 * amount
             if amount - bound <= allowed:
-                own = solution.proof or (PROVEN if bound <= self.least else self.relaxed_proof)
-                status, message, proof = Status.OPTIMAL, "", self._weakest_proof(own)
+                status, message, proof = Status.OPTIMAL, "", self._weakest_proof(solution.proof or PROVEN)
             else:
                 message = _OTHER_CHOICES if solution.status is Status.OPTIMAL else solution.message
-                status, proof = Status.FEASIBLE, ""
+                status = Status.FEASIBLE
         bounds = tuple(each for each in solution.record.bounds if each.amount <= bound)
         return replace(
             solution,
@@ -321,18 +312,18 @@ class _Search:
             record=replace(solution.record, bounds=bounds),
         )
 
-    def _without_plan(self, bound: float, no_plan: str, proof: str) -> tuple[Status, str, str]:
+    def _without_plan(self, bound: float, no_plan: str) -> tuple[Status, str, str]:
         """Status, message and proof, in words that are true of all choices."""
         if no_plan:
-            return Status.INFEASIBLE, no_plan, proof
+            return Status.INFEASIBLE, no_plan, PROVEN
         if math.isinf(bound):  # each has none
             said = {each.solution.message for each in self.found} - {""}  # pins that a choice does not allow
             message = said.pop() if len(said) == 1 else f"No choice of forms has a plan {IN_ORDER}."
             return Status.INFEASIBLE, message, self._weakest_proof(PROVEN)
-        tried, left = {each.choice for each in self.found}, self.seconds_left()
+        tried, in_time = {each.choice for each in self.found}, self.seconds_left() > 0.0
         return (
             Status.TIMEOUT,
-            untried_forms_sentence(len(tried), len(self.choices.names), in_time=left > 0.0),
+            untried_forms_sentence(len(tried), len(self.choices.names), in_time=in_time),
             "",
         )
 
@@ -347,3 +338,163 @@ def _nearest(first: Choice, names: Sequence[str]) -> Iterator[Choice]:
     for count in range(len(names) + 1):
         for others in itertools.combinations(names, count):
             yield first.symmetric_difference(others)
+
+
+# --- which choices to begin with ---
+
+
+class Choices:
+    """Choices of the alternatives of ``problem``, whose pins are left out.
+
+    Attributes:
+        names: of all alternatives.
+        costs: what each adds to running every op once: seconds and joules.
+        saved_bytes: by how much what its ops read is smaller with each.
+        cheapest: those with which running every op once takes least of the objective.
+        lean: those whose ops need no more RAM at once than without them.
+    """
+
+    def __init__(self, problem: Problem, limits: Limits, options: SolveOptions) -> None:
+        self.problem, self.limits, self.options = problem, replace(limits, pins=Pins()), options
+        self.by_name = {each.name: each for each in problem.alternatives}
+        self.costs = {each.name: problem.extra_cost(each) for each in problem.alternatives}
+        sizes, self.ops = aligned_sizes(problem), {op.name: op for op in problem.ops}
+        self.saved_bytes = dict[str, int]()
+        for each in problem.alternatives:
+            with_it = sizes_with(problem, sizes, each)
+            before = sum(sizes[name] for op in each.touched for name in self.ops[op].inputs)
+            after = sum(with_it[name] for op in each.ops for name in op.inputs)
+            self.saved_bytes[each.name] = before - after
+        self.names, self.lean = tuple(self.costs), leanest(problem)
+        self._counted = 0 if options.objective is Objective.TIME else 1  # of `costs`, by the objective
+        self.cheapest = self._gains(self._counted)
+
+    def suggested(self, guide: FormGuide | None) -> list[Choice]:
+        """Choices to begin with: what the guide takes, and what saves bytes.
+
+        Where keeping everything is within the limits with one of them, as few of it as that needs, alone.
+        """
+        choices = [self.by_bytes()]
+        if guide is not None:
+            choices.insert(0, self.affordable(guide.taken | (choices[0] - guide.open)))
+        keeping = [self._as_few_as_keep(choice) for choice in choices if self.keeps(choice)]
+        return [min(keeping, key=self._total)] if keeping else choices
+
+    def extremes(self) -> list[Choice]:
+        """Where those have no plan: the leanest, the cheapest, all, none; as limits allow."""
+        return [*map(self.affordable, (self.lean, self.cheapest, frozenset(self.names), frozenset[str]()))]
+
+    def keeps(self, choice: Choice) -> bool:
+        """Whether each op may run once with nothing moved; asked of least energy and time alone."""
+        if self.options.objective not in (Objective.ENERGY, Objective.TIME):
+            return False
+        self.options.clock.spend(programs=1)
+        schedule = keep_everything(self.problem.resolved(choice), self.limits)
+        return schedule is not None and all(isinstance(step, Compute | Free) for step in schedule)
+
+    def _as_few_as_keep(self, choice: Choice) -> Choice:
+        """``choice`` without what keeping everything does not need, the most expensive first."""
+        end = self.options.clock.now() + suggest_seconds(self.options)
+        for name in sorted(choice, key=lambda name: (-self.costs[name][self._counted], name)):
+            late = self.options.clock.now() > end or self.costs[name][self._counted] <= 0.0
+            if not late and self.keeps(choice - {name}):
+                choice -= {name}
+        return choice
+
+    def affordable(self, choice: Choice) -> Choice:
+        """What of ``choice`` running every op once is within the deadline and the energy budget with.
+
+        The most expensive for their bytes go first, last those without which an op does not fit; if that is
+        not enough, what gains comes in.
+        """
+        plain = self.problem.resolved(())
+        once = plain.compute_seconds, plain.compute_joules
+        for of, allowed in enumerate((self.limits.deadline_seconds, self.limits.joules_budget)):
+            costs, gains = {name: self.costs[name][of] for name in self.names}, self._gains(of)
+            ranks = {
+                name: (self._is_needed(name), -costs[name] / max(1, self.saved_bytes[name]), name)
+                for name in choice - gains
+            }
+            total = math.fsum((once[of], *(costs[name] for name in choice)))
+            for name in (
+                *sorted(ranks, key=ranks.__getitem__),
+                *sorted(gains - choice, key=costs.__getitem__),
+            ):
+                if allowed is None or total <= allowed * (1 + 1e-9):
+                    break
+                total += -costs[name] if name in choice else costs[name]
+                choice ^= {name}
+        return choice
+
+    def by_bytes(self) -> Choice:
+        """What saves bytes and fits, and what needs less at once, as far as time and energy allow.
+
+        Where least RAM is asked for, what fits is what does not need more at once than the leanest choice.
+        """
+        fits_bytes = self.limits.ram_budget_bytes
+        if self.options.objective is Objective.RAM:
+            fits_bytes = minimum_ram_bytes(self.problem.resolved(self.lean), self.limits).bytes
+        saving = {
+            name
+            for name, each in self.by_name.items()
+            if self.saved_bytes[name] > 0
+            and (fits_bytes is None or most_at_once(self.problem, each.ops, alternative=each) <= fits_bytes)
+        }
+        return self.affordable(self.lean | saving)
+
+    def _gains(self, of: int) -> Choice:
+        return frozenset(name for name in self.costs if self.costs[name][of] < 0)
+
+    def _total(self, choice: Choice) -> float:
+        return math.fsum(self.costs[name][self._counted] for name in choice)
+
+    def _is_needed(self, name: str) -> bool:
+        """Whether an op of it does not fit in its own form."""
+        own, budget_bytes = [self.ops[op] for op in self.by_name[name].touched], self.limits.ram_budget_bytes
+        return budget_bytes is not None and most_at_once(self.problem, own) > budget_bytes
+
+
+def suggest_seconds(options: SolveOptions) -> float:
+    """``SUGGEST_SECONDS``, or a fifth of the time limit if that is less."""
+    allowed = options.time_limit_seconds
+    return SUGGEST_SECONDS if allowed is None else min(SUGGEST_SECONDS, allowed / 5.0)
+
+
+@dataclass(frozen=True, slots=True)
+class FormGuide:
+    """What the relaxation says of all choices.
+
+    Attributes:
+        bound: of the objective, in its unit, for every choice.
+        open: alternatives whose forms it weighed; ``taken``: those of them that it takes.
+    """
+
+    bound: float
+    open: frozenset[str]
+    taken: frozenset[str]
+
+
+def form_guide(problem: Problem, limits: Limits, options: SolveOptions) -> FormGuide | None:
+    """The guide of ``problem`` within ``limits`` without pins; ``None``: nothing to weigh, or no time."""
+    if options.objective is Objective.RAM:  # a matter of single ops
+        return None
+    if options.objective is not Objective.ENERGY:
+        problem = objectives.priced(problem, options.objective)
+    of, best, end = undecided(problem, limits), None, options.clock.now() + suggest_seconds(options)
+    if not of.names or limits.ram_budget_bytes is None or end <= options.clock.now():
+        return None
+
+    def left() -> float:
+        return max(end - options.clock.now(), 0.0)
+
+    for bound in refined_bounds(of.instance, left, clock=options.clock):
+        is_higher = best is None or bound.overhead_joules >= best.overhead_joules
+        if bound.answer.values is not None and is_higher:
+            best = bound
+        if not left() or was_told():
+            break
+    if best is None or best.answer.values is None:
+        return None
+    shares = [value(column, best.answer.values) for column in best.relaxation.forms[1::2]]
+    taken = frozenset(name for name, share in zip(of.names, shares, strict=True) if share > 0.5)
+    return FormGuide(of.joules + best.overhead_joules, frozenset(of.names), taken)

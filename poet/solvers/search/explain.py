@@ -50,9 +50,11 @@ def answered(problem: Problem, limits: Limits, options: SolveOptions, *, any_ord
     allowed = options.time_limit_seconds
     if problem.alternatives:  # how one choice could do is not how a plan could
         return solve(problem, limits, options)
-    spare = 0.0 if allowed is None else min(EXPLAIN_SECONDS, allowed / 10.0)
+    left = options  # for the search; the rest of the time is for what would help
+    if allowed is not None:
+        left = replace(options, time_limit_seconds=allowed - min(EXPLAIN_SECONDS, allowed / 10.0))
     searched = orders.solve if any_order else objectives.solve
-    return explained(problem, limits, options, searched(problem, limits, options, spare_seconds=spare))
+    return explained(problem, limits, options, searched(problem, limits, left))
 
 
 def explained(problem: Problem, limits: Limits, options: SolveOptions, solution: Solution) -> Solution:

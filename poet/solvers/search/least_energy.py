@@ -22,13 +22,11 @@ from poet.solvers.heuristics.greedy import greedy
 from poet.solvers.instance.feasibility import Conflict, conflict_in
 from poet.solvers.instance.instance import Metered
 from poet.solvers.portfolio import turns
-from poet.solvers.portfolio.best_bound import GREEDY, REFUTED, model_by, refutes
 from poet.solvers.portfolio.local_search import local_search
 from poet.solvers.portfolio.neighbourhoods import neighbourhoods
-from poet.solvers.portfolio.resident_sets import resident_sets
+from poet.solvers.portfolio.relaxations import linear_relaxation, resident_sets, whole_relaxation
 from poet.solvers.portfolio.retention_intervals import effort_of, retention_intervals
-from poet.solvers.portfolio.state import Claim, SearchState
-from poet.solvers.portfolio.windows_relaxation import linear_relaxation, whole_relaxation
+from poet.solvers.portfolio.state import GREEDY, REFUTED, Claim, SearchState, model_by, refutes
 from poet.solvers.search.messages import (
     STOPPED,
     conflict_sentence,
@@ -68,21 +66,19 @@ def solve(
     *,
     metered: Metered | None = None,
     members: Sequence[turns.Seated] | None = None,
-    spare_seconds: float = 0.0,
 ) -> Solution:
     """The plan of ``problem`` of least energy inside ``limits`` that the time allows, with a bound.
 
     First runs keep the listed order. Ctrl-C ends the search and keeps the best plan. Other objectives and the
     energy budget are reduced to this search by `poet.solvers.search.objectives`. ``members``: of the
     portfolio, if not all; with fewer, plans cost more and bounds are lower, and all that is said holds.
-    ``spare_seconds``: of the time limit, left where there is no plan for what explains that.
 
     Raises:
         InputError: the engine named in ``options`` is not available.
     """
     options = options or SolveOptions()
     engine = choose_engine(options.engine, threads=options.threads, clock=options.clock)
-    search = _Search(SearchState(problem, limits or Limits(), options, engine, metered, spare_seconds))
+    search = _Search(SearchState(problem, limits or Limits(), options, engine, metered))
     try:
         return search.run(MEMBERS if members is None else members)
     except KeyboardInterrupt:
@@ -102,45 +98,47 @@ class _Search:
 
     def run(self, members: Sequence[turns.Seated]) -> Solution:
         state = self.state
-        impossible = impossible_sentence(state.instance)
-        if impossible:
+        if impossible := impossible_sentence(state.instance):
             return self._no_plan(impossible, _EXACT)
         self._start()
         if state.best.trace is None and (conflict := self._conflict()) is not None:
             return self._no_plan(returns_sentence(state.instance, conflict), _EXACT)
         state.first = state.best.schedule
-        while True:
-            state.refuted = False
+        while True:  # again where an engine erred, and its word was refuted
             turns.run(state, members)
-            if state.refuted and state.best.trace is None:
+            refuted, state.refuted = state.refuted, False
+            if refuted and state.best.trace is None:
                 confirmation = self._confirmed_no_plan()
                 if state.best.trace is None and confirmation.confidence is not Confidence.REFUTED:
                     message = conflict_sentence(state.problem, state.limits, confirmation)
                     return self._no_plan(message, confirmation.words)
             if state.stopped:
                 return self.answer(STOPPED)
-            refuted, state.refuted = state.refuted, False
             proof = self._proof_of_bound()
             if state.finished() or not (refuted or self.refuted_by):
                 return self.answer("", proof)
-            # an engine erred, and its word was refuted
 
     def answer(self, message: str, proof: str = "") -> Solution:
         """What is known now; ``message`` for the user, if empty what more time may bring to a gap."""
         state, best, bound_joules = self.state, self.state.best, self.state.bound.joules
+        in_time = state.seconds_left() > 0.0
         if best.trace is None:
-            status, in_time = Status.TIMEOUT, state.seconds_left() > 0.0
+            status = Status.TIMEOUT
             message = message or no_plan_sentence(state.problem, state.limits, in_time=in_time)
+        elif state.closed(bound_joules):
+            status = Status.OPTIMAL
         else:
-            bound_joules = min(bound_joules, best.trace.joules)
-            status = Status.OPTIMAL if state.closed(state.bound.joules) else Status.FEASIBLE
-            if status is Status.FEASIBLE:
-                message = message or self._open_gap_sentence()
+            status = Status.FEASIBLE
+            if self.refuted_by and not message:
+                message = f"{self.refuted_by[0].upper()}{self.refuted_by[1:]}: the gap is open again."
+            elif not message and not in_time:  # else it stopped at ``enough_joules``
+                plan, bound = best.found_after_seconds, state.bound.after_seconds
+                message = time_up_sentence(state.engine, plan_seconds=plan, bound_seconds=bound)
         return Solution(
             status=status,
             schedule=best.schedule,
             trace=best.trace,
-            bound_joules=bound_joules,
+            bound_joules=bound_joules if best.trace is None else min(bound_joules, best.trace.joules),
             baseline_joules=state.baseline_joules,
             solve_seconds=state.clock.now() - state.started,
             solver=model_by(state.engine) if best.trace is None else best.found_by,
@@ -155,27 +153,16 @@ class _Search:
         self.state.best.forget()
         return replace(self.answer(message, proof), status=Status.INFEASIBLE)
 
-    def _open_gap_sentence(self) -> str:
-        """Why the search did not close the gap; empty where it stopped at ``enough_joules``."""
-        state = self.state
-        if self.refuted_by:
-            return f"{self.refuted_by[0].upper()}{self.refuted_by[1:]}: the gap is open again."
-        if state.seconds_left() > 0.0:
-            return ""
-        plan_seconds, bound_seconds = state.best.found_after_seconds, state.bound.after_seconds
-        return time_up_sentence(state.engine, plan_seconds=plan_seconds, bound_seconds=bound_seconds)
-
     def _start(self) -> None:
         """The caller's plan, and greedy ones."""
-        state, options = self.state, self.state.options
-        if options.start.schedule is not None:
-            state.consider(options.start.schedule, options.start.by, is_ours=False)
+        state, start = self.state, self.state.options.start
+        if start.schedule is not None:
+            state.consider(start.schedule, start.by, is_ours=False)
             if state.finished():  # an earlier search proved it
                 return
 
-        def found(schedule: Schedule) -> None:
+        def found(schedule: Schedule | None) -> None:
             state.consider(schedule, GREEDY)
-            state.report()
 
         with state.recorder.phase("greedy plans"):
             schedule = greedy(
@@ -187,8 +174,7 @@ class _Search:
                 clock=state.clock,
                 found=found,
             )
-            if schedule is not None:
-                found(schedule)
+            found(schedule)
 
     def _conflict(self) -> Conflict | None:
         """A proof that there is no plan, from when contents can come back into RAM."""
@@ -201,33 +187,31 @@ class _Search:
 
     def _confirmed_no_plan(self) -> Confirmation:
         """On the model that has no solution, as a single solver says."""
-        empty = self.state.empty
-        if empty is None:  # it follows from duals of a linear program, summed by our own code
+        if self.state.empty is None:  # it follows from duals of a linear program, summed by our own code
             return Confirmation(Confidence.EXACT)
         with self.state.recorder.phase("second opinion that there is no plan"):
-            return self._confirm(empty, None)
+            return self._confirm(self.state.empty, None)
 
     def _proof_of_bound(self) -> str:
         """What proves the bound of an optimal plan, in words; empty if it is not proven optimal."""
-        state, bound, options = self.state, self.state.bound, self.state.options
+        state, bound, known = self.state, self.state.bound, self.state.known
         if state.best.trace is None or not state.closed(bound.joules):
             return ""
-        joules, known, claim = state.best.trace.joules, state.known, bound.claim
+        joules, claim = state.best.trace.joules, bound.claim
         if known is not None and bound.joules <= known.joules and not refutes(joules, known.joules):
             return known.words
         if bound.alone:
             return Confirmation(Confidence.ALONE, ("highs",)).words
         if claim is None:
             return _EXACT
-        if not options.confirm:
+        if not state.options.confirm:
             return Confirmation(Confidence.ALONE, (claim.engine,)).words
-        allowed = joules - options.allowed_gap_joules(joules, state.baseline_joules)
+        allowed = joules - state.options.allowed_gap_joules(joules, state.baseline_joules)
         with state.recorder.phase("second opinion on the bound"):
             confirmation = self._confirm(claim, allowed - state.baseline_joules)
         if confirmation.confidence is Confidence.REFUTED:
             self.refuted_by = confirmation.words
-        refuted_before = self.refuted_by and confirmation.confidence is Confidence.ALONE
-        if confirmation.confidence is Confidence.REFUTED or refuted_before:
+        if self.refuted_by and confirmation.confidence in (Confidence.REFUTED, Confidence.ALONE):
             bound.forget()
             state.recorder.bound(bound.joules, REFUTED)
         return confirmation.words

@@ -39,23 +39,23 @@ EXPLAIN_SECONDS = 2.0
 """For all that is searched to explain that there is no plan; without, none says what would help."""
 
 
-def solve(problem: Problem, limits: Limits, options: SolveOptions, *, spare_seconds: float = 0.0) -> Solution:
+def solve(problem: Problem, limits: Limits, options: SolveOptions) -> Solution:
     """The plan inside ``limits`` that takes least of the objective in ``options``, with a bound.
 
     First runs keep the listed order. Ties are broken by energy. Ctrl-C ends the search and keeps the
-    best plan. ``spare_seconds`` as in `poet.solvers.search.least_energy.solve`.
+    best plan.
 
     Raises:
         InputError: the engine named in ``options`` is not available.
     """
     left, allowed = seconds_left(options), permitted(problem, limits)
     if options.objective is Objective.ENERGY:
-        found = _least_joules(allowed, limits, options, spare_seconds=spare_seconds)
+        found = _least_joules(allowed, limits, options)
     else:  # without a plan its last third is left
         found = _with_ties_broken(allowed, limits, options)
     if found.status is not Status.INFEASIBLE or limits.pins == Pins() or left() <= 0.0:
         return found
-    any_plan = replace(_any_plan(limits, options), time_limit_seconds=min(EXPLAIN_SECONDS / 2.0, left()))
+    any_plan = timed(_any_plan(limits, options), min(EXPLAIN_SECONDS / 2.0, left()))
     if _least_joules(problem, replace(limits, pins=Pins()), any_plan).schedule is None:
         return found
     return replace(found, message="Without the pins there is a plan: one of them asks for too much.")
@@ -77,19 +77,33 @@ def _least(problem: Problem, limits: Limits, options: SolveOptions) -> Solution:
 
 
 def _with_ties_broken(problem: Problem, limits: Limits, options: SolveOptions) -> Solution:
-    started, allowed = options.clock.now(), options.time_limit_seconds
-    first_seconds = None if allowed is None else (1.0 - PROBE_SHARE) * allowed
-    best = _least(problem, limits, replace(options, time_limit_seconds=first_seconds))
+    """Of the plans found that take as little of the objective as the best one, that of least energy."""
+    started, left = options.clock.now(), seconds_left(options)
+    best = _least(problem, limits, timed(options, (1.0 - PROBE_SHARE) * left()))
     if best.schedule is None or best.trace is None or best.was_interrupted:
         return best
     spent_seconds = options.clock.now() - started
-    left = None if allowed is None else allowed - spent_seconds
-    cheapest = _cheapest_as_good(problem, limits, replace(options, time_limit_seconds=left), best)
+    start = replace(options.start, schedule=best.schedule, by=best.solver)
+    asked = replace(timed(options, left()), objective=Objective.ENERGY, start=start, progress=None)
+    cheapest = _least_joules(problem, limited(limits, best.objective, amount=best.amount or 0.0), asked)
+    schedule, trace = cheapest.schedule or best.schedule, cheapest.trace or best.trace
     whole_seconds = options.clock.now() - started
-    ties = Phase("of the plans that take as little, one of least energy", 0.0, whole_seconds - spent_seconds)
-    others = SearchRecord(phases=(ties,), rejected=cheapest.record.rejected)
-    record = joined(best.record, others, after_seconds=spent_seconds)
-    return replace(cheapest, solve_seconds=whole_seconds, record=record)
+    ties = "of the plans that take as little, one of least energy"
+    return replace(
+        best,
+        schedule=schedule,
+        trace=trace,
+        bound_joules=min(cheapest.bound_joules, trace.joules),
+        solver=best.solver if schedule == best.schedule else cheapest.solver,
+        message=cheapest.message if cheapest.was_interrupted else best.message,
+        was_interrupted=cheapest.was_interrupted,
+        solve_seconds=whole_seconds,
+        record=joined(
+            best.record,
+            _as_phase(ties, whole_seconds - spent_seconds, cheapest.record),
+            after_seconds=spent_seconds,
+        ),
+    )
 
 
 def priced(problem: Problem, objective: Objective) -> Problem:
@@ -125,11 +139,9 @@ def priced(problem: Problem, objective: Objective) -> Problem:
 # --- energy, with a budget for it ---
 
 
-def _least_joules(
-    problem: Problem, limits: Limits, options: SolveOptions, *, spare_seconds: float = 0.0
-) -> Solution:
+def _least_joules(problem: Problem, limits: Limits, options: SolveOptions) -> Solution:
     budget, within = limits.joules_budget, replace(limits, joules_budget=None)
-    found = least_energy(problem, within, options, spare_seconds=spare_seconds)
+    found = least_energy(problem, within, options)
     if budget is None or found.status is Status.INFEASIBLE:
         return found
     if found.bound_joules > budget * (1 + _TOLERANCE):
@@ -149,44 +161,37 @@ def _least_joules(
 
 def _least_priced(problem: Problem, limits: Limits, options: SolveOptions) -> Solution:
     """The least time or writes: joules of the plan are judged on ``problem``, of the bound unknown."""
-    metered, before, started = None, NO_SEARCH, options.clock.now()
+    metered, before, started, left = None, NO_SEARCH, options.clock.now(), seconds_left(options)
     if limits.joules_budget is not None:
         metered = Metered(problem, limits.joules_budget)
-        left = seconds_left(options)
-        asked = _any_plan(limits, options)
-        if asked.time_limit_seconds is not None:
-            asked = replace(asked, time_limit_seconds=(1.0 - PROBE_SHARE) * asked.time_limit_seconds)
-        start = _least_joules(problem, limits, asked)
-        if start.status is Status.INFEASIBLE:
-            return replace(start, objective=options.objective, objective_bound=math.inf, record=NO_SEARCH)
-        if start.was_interrupted and start.schedule is None:
-            return replace(start, objective=options.objective, objective_bound=None, record=NO_SEARCH)
+        start = _least_joules(
+            problem, limits, timed(_any_plan(limits, options), (1.0 - PROBE_SHARE) * left())
+        )
+        if start.status is Status.INFEASIBLE or (start.was_interrupted and start.schedule is None):
+            bound = math.inf if start.status is Status.INFEASIBLE else None
+            return replace(start, objective=options.objective, objective_bound=bound, record=NO_SEARCH)
         if start.schedule is not None:
             options = replace(options, start=Start(start.schedule, start.solver))
-        any_plan = Phase("any plan inside the energy budget", 0.0, options.clock.now() - started)
-        before = SearchRecord(phases=(any_plan,), rejected=start.record.rejected)
-        if options.time_limit_seconds is not None:
-            options = replace(options, time_limit_seconds=left())
+        before = _as_phase("any plan inside the energy budget", options.clock.now() - started, start.record)
     before_seconds = options.clock.now() - started
-    within = replace(limits, joules_budget=None)
-    at_prices = priced(problem, options.objective)
-    found = least_energy(at_prices, within, replace(options, enough_joules=None), metered=metered)
+    asked = replace(timed(options, left()), enough_joules=None)
+    at_prices, within = priced(problem, options.objective), replace(limits, joules_budget=None)
+    found = least_energy(at_prices, within, asked, metered=metered)
     bound = found.bound_joules
     if options.objective is Objective.WRITES and math.isfinite(bound):  # up to a sum that there is
         unit = _unit_bytes(problem, options.objective)
         bound = float(math.ceil(bound * (1 - _TOLERANCE) / unit - 1e-6) * unit)
-    trace = None if found.schedule is None else simulate(problem, found.schedule, limits)
     solution = replace(
         found,
         solve_seconds=options.clock.now() - started,
-        trace=trace,
+        trace=None if found.schedule is None else simulate(problem, found.schedule, limits),
         bound_joules=problem.compute_joules,
         baseline_joules=problem.compute_joules,
         objective=options.objective,
         objective_bound=bound,
         record=joined(before, found.record, after_seconds=before_seconds),
     )
-    if trace is None or solution.amount is None:
+    if solution.amount is None:
         return solution
     if solution.amount <= bound * (1 + _TOLERANCE):
         message = solution.message if solution.was_interrupted else ""
@@ -210,7 +215,7 @@ def _unit_bytes(problem: Problem, objective: Objective) -> int:
 def _least_ram(problem: Problem, limits: Limits, options: SolveOptions) -> Solution:
     """Bisect the RAM budgets between the proven bound and the best plan's peak."""
     started, unit = options.clock.now(), _unit_bytes(problem, Objective.RAM)
-    recorder, left = Recorder(Objective.RAM, clock=options.clock.now), seconds_left(options)
+    recorder, left = Recorder(clock=options.clock.now), seconds_left(options)
     proven, proof = minimum_ram_bytes(problem, limits).bytes, PROVEN  # below these bytes there is no plan
     recorder.bound(proven, "what one op needs at once")
     found = best = _probe(problem, limits, options, left(), recorder, math.inf)
@@ -236,12 +241,15 @@ def _least_ram(problem: Problem, limits: Limits, options: SolveOptions) -> Solut
             low = above
         budget = low + int((peak - low) / unit) // 2 * unit
     is_optimal, record = proven >= peak, recorder.record()
-    message = "" if is_optimal else _open_sentence(record, options)
+    message = found.message if found.was_interrupted else ""
+    if not is_optimal and not found.was_interrupted:
+        plan, bound = (max((one.seconds for one in of), default=0.0) for of in (record.plans, record.bounds))
+        message = time_up_sentence(options.engine, plan_seconds=plan, bound_seconds=bound)
     return replace(
         best,
         status=Status.OPTIMAL if is_optimal else Status.FEASIBLE,
         proof=proof if is_optimal else "",
-        message=found.message if found.was_interrupted else message,
+        message=message,
         was_interrupted=found.was_interrupted,
         bound_joules=problem.compute_joules,
         objective=Objective.RAM,
@@ -250,20 +258,12 @@ def _least_ram(problem: Problem, limits: Limits, options: SolveOptions) -> Solut
     )
 
 
-def _open_sentence(record: SearchRecord, options: SolveOptions) -> str:
-    """Why the bisection ended with a gap."""
-    plan_seconds = max((found.seconds for found in record.plans), default=0.0)
-    bound_seconds = max((found.seconds for found in record.bounds), default=0.0)
-    return time_up_sentence(options.engine, plan_seconds=plan_seconds, bound_seconds=bound_seconds)
-
-
 def _probe(
     problem: Problem, limits: Limits, options: SolveOptions, seconds: float, recorder: Recorder, peak: float
 ) -> Solution:
     """Search for any plan for a part of ``seconds``; it is noted where it needs less RAM than ``peak``."""
-    allowed = None if math.isinf(seconds) else min(seconds, max(PROBE_SHARE * seconds, PROBE_SECONDS))
-    asked = replace(_any_plan(limits, options), time_limit_seconds=allowed)
-    budget = limits.ram_budget_bytes
+    allowed = min(seconds, max(PROBE_SHARE * seconds, PROBE_SECONDS))
+    asked, budget = timed(_any_plan(limits, options), allowed), limits.ram_budget_bytes
     with recorder.phase(f"any plan with {'any RAM' if budget is None else f'{format_bytes(budget)} of RAM'}"):
         found = _least_joules(problem, limits, asked)
         recorder.count(found.record.rejected)
@@ -281,25 +281,14 @@ def _any_plan(limits: Limits, options: SolveOptions) -> SolveOptions:
     return replace(options, objective=Objective.ENERGY, enough_joules=enough, progress=None)
 
 
-def _cheapest_as_good(problem: Problem, limits: Limits, options: SolveOptions, best: Solution) -> Solution:
-    """The plan of least energy found among those that take no more of the objective than ``best``."""
-    assert best.schedule is not None
-    assert best.trace is not None
-    start = replace(options.start, schedule=best.schedule, by=best.solver)
-    asked = replace(options, objective=Objective.ENERGY, start=start, progress=None)
-    within = limited(limits, best.objective, amount=best.amount or 0.0)
-    cheapest = _least_joules(problem, within, asked)
-    schedule, trace = cheapest.schedule or best.schedule, cheapest.trace or best.trace
-    return replace(
-        best,
-        schedule=schedule,
-        trace=trace,
-        bound_joules=min(cheapest.bound_joules, trace.joules),
-        record=cheapest.record,
-        solver=best.solver if schedule == best.schedule else cheapest.solver,
-        message=cheapest.message if cheapest.was_interrupted else best.message,
-        was_interrupted=cheapest.was_interrupted,
-    )
+def timed(options: SolveOptions, seconds: float) -> SolveOptions:
+    """``options`` with a time limit; infinite: none."""
+    return replace(options, time_limit_seconds=None if math.isinf(seconds) else seconds)
+
+
+def _as_phase(name: str, seconds: float, record: SearchRecord) -> SearchRecord:
+    """A search within another, of whose record only what the simulator rejected is kept."""
+    return SearchRecord(phases=(Phase(name, 0.0, seconds),), rejected=record.rejected)
 
 
 LIMIT_FIELDS = {

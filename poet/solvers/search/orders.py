@@ -31,25 +31,24 @@ Order = tuple[int, ...]
 """Ops by their numbers in the list."""
 
 
-def solve(problem: Problem, limits: Limits, options: SolveOptions, *, spare_seconds: float = 0.0) -> Solution:
+def solve(problem: Problem, limits: Limits, options: SolveOptions) -> Solution:
     """The best plan in any order, for problems of up to `MOST_OPS` ops; of larger ones in the listed order.
 
     The listed order has half of the time limit, all others together what is left. The answer's ``order`` says
-    what its bound holds for: `EVERY` order where all were tried, else that of the plan. Without a plan
-    ``spare_seconds`` of the limit are left.
+    what its bound holds for: `EVERY` order where all were tried, else that of the plan.
 
     Raises:
         InputError: the engine named in ``options`` is not available.
     """
     if len(problem.ops) > MOST_OPS or options.enough_joules is not None:
-        return objectives.solve(problem, limits, options, spare_seconds=spare_seconds)
-    return _Search(problem, limits, options, spare_seconds).run()
+        return objectives.solve(problem, limits, options)
+    return _Search(problem, limits, options).run()
 
 
 class _Search:
-    def __init__(self, problem: Problem, limits: Limits, options: SolveOptions, spare_seconds: float) -> None:
+    def __init__(self, problem: Problem, limits: Limits, options: SolveOptions) -> None:
         self.problem, self.limits, self.options = problem, limits, options
-        self.started, self.spare_seconds = options.clock.now(), spare_seconds
+        self.started = options.clock.now()
         self.seconds_left = objectives.seconds_left(options)
 
     def run(self) -> Solution:
@@ -63,7 +62,7 @@ class _Search:
         others.sort(key=listing.peak_bytes)
         least, searched = _bound(first), 0
         for order in others:
-            if best.was_interrupted or self.seconds_left() <= self.spare_seconds:
+            if best.was_interrupted or not self.seconds_left():
                 break
             began = self.options.clock.now()
             other = self.in_order(order, len(others) - searched, best)
@@ -95,11 +94,9 @@ class _Search:
 
     def searched(self, problem: Problem, shared_by: int, options: SolveOptions) -> Solution:
         """One search, in a share of the time that is left."""
-        share_seconds = (self.seconds_left() - self.spare_seconds) / shared_by
-        seconds = None if math.isinf(share_seconds) else share_seconds
-        found = objectives.solve(problem, self.limits, replace(options, time_limit_seconds=seconds))
-        self.spare_seconds = self.spare_seconds if found.trace is None else 0.0
-        return found
+        return objectives.solve(
+            problem, self.limits, objectives.timed(options, self.seconds_left() / shared_by)
+        )
 
     def of_every(self, best: Solution, least: float, *, proof: str) -> Solution:
         """``best`` with a bound for every order, of which the lowest is ``least``."""
@@ -128,20 +125,14 @@ class Listing:
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
-        self.size = {tensor.name: problem.aligned_bytes(tensor.bytes) for tensor in problem.tensors}
         self.makes = {name: number for number, op in enumerate(problem.ops) for name in op.outputs}
-        self.stays = {tensor.name for tensor in problem.tensors if tensor.finally_ is Place.RAM}
-        self.readers: dict[str, int] = {}
-        for number, op in enumerate(problem.ops):
-            for name in op.inputs:
-                self.readers[name] = self.readers.get(name, 0) | 1 << number
         self.before = [self._before(number) for number in range(len(problem.ops))]
         self.is_complete = all(
             name not in self.makes for op in problem.ops for name in {*op.rerun_inputs} - {*op.inputs}
         )
 
     def orders(self) -> Iterator[Order]:
-        """All of them, by a depth-first search: first goes what adds least to what is in RAM."""
+        """All of them, by a depth-first search, the listed one first."""
         waiting: list[Order] = [()]
         while waiting:
             order = waiting.pop()
@@ -149,25 +140,20 @@ class Listing:
                 yield order
             done = sum(1 << number for number in order)
             ready = [n for n, before in enumerate(self.before) if not done >> n & 1 and not before & ~done]
-            ready.sort(key=lambda number: (self._growth_bytes(number, done), number))
             waiting += [(*order, number) for number in reversed(ready)]
 
     def peak_bytes(self, order: Order) -> int:
         """The most in RAM, beside what is there from the start, where nothing is rerun or paged."""
-        held = peak = done = 0
-        for number in order:
-            op = self.problem.ops[number]
-            made = sum(self.size[name] for name in op.outputs)
-            peak = max(peak, held + made + self.problem.aligned_bytes(op.workspace_bytes))
-            held, done = held + self._growth_bytes(number, done), done | 1 << number
-        return peak
-
-    def _growth_bytes(self, number: int, done: int) -> int:
-        """By how much more is held after the op ``number`` than before, where ``done`` ran before it."""
-        op, after = self.problem.ops[number], done | 1 << number
-        held = [name for name in op.outputs if self.readers.get(name) or name in self.stays]
-        freed = [name for name in op.inputs if not self.readers[name] & ~after and name not in self.stays]
-        return sum(self.size[name] for name in held) - sum(self.size[name] for name in freed)
+        problem, place = self.problem, {number: at for at, number in enumerate(order)}
+        held = [problem.aligned_bytes(problem.ops[number].workspace_bytes) for number in order]
+        for tensor in problem.tensors:
+            if (maker := self.makes.get(tensor.name)) is None:
+                continue
+            reads = [place[number] for number, op in enumerate(problem.ops) if tensor.name in op.inputs]
+            last = len(order) - 1 if tensor.finally_ is Place.RAM else max(reads, default=place[maker])
+            for at in range(place[maker], last + 1):
+                held[at] += problem.aligned_bytes(tensor.bytes)
+        return max(held, default=0)
 
     def _before(self, number: int) -> int:
         op = self.problem.ops[number]

@@ -19,7 +19,7 @@ from poet.solvers.bounds.refinement import ExtractedStep
 from poet.solvers.bounds.relaxation import bound_overhead
 from poet.solvers.instance.feasibility import minimum_ram_bytes
 from poet.solvers.instance.instance import instance_of
-from poet.solvers.portfolio.windows_relaxation import linear_relaxation, whole_relaxation
+from poet.solvers.portfolio.relaxations import linear_relaxation, whole_relaxation
 from poet.solvers.search.least_energy import solve
 
 

@@ -18,7 +18,7 @@ from poet.solution import SolveOptions
 from poet.solvers.bounds.relaxation import bound_overhead
 from poet.solvers.instance.instance import instance_of
 from poet.solvers.instance.undecided import undecided
-from poet.solvers.search.choices import form_guide
+from poet.solvers.search.alternatives import form_guide
 
 DEAR = Transfer(50.0, 50.0)
 
@@ -75,15 +75,15 @@ def test_a_form_is_paid_for_where_the_ram_is_too_little_for_the_other(*, resized
 def test_the_guide_takes_what_is_cheaper(objective: Objective) -> None:
     options = SolveOptions(objective=objective)
     limits = Limits(ram_budget_bytes=40)
-    taken = form_guide(two_layers(), limits, options, seconds=5.0)
+    taken = form_guide(two_layers(), limits, options)
     assert taken is not None
     assert taken.open == taken.taken == frozenset({"short"})
     assert 4.0 < taken.bound <= 4.25
-    plenty = form_guide(two_layers(), Limits(ram_budget_bytes=48), options, seconds=5.0)
+    plenty = form_guide(two_layers(), Limits(ram_budget_bytes=48), options)
     assert plenty is not None
     assert plenty.bound == pytest.approx(4.0)
     assert not plenty.taken
-    assert form_guide(two_layers(), Limits(), options, seconds=5.0) is None
+    assert form_guide(two_layers(), Limits(), options) is None
 
 
 def _judge(seed: int, make: Callable[[Problem, int], Problem] = forms.with_alternatives) -> None:

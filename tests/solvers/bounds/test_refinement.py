@@ -11,7 +11,7 @@ from helpers.random_problems import training_like
 from helpers.relaxed import tightest_bound, whole_bound
 
 from poet.problem import Limits, Problem, ProblemOp, Tensor
-from poet.solvers.bounds.refinement import refined_bounds, undercounted_moments
+from poet.solvers.bounds.refinement import ExtractedStep, refined_bounds
 from poet.solvers.bounds.relaxation import bound_overhead
 from poet.solvers.instance.feasibility import minimum_ram_bytes
 from poet.solvers.instance.instance import Instance, instance_of
@@ -34,7 +34,7 @@ def test_moments_where_one_rerun_serves_many_raise_the_bound(share: float) -> No
 def test_nothing_is_pretended_where_ram_is_plenty() -> None:
     problem = training_like(8, seed=3)
     instance = instance_of(problem, Limits(ram_budget_bytes=10 * sum(t.bytes for t in problem.tensors)))
-    assert not undercounted_moments(instance, bound_overhead(instance))
+    assert not ExtractedStep(instance, bound_overhead(instance)).over_capacity_moments(8)
 
 
 def there_and_back(stages: int) -> Problem:

@@ -1,4 +1,4 @@
-"""Least values over moves within a stage, and the ways along them, beside arcs gone along one by one."""
+"""Least values over moves within a stage, beside arcs gone along one by one."""
 
 from __future__ import annotations
 
@@ -8,33 +8,26 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pytest
 
 from poet.solvers.bounds import stages
 from poet.solvers.bounds.compiled import loaded
-from poet.solvers.bounds.stages import CAP, Arcs, FittingSets, Masks, Move, Pairs, Stage, Values
+from poet.solvers.bounds.stages import CAP, FirstRun, FittingSets, Move, Pairs, Stage, Values
 
 SIZES, BUDGET, COLUMNS = (3, 5, 2, 7, 4), 13, 11
 
 
-class Asked(NamedTuple):
-    """By move and column, and by column."""
-
-    units: Values
-    needed: Masks
-
-
-def stage_of(rng: random.Random) -> tuple[Stage, FittingSets, Asked]:
-    """Page-ins, reruns of one result and of two, and frees, some not allowed in some columns."""
+def stage_of(rng: random.Random) -> tuple[Stage, FittingSets, Values]:
+    """Page-ins, reruns of one result and of two, and frees, some not allowed in some columns: their units."""
     sets = FittingSets.of(SIZES, BUDGET)
     assert sets is not None
     ends = np.cumsum([0, *map(len, sets.without)]).tolist()
     of_bit = [range(first, last) for first, last in itertools.pairwise(ends)]
     low, high, moves = [*sets.without], [*sets.having], list[Move]()
-    for task in range(4):
+    for _ in range(4):
         made = rng.sample(range(len(SIZES)), rng.choice((1, 1, 2)))
         needs = sum(1 << bit for bit in range(len(SIZES)) if bit not in made and rng.random() < 0.3)
         most_bytes, pairs = rng.randrange(6, BUDGET + 1), of_bit[made[0]]
@@ -46,91 +39,64 @@ def stage_of(rng: random.Random) -> tuple[Stage, FittingSets, Asked]:
             low.append(np.array([begin for begin, _ in both], dtype=np.int32))
             high.append(np.array([end for _, end in both], dtype=np.int32))
         room = rng.randrange(most_bytes, most_bytes + 4)
-        moves.append(Move(pairs, task=task, needs=needs, most_bytes=most_bytes, room_bytes=room))
+        moves.append(Move(pairs, needs=needs, most_bytes=most_bytes, room_bytes=room))
     moves += [Move(of_bit[bit], content=bit, room_bytes=BUDGET - size) for bit, size in enumerate(SIZES)]
-    frees = [Move(pairs) for pairs in of_bit]
+    frees = [Move(pairs, frees=True) for pairs in of_bit]
     units = np.array(
         [[rng.choice((0, 1, 7, 40, CAP)) for _ in range(COLUMNS)] for _ in moves], dtype=np.int32
     )
-    needed = np.array([rng.choice((0, 0, 2, 5)) for _ in range(COLUMNS)], dtype=np.int64)
-    none = np.zeros((len(frees), COLUMNS), dtype=np.int64)
-    asked = Asked(np.vstack([units, none]).astype(np.int32), needed)
+    asked = np.vstack([units, np.zeros((len(frees), COLUMNS), dtype=np.int32)])
     nowhere = np.zeros(0, dtype=np.int32)
-    first = Arcs(nowhere, nowhere, np.zeros(0, dtype=np.int64))
-    return (
-        Stage(sets, Pairs(np.concatenate(low), np.concatenate(high)), [*moves, *frees], first),
-        sets,
-        asked,
+    of_all, first = (
+        Pairs(np.concatenate(low), np.concatenate(high)),
+        FirstRun(nowhere, nowhere, sets.masks[:0]),
     )
+    return Stage(sets, of_all, [*moves, *frees], first), sets, asked
 
 
-def arcs(stage: Stage, sets: FittingSets, asked: Asked, column: int) -> list[tuple[int, int, int, int]]:
-    """Begin, end, units and move of all that is allowed, said once more."""
+def arcs(
+    stage: Stage, sets: FittingSets, units: Values, held: int, column: int
+) -> list[tuple[int, int, int]]:
+    """Begin, end and units of all that is allowed, said once more."""
     found, pairs = [], stage._pairs
     for number, move in enumerate(stage.moves):
         for pair in move.pairs:
             begin, end = int(pairs.low[pair]), int(pairs.high[pair])
             begin, end = (end, begin) if move.frees else (begin, end)
-            taken, units = int(sets.bytes[begin]), int(asked.units[number, column])
             has = int(sets.masks[begin]) & move.needs == move.needs
-            fits = taken <= move.most_bytes and move.room_bytes - taken >= asked.needed[column]
-            if has and fits and units < CAP:
-                found.append((begin, end, units, number))
+            fits = sets.bytes[begin] <= min(move.most_bytes, move.room_bytes - held)
+            if has and fits and units[number, column] < CAP:
+                found.append((begin, end, int(units[number, column])))
     return found
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_values_are_least_paths_and_ways_lie_on_them(seed: int) -> None:
+def test_values_are_least_paths(seed: int) -> None:
     rng = random.Random(seed)
-    stage, sets, asked = stage_of(rng)
+    stage, sets, units = stage_of(rng)
     start = [[rng.choice((0, 9, CAP, CAP)) for _ in range(COLUMNS)] for _ in sets.masks]
     values = np.array(start, dtype=np.int32)
-    assert stage.relax(values, *asked) >= 1
+    held = rng.choice((0, 2, 5))
+    assert stage.relax(values, units, held) >= 1
     for column in range(COLUMNS):
-        able = arcs(stage, sets, asked, column)
+        able = arcs(stage, sets, units, held, column)
         least = [row[column] for row in start]
         for _ in sets.masks:
-            for begin, end, units, _ in able:
-                least[begin] = min(least[begin], least[end] + units, CAP)
+            for begin, end, joules in able:
+                least[begin] = min(least[begin], least[end] + joules, CAP)
         assert values[:, column].tolist() == least
-        for place, value in enumerate(least):
-            goals = np.array([rng.random() < 0.3 for _ in least])
-            one = slice(column, column + 1)
-            alone, costs = np.ascontiguousarray(values[:, one]), np.ascontiguousarray(asked.units[:, one])
-            steps = stage.way(alone, costs, asked.needed[one], place, goals)
-            lengths = fewest_moves(place, least, goals, able)
-            assert len(steps) == lengths, (place, steps)
-            for step in steps:
-                assert (place, step.end, least[place] - least[step.end], step.move) in able
-                place = step.end
-            assert not steps or goals[place] or least[place] < value
-
-
-def fewest_moves(
-    place: int, least: list[int], goals: np.ndarray, able: list[tuple[int, int, int, int]]
-) -> int:
-    """To a goal of the same value, or to a lower one; 0: there is no way."""
-    reached, moves = {place}, 0
-    while True:
-        moves += 1
-        along = [(b, e) for b, e, units, _ in able if b in reached and least[b] == least[e] + units]
-        if any(least[e] < least[b] or goals[e] for b, e in along if e not in reached):
-            return moves
-        further = reached | {e for _, e in along}
-        if further == reached:
-            return 0
-        reached = further
 
 
 def test_as_python_the_loops_say_the_same() -> None:
-    stage, sets, asked = stage_of(random.Random(99))
+    stage, sets, units = stage_of(random.Random(99))
     values = np.full((len(sets.masks), COLUMNS), CAP, dtype=np.int32)
     values[::3] = 5
     others = values.copy()
     loaded(stages)
-    stage.relax(values, *asked)
+    stage.relax(values, units, 0)
     code: Any = stages.relax
-    code.py_func(others, *asked, stage._sets, stage._pairs, stage._rules)
+    limits = np.array([min(move.most_bytes, move.room_bytes) for move in stage.moves])
+    code.py_func(others, units, limits, sets.masks, sets.bytes, stage._pairs, stage._rules)
     assert (values == others).all()
 
 

@@ -17,8 +17,8 @@ from poet.problem import Limits, Objective, Problem
 from poet.solution import Solution, SolveOptions
 from poet.solvers import solve
 from poet.solvers.engines import available_engines
+from poet.solvers.portfolio.relaxations import whole_relaxation
 from poet.solvers.portfolio.retention_intervals import retention_intervals
-from poet.solvers.portfolio.windows_relaxation import whole_relaxation
 from poet.solvers.search.least_energy import solve as least_energy
 from poet.whatif.cache import cell_key
 

@@ -25,9 +25,9 @@ from poet.solvers.heuristics.greedy import greedy
 from poet.solvers.heuristics.policies import keep_everything
 from poet.solvers.instance.incumbent import Incumbent
 from poet.solvers.instance.instance import Metered
+from poet.solvers.portfolio.relaxations import whole_relaxation
 from poet.solvers.portfolio.retention_intervals import retention_intervals
 from poet.solvers.portfolio.state import WAITS, SearchState, Steps
-from poet.solvers.portfolio.windows_relaxation import whole_relaxation
 from poet.solvers.search import least_energy as search
 from poet.solvers.search import objectives
 

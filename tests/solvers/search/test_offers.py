@@ -12,7 +12,7 @@ from poet.solvers.bounds.relaxation import Bound, bound_overhead
 from poet.solvers.engines.program import value
 from poet.solvers.instance.candidates import worth_rerunning
 from poet.solvers.instance.instance import Instance, instance_of
-from poet.solvers.portfolio.rerun_slots import followed_by, offered_by
+from poet.solvers.portfolio.rerun_slots import offered_by
 
 STEP = training_like(16, seed=3)
 
@@ -55,8 +55,3 @@ def test_moments_at_which_ram_has_a_price_make_the_bound_stronger() -> None:
         assert best.overhead_joules >= plain.overhead_joules
         gains.append(best.overhead_joules - plain.overhead_joules)
     assert max(gains) > 1e-4 * STEP.compute_joules
-
-
-def test_the_reruns_of_a_path_keep_their_order_and_number() -> None:
-    path = {3: (2, 0, 1, 0), 5: (4,)}
-    assert followed_by(path, {3: {1, 0}, 4: {2}}) == {3: (2, 0, 1, 0, 0, 1), 4: (2,), 5: (4,)}

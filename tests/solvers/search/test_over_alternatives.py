@@ -17,7 +17,7 @@ from poet.simulator import simulate
 from poet.solution import Solution, SolveOptions, Start, Status, amount_of
 from poet.solvers import minimum_ram_bytes, solve
 from poet.solvers.heuristics.policies import keep_everything
-from poet.solvers.search import alternatives, choices, objectives
+from poet.solvers.search import alternatives, objectives
 
 DEAR = Transfer(50.0, 50.0)
 SHORT_SEARCH = SolveOptions(time_limit_seconds=4.0)
@@ -26,7 +26,6 @@ SHORT_SEARCH = SolveOptions(time_limit_seconds=4.0)
 def solve_few(of: Problem, limits: Limits, options: SolveOptions = SHORT_SEARCH) -> Solution:
     """As of very many alternatives, of which not all choices can be searched."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(alternatives, "FEW_CHOICES", 1)
         patch.setattr(alternatives, "MOST_CHOICES", 1)
         return solve(of, limits, options)
 
@@ -143,7 +142,7 @@ def test_the_best_plan_that_is_told_never_gets_worse_from_choice_to_choice(
     monkeypatch.setattr(objectives, "solve", solving)
     of = chain(6)
     limits = Limits(ram_budget_bytes=keep_bytes(of.resolved(())) - 20)
-    monkeypatch.setattr(choices.Choices, "keeps", lambda *_: False)  # else that ends the search
+    monkeypatch.setattr(alternatives.Choices, "keeps", lambda *_: False)  # else that ends the search
     options = counted(1e4)
     solve(of, limits, dataclasses.replace(options, progress=lambda amount, *_: told.append(amount)))
     assert len(told) > 1
@@ -156,7 +155,7 @@ def test_what_saves_most_bytes_is_searched_beside_what_the_guide_takes(
     of = chain(6)
     names = frozenset(each.name for each in of.alternatives)
     limits = Limits(ram_budget_bytes=keep_bytes(of.resolved(names)) - 1)
-    nothing = choices.FormGuide(0.0, names, frozenset())
+    nothing = alternatives.FormGuide(0.0, names, frozenset())
     monkeypatch.setattr(alternatives, "form_guide", lambda *_arguments, **_options: nothing)
     searched: list[Problem] = []
     solve_one = objectives.solve
@@ -355,7 +354,7 @@ def test_ctrl_c_while_forms_are_weighed_keeps_the_best_plan(
     def press(*arguments: object, **options: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(choices, "refined_bounds", press)
+    monkeypatch.setattr(alternatives, "refined_bounds", press)
     none = solve(of, low, options)
     assert (none.status, none.schedule) == (Status.TIMEOUT, None)
     from_start = solve(of, low, dataclasses.replace(options, start=Start(start)))

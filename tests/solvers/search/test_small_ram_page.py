@@ -7,7 +7,7 @@ import importlib
 from typing import Any
 
 from poet.solution import Status
-from poet.solvers.portfolio.best_bound import COPIES, WHOLE
+from poet.solvers.portfolio.state import COPIES, WHOLE
 
 bench: Any = importlib.import_module("benchmarks.small_ram")
 

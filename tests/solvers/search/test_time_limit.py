@@ -37,8 +37,8 @@ from poet.solvers.engines.highs import loaded, run
 from poet.solvers.engines.program import Matrix, scaled
 from poet.solvers.heuristics.policies import keep_everything
 from poet.solvers.instance.instance import instance_of
+from poet.solvers.portfolio import relaxations
 from poet.solvers.portfolio import retention_intervals as intervals
-from poet.solvers.portfolio import windows_relaxation
 from poet.solvers.portfolio.state import SearchState
 from poet.solvers.search import explain
 from poet.solvers.search import least_energy as search
@@ -96,7 +96,7 @@ def slow_engines(
         return False
 
     monkeypatch.setattr(intervals, "run_engine", run)
-    monkeypatch.setattr(windows_relaxation, "solved", apart)
+    monkeypatch.setattr(relaxations, "_solved", apart)
     monkeypatch.setattr(confirm_module, "run_engine", run)
     monkeypatch.setattr(confirm_module, "is_proven", prove)
     return taken
@@ -140,7 +140,7 @@ def test_a_second_opinion_keeps_the_limit(
         clock.seconds = began + LIMIT_SECONDS - late_seconds
 
     monkeypatch.setattr(search, "greedy", dawdle)
-    members = (("whole numbers", windows_relaxation.whole_relaxation, 1.0),)
+    members = (("whole numbers", relaxations.whole_relaxation, 1.0),)
     solution = search.solve(STEP, tight(), OPTIONS, members=members)
     assert solution.status is Status.INFEASIBLE
     assert clock.seconds > began + LIMIT_SECONDS - late_seconds
@@ -279,7 +279,7 @@ def test_a_budget_that_is_hopeless_is_explained_without_a_search_for_energy(
     def search_on(*arguments: object) -> Solution:
         pytest.fail("ties need not be broken")
 
-    monkeypatch.setattr(objectives, "_cheapest_as_good", search_on)
+    monkeypatch.setattr(objectives, "_with_ties_broken", search_on)
     answer = answered(STEP, Limits(ram_budget_bytes=16), OPTIONS)
     assert answer.status is Status.INFEASIBLE
     least = minimum_ram_bytes(STEP).bytes

@@ -1,9 +1,11 @@
-"""The windows relaxation: linear on finer and finer grids, then in whole numbers with counterexamples.
+"""Members that raise the bound: the windows relaxation in fractions and in whole numbers, and resident sets.
 
-Two members, both after the dynamic discretisation discovery of Boland, Hewitt, Marshall and Savelsbergh
-(2017). Both give bounds, and list schedules along each solution. A solution in whole numbers is simulated as
-a step (`poet.solvers.bounds.refinement`): the moments over capacity go on the grids, and the program is
-solved again. A solution that RAM is enough for is a plan, and the best one.
+The windows relaxation is solved on finer and finer grids, after the dynamic discretisation discovery of
+Boland, Hewitt, Marshall and Savelsbergh (2017); list schedules follow each solution. One in whole numbers is
+simulated as a step (`poet.solvers.bounds.refinement`): the moments over capacity go on the grids, and the
+program is solved again. A solution that RAM is enough for is a plan, and the best one.
+
+The prover (`poet.solvers.bounds.resident_sets`) has the best bounds where page-outs take most.
 """
 
 from __future__ import annotations
@@ -14,14 +16,23 @@ from dataclasses import replace
 
 import numpy as np
 
-from poet.solvers.bounds.refinement import ExtractedStep, refined_bounds, undercounted_moments
+from poet.solvers.bounds.refinement import ExtractedStep, refined_bounds
 from poet.solvers.bounds.relaxation import Bound, bound_overhead, taken_up
+from poet.solvers.bounds.resident_sets import MOST_ARCS, resident_sets_bounds
 from poet.solvers.engines.process import EngineProcess
 from poet.solvers.engines.program import Effort, Matrix, Outcome
 from poet.solvers.heuristics.lp_guided import walks_along
-from poet.solvers.instance.incumbent import Incumbent
-from poet.solvers.portfolio.best_bound import LINEAR, WALKS, WHOLE
-from poet.solvers.portfolio.state import GOES_ON, Claim, SearchState, Steps
+from poet.solvers.portfolio.state import (
+    COPIES,
+    GOES_ON,
+    LINEAR,
+    WAITS,
+    WALKS,
+    WHOLE,
+    Claim,
+    SearchState,
+    Steps,
+)
 
 LISTEN_SECONDS = 0.05
 """Between two looks at an engine's process; a turn may end at each."""
@@ -31,6 +42,9 @@ COUNTEREXAMPLES = 8
 
 SOLVED_SHARE = 1e-4
 """Of a program's joules, at which it counts as solved: what grids still lack is more."""
+
+AGAIN_SHARE = 0.05
+"""Of the overhead, by which a better plan has the prover begin again: what it rules out was too coarse."""
 
 
 def linear_relaxation(state: SearchState) -> Steps:
@@ -69,7 +83,7 @@ def whole_relaxation(state: SearchState) -> Steps:
         relaxation, last, is_solved = program.relaxation, program, False
         matrix = relaxation.program.matrix()
         claim = Claim(relaxation.program.matrix, "highs", relaxation.fixed_joules)
-        for known, better in solved(state, matrix):
+        for known, better in _solved(state, matrix):
             if known.bound_joules > 0.0:
                 state.take_bound(relaxation.fixed_joules + known.bound_joules, WHOLE, claim)
             if better and known.values is not None:
@@ -77,7 +91,9 @@ def whole_relaxation(state: SearchState) -> Steps:
                 last = replace(program, answer=replace(program.answer, values=values))
                 if relaxation.fixed_joules + matrix.joules(values) < state.overhead_joules():
                     state.guide = last
-                    yield from _played(state, last)
+                    state.consider(ExtractedStep(instance, last).schedule(), WHOLE, is_ours=False)
+                    yield GOES_ON
+                    yield from _followed(state, last)
             if known.infeasible:
                 state.empty, state.refuted = claim, True
                 return
@@ -85,14 +101,13 @@ def whole_relaxation(state: SearchState) -> Steps:
             yield GOES_ON
         if not is_solved or last is program:
             return
-        lacking = ExtractedStep(instance, last).over_capacity_moments(COUNTEREXAMPLES)
-        more = (lacking | undercounted_moments(instance, last)) - moments
+        more = ExtractedStep(instance, last).over_capacity_moments(COUNTEREXAMPLES)
         if not more:
             return
         moments |= more
 
 
-def solved(state: SearchState, matrix: Matrix) -> Iterator[tuple[Outcome, bool]]:
+def _solved(state: SearchState, matrix: Matrix) -> Iterator[tuple[Outcome, bool]]:
     """What the engine says of a program, and at each look whether there is a better solution.
 
     Its process works only while it is looked at, so that a turn may end at any look and go on there. By a
@@ -118,11 +133,48 @@ def _most_expensive_moment(guide: Bound) -> frozenset[int]:
     return frozenset({rows[int(prices[: len(rows)].argmax())]})
 
 
-def _played(state: SearchState, solution: Bound) -> Steps:
-    """The solution as a schedule, where RAM is enough for it, and the list schedules along it."""
-    checked = Incumbent(state.problem, state.limits, state.metered, clock=state.clock)
-    checked.consider(ExtractedStep(state.instance, solution).schedule(), WHOLE, is_ours=False)
-    if checked.schedule is not None:
-        state.consider(checked.schedule, WHOLE)
-    yield GOES_ON
-    yield from _followed(state, solution)
+def resident_sets(state: SearchState) -> Steps:
+    """Bounds below the best plan; where nothing may be written and none is known, a proof that there is none.
+
+    *Proposition.* A program that has no step below N * J joules has none, where N is more than its
+    transitions and contents together, and J the most expensive rerun or page-in. *Proof*: a cheapest step
+    takes no transition twice, and beside them it may have to page each content in once.
+    """
+    while True:
+        below, proves_none = state.overhead_joules(), False
+        if math.isinf(below):
+            below, proves_none = _beyond_any_step(state), True
+        if math.isinf(below):
+            if state.alone:
+                return
+            yield WAITS
+            continue
+        bounds = resident_sets_bounds(
+            state.instance,
+            below_joules=below,
+            clock=state.clock,
+            finished=state.finished,
+            seconds_left=state.seconds_left,
+        )
+        for overhead_joules in bounds:
+            if proves_none and overhead_joules >= below:
+                state.refuted = True
+                return
+            if not proves_none:
+                state.take_bound(overhead_joules, COPIES)
+            yield GOES_ON
+            if state.overhead_joules() < (1.0 - AGAIN_SHARE) * below:
+                break
+        else:
+            return
+
+
+def _beyond_any_step(state: SearchState) -> float:
+    """Joules that no step of the program takes, by the proposition; infinite where tensors may be written."""
+    instance = state.instance
+    if any(content.page_out is not None for content in instance.contents):
+        return math.inf
+    moves = [task.cost for task in instance.tasks]
+    moves += [content.page_in for content in instance.contents if content.page_in is not None]
+    most_moves = MOST_ARCS + len(instance.contents) + 1
+    return most_moves * max((cost.joules for cost in moves), default=0.0)
