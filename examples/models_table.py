@@ -330,13 +330,13 @@ def gradient_trials(graph: Graph) -> Iterator[Trial]:
         graph: of which every gradient exists whole.
     """
     from poet.frontend.strips import LEAST_BYTES, gradient_candidates
-    from poet.runtime.trials import trial_record
-    from poet.runtime.trials.strip_trial import BLOCK_COUNTS, is_exact
-    from poet.runtime.trials.strips import signature
+    from poet.runtime.kernels.strips import signature
+    from poet.runtime.trials import trial
+    from poet.runtime.trials.blocks import BLOCK_COUNTS, is_exact
 
     values = {value.name: value for value in graph.values}
     seen: set[str] = set()
-    with trial_record.recalled():
+    with trial.recalled():
         for parameter, ways in zip(graph.parameters, gradient_candidates(graph), strict=True):
             size_bytes = values[parameter.value].type.extent_bytes
             if parameter.gradient is None or size_bytes < LEAST_BYTES:
@@ -344,9 +344,7 @@ def gradient_trials(graph: Graph) -> Iterator[Trial]:
             distinct = (
                 f"no strip, {parameter.name} of {graph.name}"
                 if not ways
-                else trial_record.digest_of(
-                    tuple(repr(signature(way.strip, way.outputs, values)) for way in ways)
-                )
+                else trial.digest_of(tuple(repr(signature(way.strip, way.outputs, values)) for way in ways))
             )
             if distinct in seen:
                 continue

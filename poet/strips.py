@@ -3,7 +3,7 @@
 A weight gradient and the update that reads it, for example: each block of the gradient is made, used and
 dropped, so that the gradient never exists whole. The calls are those that would run whole; on a block, some
 of their arguments are blocks. Whether that gives the same bits is found by trial
-(`poet.runtime.trials.strip_trial`).
+(`poet.runtime.trials.blocks`).
 
 A strip of one block is for kernels that use each element as they make it, in a register: nothing of the
 gradient lies in memory, and nothing is cut. PyTorch, which has no such kernels, makes its calls whole.

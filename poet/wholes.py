@@ -3,7 +3,7 @@
 A part is a parameter like any other: it has a buffer, perhaps a gradient and optimizer state, and what is
 planned for it is planned for it alone. What users see is the whole parameter, under its own name. A call
 that reads the whole runs once for each part, along one of the axes of `Axis`; whether that gives the same
-bits is found by trial (`poet.runtime.trials.part_trial`).
+bits is found by trial (`poet.runtime.trials.forms`).
 """
 
 from __future__ import annotations

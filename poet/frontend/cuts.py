@@ -1,7 +1,7 @@
 """Which arguments of a call are cut where one dimension of its output is: one row per operator.
 
 A row says what makes sense by the operator's meaning. Whether a call on blocks gives the bits of the whole
-is another question, which `poet.runtime.trials.strip_trial` answers.
+is another question, which `poet.runtime.trials.blocks` answers.
 """
 
 from __future__ import annotations

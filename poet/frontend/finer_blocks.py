@@ -15,8 +15,8 @@ from poet.frontend.strip_candidates import StripCandidate, with_candidates
 from poet.frontend.strips import gradient_candidates
 from poet.graph import Graph, Op
 from poet.kernel_facts import KernelFacts, OpFacts
-from poet.runtime.trials import trial_record
-from poet.runtime.trials.strip_trial import BLOCK_COUNTS, is_exact, offer
+from poet.runtime.trials.blocks import BLOCK_COUNTS, is_exact, offer
+from poet.runtime.trials.trial import recalled
 
 LEAST_SHARE = 1 / 2
 """Of what the neediest op holds once others run in more blocks: what holds less decides no plan."""
@@ -50,7 +50,7 @@ def finer_blocks(
         measure: runs kernels.
         others: ops that have other forms already.
     """
-    with trial_record.recalled():
+    with recalled():
         chosen = _Search(graph, kernels, others).chosen()
     if not chosen:
         return {}

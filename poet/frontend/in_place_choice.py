@@ -10,9 +10,8 @@ from __future__ import annotations
 from poet.frontend.in_place import Takeovers, others, strip_over, takeovers
 from poet.graph import Graph, Op, Value
 from poet.runtime.kernels import overwriting
-from poet.runtime.trials import trial_record
-from poet.runtime.trials.strip_trial import is_exact
-from poet.runtime.trials.trial_bench import fits
+from poet.runtime.trials.blocks import is_exact
+from poet.runtime.trials.trial import recalled
 
 LEAST_BYTES = 128 * 1024
 """Of a result: a smaller one decides no peak, and each trial takes time."""
@@ -42,7 +41,7 @@ def _chosen(graph: Graph) -> Takeovers:
         for name, operand in takeovers(graph, overwriting.overwrites, of_gradients=True).items()
         if values[operand].type.extent_bytes >= _least_bytes(ops[name])
     }
-    with trial_record.recalled():
+    with recalled():
         return {name: operand for name, operand in found.items() if _is_exact(ops[name], operand, values)}
 
 
@@ -55,4 +54,4 @@ def _is_exact(op: Op, operand: str, values: dict[str, Value]) -> bool:
     strip = strip_over(op, operand, values[str(op.outputs[0])])
     types = {name: value.type for name, value in values.items()}
     has_kernel = overwriting.operand_of(strip, types) is not None
-    return has_kernel and fits(strip, values) and is_exact(strip, others(op), values)
+    return has_kernel and is_exact(strip, others(op), values)

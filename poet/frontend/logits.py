@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from poet.calls import contiguous
 from poet.errors import ModelError
 from poet.graph import Argument, Buffer, Call, Graph, Op, Ref, Role, TensorType, Value
-from poet.runtime.trials.logits_trial import Head, exact_columns, exact_rows
+from poet.runtime.trials.forms import Head, exact_columns, exact_rows
 
 _PRODUCTS = {"aten.mm.default": 0, "aten.addmm.default": 1}
 """And where the first factor stands."""

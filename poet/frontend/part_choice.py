@@ -14,8 +14,8 @@ from poet.frontend.parts import divided
 from poet.graph import Graph, Parameter
 from poet.graph_parts import lasting_of
 from poet.named import Bounds
-from poet.runtime.trials import trial_record
-from poet.runtime.trials.part_trial import is_exact_in_parts
+from poet.runtime.trials.forms import is_exact_in_parts
+from poet.runtime.trials.trial import recalled
 from poet.wholes import Axis, PartedCall
 
 LEAST_BYTES = 4 * 1024 * 1024
@@ -38,7 +38,7 @@ def with_parts(graph: Graph, is_exact: IsExact = is_exact_in_parts) -> Graph:
         graph: as traced, with no strips.
         is_exact: tries them.
     """
-    with trial_record.recalled():
+    with recalled():
         return divided(graph, _chosen(graph, is_exact))
 
 

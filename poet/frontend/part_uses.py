@@ -1,7 +1,7 @@
 """What is done with a parameter, and how each op of it is divided where the parameter is in parts.
 
 A row says what makes sense by an operator's meaning; whether runs on parts give the bits of the whole is
-another question, which `poet.runtime.trials.part_trial` answers.
+another question, which `poet.runtime.trials.forms` answers.
 """
 
 from __future__ import annotations

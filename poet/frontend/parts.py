@@ -19,7 +19,7 @@ from poet.frontend.placing import with_updates_placed
 from poet.graph import Argument, Buffer, Call, Graph, Op, Parameter, Ref, Role, TensorType, Value, Whole
 from poet.graph_parts import lasting_of
 from poet.named import Bounds, bounds_of
-from poet.runtime.trials.part_trial import is_exact_in_parts
+from poet.runtime.trials.forms import is_exact_in_parts
 from poet.wholes import Axis, PartedCall, cuts_of, narrowed, result_dim, run_of
 
 

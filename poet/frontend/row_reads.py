@@ -21,7 +21,8 @@ from poet.graph import Call, Graph, Op, Parameter, Ref, Symbol
 from poet.graph_parts import LARGEST_WRITTEN_ROW_BYTES, STORED_ROWS, STORED_ROWS_SGD, stored_row_of
 from poet.kernel_allocations import KernelAllocation, peak_bytes
 from poet.kernel_facts import KernelFacts, OpFacts
-from poet.runtime.trials.row_trial import is_exact_by_row
+from poet.runtime.trials.forms import row_trial
+from poet.runtime.trials.trial import is_exact
 
 _WHOLE, _PART = "aten.embedding.default", "poet.look_up"
 _WHOLE_BACK, _PART_BACK = "aten.embedding_dense_backward.default", "poet.look_up_backward"
@@ -211,7 +212,7 @@ class _Index:
         row_bytes = kind.extent_bytes * kind.shape[-1] // kind.elements
         fits = kind.dtype == "float32" and row_bytes <= LARGEST_WRITTEN_ROW_BYTES
         fits = fits and self.types[looked_up.value] == kind
-        return ends if fits and is_exact_by_row(kind.shape[-1]) else None
+        return ends if fits and is_exact(row_trial(kind.shape[-1])) else None
 
     def chain(self, op: Op) -> list[Op]:
         """The look-ups of one table from ``op`` on, each of which goes on from what the one before found.

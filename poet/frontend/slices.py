@@ -13,7 +13,7 @@ from poet.frontend.cuts import Cut, slice_cuts, sum_cuts
 from poet.frontend.strip_candidates import StripCandidate
 from poet.graph import Graph, Link, Op, Strip, TensorType
 from poet.kernel_facts import KernelFacts
-from poet.runtime.trials.strip_trial import BLOCK_COUNTS
+from poet.runtime.trials.blocks import BLOCK_COUNTS
 from poet.strips import MOST_BLOCKS
 
 LEAST_BYTES = 256 * 1024

@@ -15,9 +15,9 @@ from poet.frontend.strip_candidates import StripCandidate, with_candidates
 from poet.frontend.strips import gradient_candidates
 from poet.graph import Graph, Value
 from poet.kernel_facts import KernelFacts
-from poet.runtime.trials import trial_record
-from poet.runtime.trials.strip_trial import BLOCK_COUNTS, Offer, is_exact, offer
-from poet.runtime.trials.strips import signature
+from poet.runtime.kernels.strips import signature
+from poet.runtime.trials.blocks import BLOCK_COUNTS, Offer, is_exact, offer
+from poet.runtime.trials.trial import recalled
 
 ALLOWANCE = 0.02
 """Of a step's time: what all its strips may add to it. Those that save time do not make it larger."""
@@ -39,7 +39,7 @@ def with_strips(graph: Graph, kernels: KernelFacts) -> Graph:
         graph: of which every gradient exists whole.
         kernels: of its ops, with their times.
     """
-    with trial_record.recalled():
+    with recalled():
         return with_candidates(graph, chosen_strips(graph, kernels))
 
 

@@ -3,7 +3,7 @@
 A candidate is a parameter's update with every op that makes its gradient and nothing else: the gradient of a
 product, a convolution or a table, sums of those of a shared parameter, copies into the parameter's layout.
 They become one op in the update's place, in as many blocks as a trial finds exact
-(`poet.runtime.trials.strip_trial`) and the step's time allows (`poet.frontend.strip_choice`).
+(`poet.runtime.trials.blocks`) and the step's time allows (`poet.frontend.strip_choice`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from poet.frontend.cuts import Cut, gradient_cut, passing_cut, update_cut
 from poet.frontend.strip_candidates import StripCandidate
 from poet.graph import Graph, Link, Op, Parameter, Ref, Strip, Value
 from poet.optimizer_kinds import STATES
-from poet.runtime.trials.strip_trial import BLOCK_COUNTS
+from poet.runtime.trials.blocks import BLOCK_COUNTS
 from poet.strips import outermost
 
 LEAST_BYTES = 256 * 1024

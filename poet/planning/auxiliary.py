@@ -277,7 +277,7 @@ def _check_same(step: TrainingStep, other: TrainingStep, where: str) -> None:
     Raises:
         InputError: they are not.
     """
-    from poet.runtime.trials.trial_bench import same_bits
+    from poet.runtime.trials.trial import same_bits
 
     ours, theirs = lasting_values(step.graph), lasting_values(other.graph)
     if ours != theirs:

@@ -22,7 +22,7 @@ from poet.random_batches import Batch
 from poet.runtime import Trainer, native
 from poet.runtime.kernels import ctc
 from poet.runtime.storage.state import raw_tensor
-from poet.runtime.trials.kernel_clock import recorded
+from poet.runtime.trials.measure import recorded
 from poet.verification import verify
 
 SAMPLES, MOMENTS, CLASSES = 3, 12, 5

@@ -33,7 +33,7 @@ from poet.plans.plan_file import read_plan, write_plan
 from poet.problem import Limits, Objective, Pins, ProblemOp
 from poet.ram_survey import keep_everything_bytes
 from poet.runtime.storage.state import raw_tensor
-from poet.runtime.trials import trial_bench
+from poet.runtime.trials import blocks
 from poet.runtime.trials.measure import measured
 from poet.simulator import simulate
 from poet.solution import SolveOptions, Status
@@ -58,7 +58,7 @@ def net() -> nn.Module:
 def _no_time_for_blocks() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(strip_choice, "ALLOWANCE", 0.0)
-        patch.setattr(trial_bench.Trial, "slowdown_seconds", lambda *_: 1.0)
+        patch.setattr(blocks.StripBench, "slowdown_seconds", lambda *_: 1.0)
         yield
 
 

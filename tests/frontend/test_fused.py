@@ -17,7 +17,7 @@ from poet.frontend.fused import with_updates_fused
 from poet.frontend.trace import TrainingStep, trace_training_step
 from poet.graph import Graph, Strip
 from poet.optimizer import OptimizerSpec
-from poet.runtime.trials.strip_trial import check_strips
+from poet.runtime.trials.forms import check_exact
 from poet.verification import verify
 
 
@@ -52,7 +52,7 @@ def test_every_gradient_joins_its_update(optimizer: str) -> None:
     inner = {value.name for strip in strips for value in strip.inner}
     assert {parameter.gradient for parameter in step.graph.parameters} <= inner
     assert Graph.from_json(fused.to_json()) == fused
-    check_strips(fused)
+    check_exact(fused)
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adamw"])

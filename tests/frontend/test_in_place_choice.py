@@ -30,7 +30,7 @@ from poet.ram_survey import keep_everything_bytes
 from poet.report.training import strip_lines
 from poet.runtime import Trainer
 from poet.runtime.kernels import overwriting
-from poet.runtime.trials import strip_trial
+from poet.runtime.trials import trial
 from poet.runtime.trials.measure import measured
 from poet.simulator import simulate
 from poet.solution import SolveOptions, Status
@@ -220,9 +220,9 @@ def test_what_gives_other_bits_is_made_apart(monkeypatch: pytest.MonkeyPatch) ->
     def wrong(target: str) -> object:
         return _other_bits if target == "aten.gelu_backward.default" else right(target)
 
-    monkeypatch.setattr(strip_trial, "_exact", {})
-    monkeypatch.setattr("poet.runtime.trials.trial_record.told", lambda digest: "nothing")
-    monkeypatch.setattr("poet.runtime.trials.trial_record.note", lambda digest, told: None)
+    monkeypatch.setattr(trial, "_exact", {})
+    monkeypatch.setattr("poet.runtime.trials.trial.told", lambda digest: "nothing")
+    monkeypatch.setattr("poet.runtime.trials.trial.note", lambda digest, told: None)
     monkeypatch.setattr(overwriting, "kernel", wrong)
     found = written_over(trace_training_step(_Net(), X).graph)
     assert "gelu_backward" not in found
@@ -234,7 +234,7 @@ def test_a_plan_is_refused_where_it_gives_other_bits(
 ) -> None:
     planned = api.plan_step(prepared, Limits(), QUICK)
     planned.save(tmp_path / "net.poet")
-    monkeypatch.setattr(strip_trial, "_exact", {})
+    monkeypatch.setattr(trial, "_exact", {})
     monkeypatch.setattr(overwriting, "kernel", lambda target: _other_bits)
     with pytest.raises(ReplayError, match="written over an operand gives other bits"):
         Trainer.open(tmp_path / "net.poet")

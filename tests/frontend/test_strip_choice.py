@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from poet.frontend.strip_choice import chosen_blocks
-from poet.runtime.trials.strip_trial import Offer
+from poet.runtime.trials.blocks import Offer
 
 MIB = 1 << 20
 

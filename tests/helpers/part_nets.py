@@ -17,7 +17,7 @@ from poet.frontend.trace import TrainingStep
 from poet.plans.plan_file import write_plan
 from poet.plans.training_plan import Plan
 from poet.runtime.storage.state import raw_tensor
-from poet.runtime.trials import part_trial
+from poet.runtime.trials import trial
 
 
 @contextmanager
@@ -29,7 +29,7 @@ def tiny_parts(
     monkeypatch.setattr(part_choice, "LEAST_SHARE", 0.0)
     monkeypatch.setattr(part_choice, "_LEAST_PART_BYTES", 1024)
     monkeypatch.setattr(part_choice, "_STEPS", steps)
-    monkeypatch.setattr(part_trial, "_exact", {})
+    monkeypatch.setattr(trial, "_exact", {})
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield

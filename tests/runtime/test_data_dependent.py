@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from poet.runtime import kernels, native
-from poet.runtime.trials.kernel_clock import recorded
+from poet.runtime.trials.measure import recorded
 
 BAG, BAG_BACKWARD = "aten._embedding_bag.default", "aten._embedding_bag_backward.default"
 PUT = "aten.index_put.default"

@@ -19,7 +19,7 @@ from poet.optimizer import OptimizerSpec
 from poet.plans.plan_file import read_plan
 from poet.runtime import Trainer
 from poet.runtime.kernels import logits
-from poet.runtime.trials import logits_trial
+from poet.runtime.trials import forms, trial
 from poet.verification import verify
 
 WORDS, WIDTH, LENGTH = 640, 32, 16
@@ -176,8 +176,8 @@ def test_rows_that_are_left_out_and_sums_and_special_numbers() -> None:
 
 def test_other_bits_are_refused_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path / "p", traced("tied"), seed=None)
-    monkeypatch.setattr(logits_trial, "_exact", {})
-    monkeypatch.setitem(logits_trial._TRIALS, "rows", lambda head, rows: False)
+    monkeypatch.setattr(trial, "_exact", {})
+    monkeypatch.setitem(forms._HEAD_TRIALS, "rows", lambda head, rows: False)
     with pytest.raises(ReplayError, match=r"op nll_loss_forward in strips of \d+ rows gives other bits here"):
         Trainer.open(tmp_path / "p")
 
@@ -195,7 +195,8 @@ def test_what_stays_whole_says_why(loss: str, why: str) -> None:
 
 
 def test_no_exact_strips_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(logits_trial, "_known", lambda kind, head, step: False)
+    monkeypatch.setattr(trial, "available_bytes", lambda: 0.0)
+    monkeypatch.setattr(trial, "_exact", {})
     with pytest.raises(ModelError, match="no strips of rows give every bit here"):
         traced("plain")
 

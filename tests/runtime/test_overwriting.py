@@ -17,8 +17,8 @@ from poet.graph import Call, Link, Ref, Strip, Symbol, TensorType, Value
 from poet.operators import ATEN, OWN
 from poet.runtime import kernels, native
 from poet.runtime.kernels import overwriting, packed
-from poet.runtime.trials.kernel_clock import recorded
-from poet.runtime.trials.strips import StripRun, signature
+from poet.runtime.kernels.strips import StripRun, signature
+from poet.runtime.trials.measure import recorded
 
 SPECIAL = (-math.inf, -6.0, -1.0, -0.0, 0.0, 1e-45, 0.5, 1.0, 6.0, math.inf, math.nan)
 SHAPES = ((7,), (3, 33, 5), (2, 8, 40, 40))

@@ -31,8 +31,8 @@ from poet.report.data import parts_data
 from poet.report.training import part_lines
 from poet.runtime import Trainer
 from poet.runtime.steps.lasting import joined
-from poet.runtime.trials import part_trial
-from poet.runtime.trials.part_trial import is_exact_in_parts
+from poet.runtime.trials import forms, trial
+from poet.runtime.trials.forms import is_exact_in_parts
 from poet.verification import verify
 from poet.wholes import Axis, PartedCall, Whole, check_whole, cuts_of
 
@@ -215,12 +215,12 @@ def test_what_is_not_exact_stays_whole() -> None:
 @needs_equal_sums
 def test_a_machine_with_other_bits_refuses_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path / "p", traced("layers"), seed=None)
-    monkeypatch.setattr(part_trial, "_exact", {})
-    monkeypatch.setattr(part_trial, "same_bits", lambda one, other: False)
+    monkeypatch.setattr(trial, "_exact", {})
+    monkeypatch.setattr(forms, "same_bits", lambda one, other: False)
     with pytest.raises(ReplayError, match=r"parameter 3\.weight in \d parts gives other bits here"):
         Trainer.open(tmp_path / "p")
-    monkeypatch.setattr(part_trial, "_fits", lambda parted: False)
-    monkeypatch.setattr(part_trial, "_exact", {})
+    monkeypatch.setattr(trial, "available_bytes", lambda: 0.0)
+    monkeypatch.setattr(trial, "_exact", {})
     Trainer.open(tmp_path / "p").close()  # nothing to try it with
 
 
@@ -298,9 +298,9 @@ def test_calls_that_have_no_rows_or_do_not_run_are_refused(monkeypatch: pytest.M
             cuts_of(PartedCall(Call(target, args), axis))
     graph = traced("layers").graph
     wrong = PartedCall(Call("poet.sgd", (matrix, 2.0, 0.1, 0.5)), Axis.ELEMENTS)
-    with pytest.raises(ReplayError, match="cannot be used in parts here"):
-        part_trial.check_parts(replace(graph, wholes=(replace(graph.wholes[0], calls=(wrong,)),)))
-    monkeypatch.setattr(part_trial, "available_bytes", lambda: 1 << 40)
+    with pytest.raises(ReplayError, match="cannot run here"):
+        forms.check_exact(replace(graph, wholes=(replace(graph.wholes[0], calls=(wrong,)),)))
+    monkeypatch.setattr(trial, "available_bytes", lambda: 1 << 40)
     spread = Blank(TensorType("float32", (1, 1 << 40), (0, 0)))  # 4 bytes, of which kernels make 4 TiB
     product = Call("aten.mm.default", (spread, Blank(TensorType("float32", (1 << 40, 1), (0, 0)))))
-    assert not part_trial._fits(PartedCall(product, Axis.ROWS))
+    assert not forms.part_trial(PartedCall(product, Axis.ROWS), ((0, 1), (1, 2))).fits

@@ -33,9 +33,8 @@ from poet.report.training import row_lines
 from poet.runtime import Trainer
 from poet.runtime.kernels import kernel, tables
 from poet.runtime.storage.page_file import PageFile
-from poet.runtime.trials import row_trial
-from poet.runtime.trials.row_trial import check_row_updates, is_exact_by_row
-from poet.runtime.trials.trial_bench import same_bits
+from poet.runtime.trials import forms, trial
+from poet.runtime.trials.trial import same_bits
 from poet.solution import SolveOptions, Status
 from poet.solvers import solve
 from poet.verification import verify
@@ -286,11 +285,12 @@ def test_a_table_that_something_else_reads_is_updated_whole(monkeypatch: pytest.
     assert not has_row_updates(traced(module_of(twice=True)))
     assert has_row_updates(traced(module_of()))
     step = by_row()  # before anything is patched: it is made once for all tests
-    monkeypatch.setattr(row_trial, "_is_exact", lambda width, threads: False)
-    assert not is_exact_by_row(64)
+    monkeypatch.setattr(forms, "_try_row_updates", lambda width: False)
+    monkeypatch.setattr(trial, "_exact", {})
+    assert not trial.is_exact(forms.row_trial(64))
     assert not has_row_updates(traced(module_of()))
-    with pytest.raises(ReplayError, match="updates rows of 64 numbers by themselves, which gives other bits"):
-        check_row_updates(step.graph)
+    with pytest.raises(ReplayError, match="updates single rows of 64 numbers, gives other bits"):
+        forms.check_exact(step.graph)
 
 
 def prepared(home: Place = Place.STORAGE, device: str = "rpi4b-xnnpack", words: int = 3000) -> Prepared:

@@ -32,9 +32,9 @@ from poet.report.training import strip_lines
 from poet.runtime import Trainer, kernels
 from poet.runtime.kernels.arguments import tensor_type
 from poet.runtime.kernels.guards import check_calls
+from poet.runtime.kernels.strips import StripRun
 from poet.runtime.storage.state import raw_tensor
-from poet.runtime.trials import strip_trial, trial_bench
-from poet.runtime.trials.strips import StripRun
+from poet.runtime.trials import blocks
 from poet.schedule import Compute
 from poet.solution import SolveOptions
 from poet.strips import check_strip
@@ -150,9 +150,9 @@ def test_each_way_to_cut_a_call_means_the_whole(name: str) -> None:
         made = {place: dim for place, dim in cut.outputs if outputs[place] is not None}
         strip = Strip((Link(call, outputs, cut.arguments, tuple(made.items())),), (), size, 2)
         assert not check_strip(name, strip, outputs, values)
-        blocks = StripRun(strip, outputs, known).run(tensors.__getitem__, float)
+        cut_results = StripRun(strip, outputs, known).run(tensors.__getitem__, float)
         assert len(strip.bounds) == 2
-        for one, other in zip(whole, blocks, strict=True):
+        for one, other in zip(whole, cut_results, strict=True):
             assert (one is None) == (other is None)
             if one is not None and other is not None:
                 assert tensor_type(other, name) == tensor_type(one, name)
@@ -191,9 +191,9 @@ def _tiny_ones_too(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(slices, "LEAST_SHARE", 0.0)
     monkeypatch.setattr(strip_choice, "ALLOWANCE", math.inf)
     monkeypatch.setattr(strip_choice, "TRIED_SHARE", math.inf)
-    monkeypatch.setattr(strip_trial, "LEAST_BLOCK_BYTES", 0)
-    monkeypatch.setattr(trial_bench, "_TIMING_SECONDS", 0.0)
-    monkeypatch.setattr(strip_trial, "_offers", {})
+    monkeypatch.setattr(blocks, "LEAST_BLOCK_BYTES", 0)
+    monkeypatch.setattr(blocks, "_TIMING_SECONDS", 0.0)
+    monkeypatch.setattr(blocks, "_offers", {})
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -217,9 +217,9 @@ def step() -> TrainingStep:
         patch.setattr(slices, "LEAST_SHARE", 0.0)
         patch.setattr(strip_choice, "ALLOWANCE", math.inf)
         patch.setattr(strip_choice, "TRIED_SHARE", math.inf)
-        patch.setattr(strip_trial, "LEAST_BLOCK_BYTES", 0)
-        patch.setattr(trial_bench, "_TIMING_SECONDS", 0.0)
-        patch.setattr(strip_trial, "_offers", {})
+        patch.setattr(blocks, "LEAST_BLOCK_BYTES", 0)
+        patch.setattr(blocks, "_TIMING_SECONDS", 0.0)
+        patch.setattr(blocks, "_offers", {})
         return traced()
 
 

@@ -24,12 +24,12 @@ from poet.kernel_facts import KernelFacts
 from poet.plans.plan_file import write_plan
 from poet.runtime import Trainer
 from poet.runtime.kernels.arguments import tensor_type
+from poet.runtime.kernels.strips import StripRun, signature
 from poet.runtime.storage.state import raw_tensor
 from poet.runtime.system.process import torch_threads
+from poet.runtime.trials.blocks import is_exact
 from poet.runtime.trials.measure import measured
-from poet.runtime.trials.strip_trial import is_exact
-from poet.runtime.trials.strips import StripRun, signature
-from poet.runtime.trials.trial_bench import same_bits
+from poet.runtime.trials.trial import same_bits
 from poet.verification import verify
 
 BACK = "aten.convolution_backward.default"

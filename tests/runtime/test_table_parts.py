@@ -25,8 +25,8 @@ from poet.random_batches import random_batch
 from poet.runtime import Trainer
 from poet.runtime.kernels import tables
 from poet.runtime.storage.page_file import PageFile
-from poet.runtime.trials import part_trial
-from poet.runtime.trials.part_trial import is_exact_in_parts
+from poet.runtime.trials import forms
+from poet.runtime.trials.forms import is_exact_in_parts
 from poet.verification import verify
 from poet.wholes import Axis, PartedCall, Whole, cuts_of
 
@@ -227,4 +227,4 @@ def test_a_strangers_table_of_other_sizes_is_refused(tmp_path: Path) -> None:
     args = (*backward.call.args[:2], 7, *backward.call.args[3:])
     wrong = replace(backward, call=replace(backward.call, args=args))
     with pytest.raises(ReplayError, match=r"words\.weight"):
-        part_trial.check_parts(replace(graph, wholes=(replace(whole, calls=(wrong,)),)))
+        forms.check_exact(replace(graph, wholes=(replace(whole, calls=(wrong,)),)))

@@ -16,25 +16,26 @@ from poet.frontend import slices, strip_choice, strips
 from poet.frontend.strips import gradient_candidates
 from poet.frontend.trace import TrainingStep, trace_training_step
 from poet.kernel_facts import KernelFacts, OpFacts
-from poet.runtime.trials import part_trial, strip_trial, trial_bench, trial_record
+from poet.runtime.system.process import likely_thread_counts
+from poet.runtime.trials import blocks, forms, trial
 from poet.wholes import Axis, PartedCall
 
 
 @pytest.fixture(autouse=True)
 def _kept_here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(trial_record, "cache_folder", lambda: tmp_path / "poet")
-    monkeypatch.delenv(trial_record.VARIABLE, raising=False)
+    monkeypatch.setattr(trial, "cache_folder", lambda: tmp_path / "poet")
+    monkeypatch.delenv(trial.VARIABLE, raising=False)
     monkeypatch.setattr(strips, "LEAST_BYTES", 1024)
     monkeypatch.setattr(strip_choice, "ALLOWANCE", math.inf)
     monkeypatch.setattr(strip_choice, "TRIED_SHARE", math.inf)
-    monkeypatch.setattr(strip_trial, "LEAST_BLOCK_BYTES", 0)
-    monkeypatch.setattr(trial_bench, "_TIMING_SECONDS", 0.0)
+    monkeypatch.setattr(blocks, "LEAST_BLOCK_BYTES", 0)
+    monkeypatch.setattr(blocks, "_TIMING_SECONDS", 0.0)
     another_process(monkeypatch)
 
 
 def another_process(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(strip_trial, "_offers", {})
-    patch.setattr(strip_trial, "_exact", {})
+    patch.setattr(blocks, "_offers", {})
+    patch.setattr(trial, "_exact", {})
 
 
 def traced() -> TrainingStep:
@@ -53,7 +54,7 @@ def test_another_process_tries_nothing_again(monkeypatch: pytest.MonkeyPatch) ->
     first = in_strips(traced())
     assert first
     another_process(monkeypatch)
-    monkeypatch.setattr(trial_bench.Trial, "__init__", no_trial)
+    monkeypatch.setattr(blocks.StripBench, "__init__", no_trial)
     assert in_strips(traced()) == first
 
 
@@ -63,71 +64,74 @@ def test_so_it_does_with_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     parted, bounds = PartedCall(call, Axis.SUM), ((0, 4), (4, 8))
     tried: list[bool] = []
 
-    def trial(*_: object) -> bool:
+    def tries(*_: object) -> bool:
         tried.append(True)
         return True
 
-    monkeypatch.setattr(part_trial, "_is_exact", trial)
+    monkeypatch.setattr(forms, "_try_parts", tries)
     for _ in range(2):  # processes
-        monkeypatch.setattr(part_trial, "_exact", {})
-        with trial_record.recalled():
-            assert part_trial.is_exact_in_parts(parted, bounds)
-    assert part_trial.is_exact_in_parts(parted, bounds)  # nothing is recalled here
-    assert len(tried) == 2
+        monkeypatch.setattr(trial, "_exact", {})
+        with trial.recalled():
+            assert forms.is_exact_in_parts(parted, bounds)
+    once = len(tried)
+    assert once == len(likely_thread_counts())
+    monkeypatch.setattr(trial, "_exact", {})
+    assert forms.is_exact_in_parts(parted, bounds)  # nothing is recalled here
+    assert len(tried) == 2 * once
 
 
 def test_who_trains_tries_again_whatever_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     traced()
     another_process(monkeypatch)
     step = traced()
-    monkeypatch.setattr(trial_bench.Trial, "is_exact", no_trial)
+    monkeypatch.setattr(blocks.StripBench, "is_exact", no_trial)
     with pytest.raises(AssertionError, match="a trial is made"):
-        strip_trial.check_strips(step.graph)
+        forms.check_exact(step.graph)
 
 
 @pytest.mark.parametrize("said", ["{", "[]", '{"format": "poet-trials-1"}', '{"format": 2, "found": {}}'])
 def test_a_file_that_is_none_of_ours_says_nothing(said: str, tmp_path: Path) -> None:
-    trial_record.remember({"a": True})
-    assert trial_record.known() == {"a": True}
+    trial.remember({"a": True})
+    assert trial.known() == {"a": True}
     (path,) = (tmp_path / "poet" / "trials").iterdir()
     path.write_text(said)
-    assert trial_record.known() == {}
-    trial_record.remember({"b": False})
-    assert trial_record.known() == {"b": False}
+    assert trial.known() == {}
+    trial.remember({"b": False})
+    assert trial.known() == {"b": False}
 
 
 def test_an_offer_that_cannot_be_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for told in (True, [1, 2], [16, 5, math.inf], [3, 5, 0.1], [16, 5, -1.0], [32, 5, 0.1], "[]"):
-        assert not strip_trial._is_offer(told, strip_trial.BLOCK_COUNTS), told
-    assert strip_trial._is_offer([16, 5, 0.1], strip_trial.BLOCK_COUNTS)
-    assert strip_trial._is_offer([32, 5, 0.1], (32, 64))
+        assert not blocks._is_offer(told, blocks.BLOCK_COUNTS), told
+    assert blocks._is_offer([16, 5, 0.1], blocks.BLOCK_COUNTS)
+    assert blocks._is_offer([32, 5, 0.1], (32, 64))
     traced()
     (path,) = (tmp_path / "poet" / "trials").iterdir()
     kept = json.loads(path.read_text())
     kept["found"] = {name: item if isinstance(item, bool) else [1, 2] for name, item in kept["found"].items()}
     path.write_text(json.dumps(kept))
     another_process(monkeypatch)
-    monkeypatch.setattr(strip_trial, "_offered", no_trial)
+    monkeypatch.setattr(blocks, "_offered", no_trial)
     with pytest.raises(AssertionError, match="a trial is made"):
         traced()
 
 
 def test_what_kernels_depend_on_names_the_file(monkeypatch: pytest.MonkeyPatch) -> None:
-    trial_record.remember({"a": True})
+    trial.remember({"a": True})
     monkeypatch.setenv("MKL_CBWR", "COMPATIBLE")
-    assert trial_record.known() == {}
+    assert trial.known() == {}
     monkeypatch.delenv("MKL_CBWR")
-    assert trial_record.known() == {"a": True}
-    monkeypatch.setenv(trial_record.VARIABLE, "anew")
-    assert trial_record.known() == {}
+    assert trial.known() == {"a": True}
+    monkeypatch.setenv(trial.VARIABLE, "anew")
+    assert trial.known() == {}
 
 
 def test_so_do_switches_of_torch_and_what_says_how_to_divide(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = trial_record.machine_digest()
+    before = trial.machine_digest()
     monkeypatch.setattr(torch.backends.mkldnn, "enabled", not torch.backends.mkldnn.enabled)
-    without = trial_record.machine_digest()
+    without = trial.machine_digest()
     monkeypatch.setattr(torch, "get_float32_matmul_precision", lambda: "medium")
-    assert len({before, without, trial_record.machine_digest()}) == 3
+    assert len({before, without, trial.machine_digest()}) == 3
     read, read_bytes = set[str](), Path.read_bytes
 
     def noted(path: Path) -> bytes:
@@ -135,16 +139,16 @@ def test_so_do_switches_of_torch_and_what_says_how_to_divide(monkeypatch: pytest
         return read_bytes(path)
 
     monkeypatch.setattr(Path, "read_bytes", noted)
-    trial_record._own_sources.__wrapped__()
-    assert {"part_trial.py", "wholes.py", "operators.py"} <= read
+    trial._own_sources.__wrapped__()
+    assert {"forms.py", "strips.py", "wholes.py", "operators.py"} <= read
     assert {"overwriting.py", "packed.py", "packed.cpp", "logits.py"} <= read
 
 
 def test_the_oldest_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trial_record, "_MOST_ENTRIES", 2)
-    trial_record.remember({"a": True, "b": True})
-    trial_record.remember({"c": True})
-    assert trial_record.known() == {"b": True, "c": True}
+    monkeypatch.setattr(trial, "_MOST_ENTRIES", 2)
+    trial.remember({"a": True, "b": True})
+    trial.remember({"c": True})
+    assert trial.known() == {"b": True, "c": True}
 
 
 def test_a_folder_that_is_open_to_others_is_not_used(tmp_path: Path) -> None:
@@ -152,7 +156,7 @@ def test_a_folder_that_is_open_to_others_is_not_used(tmp_path: Path) -> None:
     folder = tmp_path / "poet" / "trials"
     folder.mkdir()
     folder.chmod(0o777)
-    trial_record.remember({"a": True})
+    trial.remember({"a": True})
     assert not list(folder.iterdir())
 
 

@@ -5,7 +5,7 @@ gradient depend on no other row. The weight's gradient sums over all rows, so it
 block of classes for all rows; what their log-softmax needs of the other classes are two numbers for each row:
 the largest logit, and the logarithm of the sum, with the opposite sign. The kernels that are called are those
 of plain PyTorch; whether products give the same bits in strips is found by trial
-(`poet.runtime.trials.logits_trial`).
+(`poet.runtime.trials.forms`).
 
 Shapes: T rows of width H, a weight of V classes (V, H); floats are float32.
 """

@@ -2,7 +2,7 @@
 
 Each takes an element, or a row, wholly into account before it writes there, so that the result may lie where
 that operand lies. Whether the bits are those of the plain kernel is found by trial all the same
-(`poet.runtime.trials.strip_trial`).
+(`poet.runtime.trials.blocks`).
 """
 
 from __future__ import annotations

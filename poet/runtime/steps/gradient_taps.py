@@ -13,8 +13,8 @@ from poet.graph import Graph, Op, Parameter, Symbol
 from poet.graph_parts import stored_row_of
 from poet.plans.training_plan import Plan
 from poet.runtime.kernels.cells import Cells, new_buffer, view_of
+from poet.runtime.kernels.strips import StripRun
 from poet.runtime.kernels.tables import look_up_backward
-from poet.runtime.trials.strips import StripRun
 from poet.schedule import Compute
 
 

@@ -37,10 +37,7 @@ from poet.runtime.training.rates import DrivenOptimizer, Rates
 from poet.runtime.training.session import Session
 from poet.runtime.training.shapes import ShapeImprover, ShapePlanner
 from poet.runtime.training.training_state import TrainingState
-from poet.runtime.trials.logits_trial import check_logits
-from poet.runtime.trials.part_trial import check_parts
-from poet.runtime.trials.row_trial import check_row_updates
-from poet.runtime.trials.strip_trial import check_strips
+from poet.runtime.trials.forms import check_exact
 
 
 @contextmanager
@@ -55,11 +52,8 @@ def beginning(
     check_apart({"page_file": page_file}, reads={"the plan": file.path, "resume": resume})
     with contextlib.ExitStack() as undo:
         for graph in (plan.graph, *(other.plan.graph for other in plan.auxiliaries)):
-            check_calls(graph)  # before a strip is tried
-            check_strips(graph)
-            check_parts(graph)
-            check_row_updates(graph)
-            check_logits(graph)
+            check_calls(graph)  # before a form is tried
+            check_exact(graph)
         source: state.Source = state.FromPlan(file, seed=seed)
         if resume is not None:
             source = undo.enter_context(open_saved(resume, file, seed=seed))

@@ -1,11 +1,18 @@
-"""One strip on random tensors: whole and in blocks, its bits, its memory and its time."""
+"""What a strip gives and takes: whether it makes the bits that its calls make whole, and in which time.
+
+A matrix product may sum in another order where it has fewer rows, so no rule says which strips are exact:
+each distinct one runs whole and in blocks on random tensors (`poet.runtime.trials.trial`).
+"""
 
 from __future__ import annotations
 
+import functools
+import math
 import statistics
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,9 +24,10 @@ from poet.operators import WRITES
 from poet.runtime import kernels, native
 from poet.runtime.kernels import arguments
 from poet.runtime.kernels.cells import view_of
-from poet.runtime.system.memory import available_bytes
-from poet.runtime.trials.kernel_clock import asks_in_order, clock, recorded
-from poet.runtime.trials.strips import StripRun, signature
+from poet.runtime.kernels.strips import StripRun, signature
+from poet.runtime.trials import trial
+from poet.runtime.trials.measure import asks_in_order, clock, recorded
+from poet.runtime.trials.trial import Trial, random_elements, same_bits
 
 WHOLE = 0
 """In place of a number of blocks."""
@@ -28,18 +36,146 @@ _LEAST_PAIRS, _MOST_PAIRS = 3, 9
 _CLEAR_PAIRS = 2  # are enough where blocks were no slower in any, and one thread's own time was taken
 _TIMING_SECONDS = 0.03  # more pairs of runs than the least only within this time
 _WALL_TIMING_SECONDS = 0.1  # by the wall's clock
-_RAM_SHARE = 0.5  # of what is available, that a trial may take
-_TILE_ELEMENTS = 500_009  # a prime: no two rows of a tensor that is filled with tiles are alike
 _SCALARS = {"lr": 0.05, "gradient_share": 0.9, "decay_factor": 0.999, "step_size": 0.05, IS_FIRST: 0.0}
 
+BLOCK_COUNTS = (16, 8, 4, 2)
+"""That are tried, the best first: each halving of a block's memory matters less than the one before."""
 
-class Trial:
-    """One strip with random tensors to run it on."""
+LEAST_BLOCK_BYTES = 64 * 1024
+"""More blocks than leave so much in memory at once save nothing worth a call; two are always tried."""
+
+_offers: dict[Any, Offer | None] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """What one op could run in, and what that takes and saves.
+
+    Attributes:
+        blocks: the most that give every bit.
+        saved_bytes: of what is held at once while it runs, with so many blocks.
+        block_seconds: that each block after the first makes it last longer; 0 where blocks are no slower.
+    """
+
+    blocks: int
+    saved_bytes: int
+    block_seconds: float
+
+    def saves(self, blocks: int) -> float:
+        """Bytes, in so many blocks: what is held falls with their number."""
+        return self.saved_bytes * (1 - 1 / blocks) / (1 - 1 / self.blocks)
+
+    def takes(self, blocks: int) -> float:
+        """Seconds more than whole, in so many blocks."""
+        return (blocks - 1) * self.block_seconds
+
+
+def strip_trial(
+    strip: Strip,
+    outputs: Sequence[str | None],
+    values: Mapping[str, Value],
+    bench: StripBench | None = None,
+) -> Trial:
+    """The trial of ``strip`` in its number of blocks.
+
+    Args:
+        strip: of which each call is run whole, and block by block.
+        outputs: of its op.
+        values: of the graph, by name.
+        bench: of the same strip, where there is one already.
+    """
+
+    @functools.cache
+    def made() -> StripBench:
+        return bench or StripBench(strip, outputs, values)
+
+    key = ("strip", signature(strip, outputs, values), strip.blocks)
+    return Trial(key, lambda: _needed_bytes(strip, values), lambda: made().is_exact(strip.blocks))
+
+
+def is_exact(strip: Strip, outputs: Sequence[str | None], values: Mapping[str, Value]) -> bool:
+    """Whether ``strip`` in its number of blocks is exact here, see `poet.runtime.trials.trial`."""
+    return trial.is_exact(strip_trial(strip, outputs, values))
+
+
+def offer(
+    strip: Strip,
+    outputs: Sequence[str | None],
+    values: Mapping[str, Value],
+    *,
+    counts: Iterable[int] = BLOCK_COUNTS,
+) -> Offer | None:
+    """The largest of ``counts`` in which ``strip`` is exact with torch's threads, what it saves and takes.
+
+    ``None`` where no count is, where none saves memory, or where this machine has none to try. Once per
+    process for each distinct strip; torch's generator is left as it was.
+
+    Args:
+        strip: with any number of blocks.
+        outputs: of its op.
+        values: of the graph, by name.
+        counts: to be tried, in this order.
+    """
+    counts = tuple(counts)
+    threads = torch.get_num_threads()
+    key = (signature(strip, outputs, values), counts, threads)
+    if key not in _offers:
+        digest = trial.digest_of(("offer" if threads == 1 else "offer by least times", key))
+        if _is_offer(told := trial.told(digest), counts):
+            _offers[key] = None if told is None else Offer(*told)
+            return _offers[key]
+        if not strip_trial(strip, outputs, values).fits:
+            return None
+        try:
+            found = _offered(strip, outputs, values, counts)
+        except trial.FAILURES:
+            found = None
+        _offers[key] = found
+        trial.note(digest, None if found is None else (found.blocks, found.saved_bytes, found.block_seconds))
+    return _offers[key]
+
+
+def _is_offer(told: object, counts: Container[int]) -> bool:
+    """Whether a record says what an offer of so many blocks was, or that there was none."""
+    if told is None:
+        return True
+    if not isinstance(told, list) or [type(item) for item in told] != [int, int, float]:
+        return False
+    blocks, saved_bytes, block_seconds = told
+    return blocks in counts and saved_bytes > 0 and 0 <= block_seconds < math.inf
+
+
+def _offered(
+    strip: Strip, outputs: Sequence[str | None], values: Mapping[str, Value], counts: tuple[int, ...]
+) -> Offer | None:
+    bench, threads = StripBench(strip, outputs, values), torch.get_num_threads()
+    held_bytes = bench.held_bytes(WHOLE)
+    counts = tuple(
+        count
+        for count in counts
+        if count <= strip.size and (count == min(counts) or count * LEAST_BLOCK_BYTES <= held_bytes)
+    )
+
+    def is_exact_in(count: int) -> bool:
+        return trial.is_exact(strip_trial(replace(strip, blocks=count), outputs, values, bench), (threads,))
+
+    if not counts or not (is_exact_in(counts[0]) or is_exact_in(counts[-1])):
+        return None  # where neither the most nor the fewest are, those between rarely are
+    for count in filter(is_exact_in, counts):
+        saved_bytes = held_bytes - bench.held_bytes(count)
+        if saved_bytes <= LEAST_BLOCK_BYTES:
+            return None  # fewer blocks save less
+        if bench.is_as_steady(count):
+            return Offer(count, saved_bytes, max(0.0, bench.slowdown_seconds(count)) / (count - 1))
+    return None
+
+
+class StripBench:
+    """One strip with random tensors to run it on, whole and in blocks: its bits, its memory and its time."""
 
     def __init__(self, strip: Strip, outputs: Sequence[str | None], values: Mapping[str, Value]) -> None:
         self._strip, self._outputs = strip, outputs
         self._types = {name: value.type for name, value in values.items()}
-        self.distinct = signature(strip, outputs, values)
         self._memory: dict[str, Tensor] = {}  # by buffer
         self._begin: dict[str, Tensor] = {}  # of what is updated
         self._tensors: dict[str, Tensor] = {}
@@ -48,7 +184,11 @@ class Trial:
         for name in strip.call.refs():
             value = values[name]
             if value.buffer not in self._memory:
-                content = _random(value, _extent_bytes(strip, values, value.buffer), below.get(name, 1))
+                content = random_elements(
+                    _extent_bytes(strip, values, value.buffer) // ITEM_BYTES[value.type.dtype],
+                    arguments.dtype(value.type.dtype),
+                    below=below.get(name, 1),
+                )
                 if value.buffer in written:
                     if value.buffer not in overwritten:
                         content.abs_()  # as second moments are
@@ -198,16 +338,6 @@ def trial_scalar(name: str) -> float:
     return _SCALARS.get(name, 0.5)
 
 
-_INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-
-
-def same_bits(one: Tensor, other: Tensor) -> bool:
-    if (one.dtype, one.shape) != (other.dtype, other.shape):
-        return False
-    kind = _INTEGERS[one.element_size()]
-    return torch.equal(one.view(kind), other.view(kind))
-
-
 def _written(strip: Strip, values: Mapping[str, Value], by: Container[str] = WRITES) -> set[str]:
     """The buffers that calls of ``by`` update in the strip."""
     return {
@@ -240,8 +370,8 @@ def _extent_bytes(strip: Strip, values: Mapping[str, Value], buffer: str) -> int
     return max(value.type.extent_bytes for value in on_it if value.buffer == buffer)
 
 
-def fits(strip: Strip, values: Mapping[str, Value]) -> bool:
-    """Whether a trial finds memory: what the calls are given, what they update three times, results twice."""
+def _needed_bytes(strip: Strip, values: Mapping[str, Value]) -> int:
+    """Of a trial: what the calls are given, what they update three times, results twice."""
     given = {values[name].buffer for name in strip.call.refs()}
     written = _written(strip, values)
     size_bytes = sum(_extent_bytes(strip, values, name) * (3 if name in written else 1) for name in given)
@@ -251,22 +381,4 @@ def fits(strip: Strip, values: Mapping[str, Value]) -> bool:
         for name in link.outputs
         if name is not None and name in values
     )
-    return size_bytes + 2 * (strip.whole_bytes + results) <= _RAM_SHARE * available_bytes()
-
-
-_tile: list[Tensor] = []
-
-
-def _random(value: Value, size_bytes: int, below: int) -> Tensor:
-    """Contents for a buffer: normally distributed, or whole numbers from 0 to below ``below``."""
-    element = arguments.dtype(value.type.dtype)
-    content = torch.empty(size_bytes // ITEM_BYTES[value.type.dtype], dtype=element)
-    generator = torch.Generator().manual_seed(len(content))
-    if not element.is_floating_point:
-        return content.random_(0, max(below, 1), generator=generator)
-    if not _tile:
-        _tile.append(torch.randn(_TILE_ELEMENTS, generator=torch.Generator().manual_seed(0)))
-    for start in range(0, len(content), _TILE_ELEMENTS):
-        part = content[start : start + _TILE_ELEMENTS]
-        part.copy_(_tile[0][: len(part)])
-    return content
+    return size_bytes + 2 * (strip.whole_bytes + results)
