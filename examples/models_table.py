@@ -329,7 +329,7 @@ def gradient_trials(graph: Graph) -> Iterator[Trial]:
     Args:
         graph: of which every gradient exists whole.
     """
-    from poet.frontend.strips import LEAST_BYTES, gradient_candidates
+    from poet.passes.strips import LEAST_BYTES, gradient_candidates
     from poet.runtime.kernels.strips import signature
     from poet.runtime.trials import trial
     from poet.runtime.trials.blocks import BLOCK_COUNTS, is_exact

@@ -92,7 +92,7 @@ class Statements:
 
 
 def uses_elements(strip: Strip, graph: Graph) -> bool:
-    """Whether the kernels use each element of a gradient as it is made; see `poet.frontend.fused`."""
+    """Whether the kernels use each element of a gradient as it is made; see `poet.passes.fused`."""
     values = {value.name: Placed(value.type, 0) for value in graph.values}
     try:
         return bool(strip_calls("strip", strip, values, {}))

@@ -11,10 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from poet.errors import ModelError
-from poet.frontend.layouts import contiguous, dense_like, layout_arguments, same_layout
 from poet.frontend.lower import Lowered
 from poet.frontend.names import with_speaking_names
-from poet.frontend.placing import with_updates_placed
 from poet.graph import (
     ITEM_BYTES,
     Buffer,
@@ -30,6 +28,8 @@ from poet.graph import (
 )
 from poet.micro import IS_FIRST
 from poet.optimizer import OptimizerSpec
+from poet.passes.layouts import contiguous, dense_like, layout_arguments, same_layout
+from poet.passes.rewrite import with_updates_placed
 
 
 @dataclass(frozen=True, slots=True)

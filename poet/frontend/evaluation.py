@@ -21,14 +21,15 @@ from poet.frontend.functional import Functional, Step, fakes, trace_step
 from poet.frontend.losses import loss_named
 from poet.frontend.lower import lower
 from poet.frontend.module_tensors import looks_at_contents, named_constants, own_tensors
-from poet.frontend.parts import in_parts_of
-from poet.frontend.row_reads import row_read_facts, row_reads, with_row_reads
 from poet.frontend.small_operators import small_operators
 from poet.frontend.trace import TrainingStep
 from poet.frontend.true_layouts import TrueLayouts
 from poet.graph import Graph
 from poet.kernel_facts import KernelFacts
 from poet.named import named_parameters
+from poet.passes.parts import in_parts_of
+from poet.passes.rewrite import rewritten
+from poet.passes.stored_rows import row_reads
 from poet.runtime.kernels import arguments
 from poet.runtime.trials.measure import measured
 
@@ -108,14 +109,12 @@ def trace_evaluation(
 def by_row(step: EvaluationStep, training: Graph) -> EvaluationStep:
     """``step`` with look-ups by row in the tables of which ``training`` reads rows in storage."""
     tables = {op.stored for op in training.ops if op.stored}
-    changes = [
-        change
-        for change in (row_reads(step.graph).values() if tables else ())
-        if any(op is not None and op.stored in tables for op in change.ops.values())
-    ]
-    if not changes:
+    found = row_reads(step.graph, step.kernels).values() if tables else ()
+    rewrites = [each for each in found if any(op.stored in tables for op in each.made)]
+    if not rewrites:
         return step
-    graph, own = with_row_reads(step.graph, changes), row_read_facts(step.graph, step.kernels, changes)
+    graph = rewritten(step.graph, rewrites)
+    own = {name: facts for each in rewrites for name, facts in each.facts.items()}
     facts = tuple(own.get(op.name) or step.kernels.of(op.name) for op in graph.ops)
     return EvaluationStep(graph, replace(step.kernels, ops=facts))
 

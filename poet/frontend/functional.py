@@ -25,12 +25,12 @@ from poet.frontend.checkpoints import AsPlainCode
 from poet.frontend.ctc import CtcOfOneSize, LengthsAsTensors
 from poet.frontend.eager import without_short_cuts
 from poet.frontend.exporting import as_exporters_do, line_of, without_checks
-from poet.frontend.layouts import dense_like, tensor_type
 from poet.frontend.losses import Loss
 from poet.frontend.passes import Pass, listed
 from poet.frontend.python_state import Kept, State, has_own_code, roots_of, unchanged
 from poet.frontend.recurrent import LstmByGradientMode, OneOpPerLayer
 from poet.frontend.small_operators import as_wanted
+from poet.passes.layouts import dense_like, tensor_type
 from poet.runtime.kernels import arguments
 
 _NOT_REACHED = (

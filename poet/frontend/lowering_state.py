@@ -14,9 +14,9 @@ from torch import Tensor, fx
 from torch._ops import OpOverload
 
 from poet.errors import ModelError
-from poet.frontend.layouts import is_dense, tensor_type
 from poet.graph import ITEM_BYTES, Argument, Blank, Call, Op, Ref, Symbol, TensorType, Value
 from poet.operators import RANDOM
+from poet.passes.layouts import is_dense, tensor_type
 
 SHAPE_ONLY: dict[str, tuple[str, ...]] = {
     "aten.max_pool2d_with_indices_backward.default": ("self",),

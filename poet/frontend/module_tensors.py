@@ -16,9 +16,9 @@ from torch.nn.parameter import is_lazy
 from poet.errors import ModelError, nearest
 from poet.frontend.exporting import without_checks
 from poet.frontend.functional import GradientHook, fakes
-from poet.frontend.layouts import tensor_type
 from poet.frontend.python_state import unchanged
 from poet.frontend.recurrent import OneOpPerLayer
+from poet.passes.layouts import tensor_type
 
 
 def own_tensors(module: nn.Module) -> tuple[dict[str, Tensor], dict[str, Tensor]]:

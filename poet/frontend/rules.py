@@ -14,10 +14,10 @@ from torch._ops import OpOverload
 
 from poet.errors import UnsupportedOperator
 from poet.frontend import ctc
-from poet.frontend.layouts import dense_like, layout_arguments, tensor_type
 from poet.frontend.lowering_state import Lowering, arguments
 from poet.frontend.recurrent import BACKWARD, FORWARD, LSTM
 from poet.graph import Blank, Call, Ref, TensorType
+from poet.passes.layouts import dense_like, layout_arguments, tensor_type
 
 Rule = Callable[[Lowering, fx.Node], None]
 Overwrite = Callable[[Lowering, fx.Node, TensorType], str]

@@ -11,7 +11,7 @@ import hashlib
 import json
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -20,15 +20,8 @@ from poet.brief import shortened, told
 from poet.errors import ModelError, nearest, one_of
 from poet.frontend.assemble import StepNames, assemble
 from poet.frontend.beside import beside
-from poet.frontend.dense_operands import WantsDense, with_dense_operands
 from poet.frontend.eager import original
-from poet.frontend.finer_blocks import Finer, finer_blocks
 from poet.frontend.functional import Functional, Step, fakes, trace_step
-from poet.frontend.fused import HasKernel, with_updates_fused
-from poet.frontend.in_place import Overwrites, with_results_in_place, with_takeovers
-from poet.frontend.in_place_choice import chosen_takeovers, copied_takeovers
-from poet.frontend.layouts import compact
-from poet.frontend.logits import with_logits_in_strips
 from poet.frontend.losses import Loss, LossFunction, as_loss
 from poet.frontend.lower import Lowered, lower
 from poet.frontend.module_tensors import (
@@ -42,16 +35,8 @@ from poet.frontend.module_tensors import (
     trained_parameters,
     unsaved_states,
 )
-from poet.frontend.norm_relu import with_norms_and_relus
-from poet.frontend.packed_saves import Change, packable, with_packed_saves
-from poet.frontend.padded_windows import with_padded_windows
-from poet.frontend.part_choice import with_parts
-from poet.frontend.parts import in_parts_of, tensors_in_parts
 from poet.frontend.passes import listed
-from poet.frontend.row_reads import row_reads
-from poet.frontend.save_forms import SaveForms
 from poet.frontend.small_operators import small_operators
-from poet.frontend.strip_choice import with_strips
 from poet.frontend.true_layouts import TrueLayouts
 from poet.graph import Graph
 from poet.kernel_facts import KernelFacts
@@ -59,8 +44,12 @@ from poet.loss import LossSpec
 from poet.micro import MicroBatches
 from poet.named import trained_in_words
 from poet.optimizer import OptimizerSpec, with_driven_numbers
+from poet.passes.forms import Forms, Passes
+from poet.passes.fused import HasKernel
+from poet.passes.in_place import Overwrites
+from poet.passes.layouts import WantsDense, compact
+from poet.passes.parts import in_parts_of
 from poet.runtime.system.process import check_computes
-from poet.runtime.trials.measure import Findings, measured
 from poet.strips import Gradients
 
 
@@ -100,7 +89,7 @@ class TrainingStep:
     objective: Loss | None = None
     accumulation: AccumulatingStep | None = None
     has_small_operators: bool = False
-    forms: SaveForms | None = None
+    forms: Forms | None = None
 
     def __repr__(self) -> str:
         parts = f"{len(self.graph.ops)} ops, {trained_in_words(self.graph)} trained"
@@ -144,20 +133,20 @@ def trace_training_step(
         name: of the model; not given: the module's class.
         input_names: of the inputs; not given: those of ``forward``'s arguments.
         gradients: ``stream``: weight gradients are made and used block by block where that gives the same
-            bits here (see `poet.frontend.strip_choice`); ``keep``: each exists whole;
-            ``logits``: as ``stream``, with the last layer in strips (see `poet.frontend.logits`).
+            bits here (see `poet.passes.block_choice`); ``keep``: each exists whole;
+            ``logits``: as ``stream``, with the last layer in strips (see `poet.passes.logits`).
         uses_elements: of the library that will run the step: which gradients it uses as it makes them; for
-            ``stream``, in place of blocks (see `poet.frontend.fused`). ``None``: the library is PyTorch.
-        overwrites: of that library: which operands a result may be written over (`poet.frontend.in_place`).
-        wants_dense: likewise, which operands are to be copied side by side (`poet.frontend.dense_operands`).
+            ``stream``, in place of blocks (see `poet.passes.fused`). ``None``: the library is PyTorch.
+        overwrites: of that library: which operands a result may be written over (`poet.passes.in_place`).
+        wants_dense: likewise, which operands are to be copied side by side (`poet.passes.layouts`).
         measure: run each distinct kernel once to find its workspace and its time. Without, nothing is run, so
             that all gradients are kept.
         micro: how a batch is trained in pieces; ``example_inputs`` are of one piece. ``None``: it is trained
             as a whole.
-        in_parts: whether large weights may be in parts (see `poet.frontend.parts`), which serves those
+        in_parts: whether large weights may be in parts (see `poet.passes.parts`), which serves those
             that are in storage between steps; for ``stream`` and PyTorch's kernels alone.
-        in_short_forms: whether backward may read bits and bytes (see `poet.frontend.packed_saves`), and
-            gradients be written over what they are made from (see `poet.frontend.in_place_choice`); for these
+        in_short_forms: whether backward may read bits and bytes (see `poet.passes.compressed`), and
+            gradients be written over what they are made from (see `poet.passes.in_place`); for these
             alone as well.
         has_small_operators: LSTMs, recurrent layers and attention are products, sums and copies, for a
             library that has no more (see `poet.frontend.small_operators`).
@@ -207,16 +196,16 @@ def trace_training_step(
     digest = digest_of(graph)
     if not has_small_operators:  # C code has them as constants
         graph = replace(graph, ops=tuple(replace(op, call=with_driven_numbers(op.call)) for op in graph.ops))
-    library = _Library(
+    passes = Passes(
         wanted, uses_elements, overwrites, wants_dense, measure, in_parts, in_short_forms,
         has_choice=micro is None,
     )  # fmt: skip
-    graph, tensors = library.divided(graph, tensors)
-    graph, kernel_facts, forms = library.fitted(graph)
+    graph, tensors = passes.divided(graph, tensors)
+    graph, kernel_facts, forms = passes.fitted(graph)
     accumulation = None
     if micro is not None:
         summing = assemble(found.lowered, found.names, optimizer, accumulates=True, updates=False)
-        summing, summing_facts, _ = library.fitted(in_parts_of(graph, library.with_logits(summing)))
+        summing, summing_facts, _ = passes.fitted(in_parts_of(graph, passes.with_logits(summing)))
         accumulation = AccumulatingStep(beside(summing, graph), summing_facts)
     spec = str(LossSpec.parse(objective.name))
     return TrainingStep(
@@ -283,84 +272,6 @@ def _lowered(
     )
     held = {value: getattr(traced, attribute) for attribute, value in constants.items()}
     return _Lowered(lowered, step_names, held)
-
-
-@dataclass(frozen=True, slots=True)
-class _Library:
-    """How the library that will run a step has its graph; see `trace_training_step` for the attributes."""
-
-    gradients: Gradients
-    uses_elements: HasKernel | None
-    overwrites: Overwrites | None
-    wants_dense: WantsDense | None
-    measure: bool
-    in_parts: bool
-    in_short_forms: bool
-    has_choice: bool  # whether a plan chooses forms of ops
-    known: Findings = field(default_factory=dict)
-
-    @property
-    def takes_blocks(self) -> bool:
-        """Whether gradients may be made and used in blocks that were tried here, by PyTorch's kernels."""
-        return self.measure and self.gradients.are_streamed and self.uses_elements is None
-
-    def with_logits(self, graph: Graph) -> Graph:
-        """``graph`` with the last layer in strips, where that was asked for."""
-        return with_logits_in_strips(graph) if self.gradients is Gradients.LOGITS else graph
-
-    def divided(self, graph: Graph, tensors: dict[str, Tensor]) -> tuple[Graph, dict[str, Tensor]]:
-        """``graph`` with its last layer in strips and large weights in parts, and the tensors of that."""
-        graph = self.with_logits(graph)
-        if not (self.in_parts and self.takes_blocks):
-            return graph, tensors
-        in_parts = with_parts(graph)
-        return in_parts, tensors_in_parts(graph, in_parts, tensors)
-
-    def fitted(self, graph: Graph) -> tuple[Graph, KernelFacts, SaveForms | None]:
-        """``graph`` as the library's kernels run it, with what they need."""
-        if self.wants_dense is not None:
-            graph = with_dense_operands(graph, self.wants_dense)
-        if self.uses_elements is not None:
-            graph = with_norms_and_relus(with_padded_windows(graph))
-        if self.gradients.are_streamed and self.uses_elements is not None:
-            graph = with_updates_fused(graph, self.uses_elements)
-        if self.overwrites is not None:
-            graph = with_results_in_place(graph, self.overwrites)
-        graph, facts = measured(graph, times=self.measure, known=self.known)
-        if not self.takes_blocks:
-            return graph, facts, None
-        graph, facts = measured(with_strips(graph, facts), known=self.known)
-        if not self.in_short_forms:
-            return graph, facts, None
-        plain, short = graph, with_packed_saves(graph)
-        taken = chosen_takeovers(plain, short)
-        apart = {name: facts.of(name) for name in copied_takeovers(plain, taken)} if self.has_choice else {}
-        if taken:
-            graph, facts = measured(with_takeovers(plain, taken), known=self.known)
-        finer = self.finer(graph, facts, plain) if self.has_choice else {}
-        by_row = self.by_row(graph, plain, finer) if self.has_choice and self.in_parts else {}
-        if short is plain:
-            if not finer and not apart and not by_row:
-                return graph, facts, None
-            return graph, facts, SaveForms(graph, facts, graph, facts, plain, taken, finer, apart, by_row)
-        short, short_facts = measured(with_takeovers(short, taken), known=self.known)
-        forms = SaveForms(graph, facts, short, short_facts, plain, taken, finer, apart, by_row)
-        return short, short_facts, forms
-
-    def by_row(self, graph: Graph, plain: Graph, finer: Mapping[str, Finer]) -> dict[str, Change]:
-        """Look-ups of ``graph`` that may read rows in storage, beside the other forms of its ops."""
-        changed = {name for change in packable(plain).values() for name in change.ops}
-        changed |= {name for each in finer.values() for name in each.candidate.merged}
-        return row_reads(graph, others=changed)
-
-    def finer(self, graph: Graph, facts: KernelFacts, plain: Graph) -> dict[str, Finer]:
-        """What of ``graph`` may run in more blocks, beside compressed activations that ``plain`` may have."""
-        changed = {name for change in packable(plain).values() for name in change.ops}
-
-        def measure(finer: Graph, told: KernelFacts) -> tuple[Graph, KernelFacts]:
-            return measured(finer, known=self.known, told=told)
-
-        return finer_blocks(graph, facts, measure=measure, others=changed)
 
 
 def digest_of(graph: Graph) -> str:

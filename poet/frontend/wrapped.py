@@ -18,7 +18,6 @@ from poet.errors import InputError, ModelError
 from poet.frontend.assemble import Assembly, StepNames
 from poet.frontend.eager import original
 from poet.frontend.functional import Functional, Step, fakes, trace_step
-from poet.frontend.layouts import compact, contiguous, layout_arguments
 from poet.frontend.losses import Loss
 from poet.frontend.lower import Lowered, lower
 from poet.frontend.module_tensors import (
@@ -36,6 +35,7 @@ from poet.frontend.trace import TrainingStep, digest_of
 from poet.frontend.true_layouts import TrueLayouts
 from poet.graph import Call, Graph, Op, Ref
 from poet.optimizer import OptimizerSpec
+from poet.passes.layouts import compact, contiguous, layout_arguments
 from poet.runtime.system.process import check_computes
 from poet.runtime.trials.measure import measured
 

@@ -1,6 +1,6 @@
 """Which forms of its ops a plan takes: offered to the search as alternatives, and chosen.
 
-A compressed activation, and an op in more blocks (`poet.frontend.finer_blocks`), take less RAM and
+A compressed activation, and an op in more blocks (`poet.passes.block_choice`), take less RAM and
 more work, by as much as the device's profile says: where there is RAM for the others, a plan keeps them.
 A look-up in a table may read rows where it lies in storage, and plain SGD may update them there: less comes
 and goes.
@@ -13,16 +13,16 @@ is compressed, and nothing in more blocks than the step's time allows.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
 
 from poet.alternatives import most_at_once, taken_by, without_names
 from poet.devices.device_problem import build_problem, kernels_on
 from poet.graph import Graph
 from poet.homes import decided
 from poet.kernel_facts import KernelFacts
+from poet.passes.rewrite import Rewrite, Technique
 from poet.planning.arena_search import is_mapped
 from poet.planning.beside_buffer import answered_beside
 from poet.planning.prepared import Prepared
@@ -33,12 +33,9 @@ from poet.solution import Solution, SolveOptions
 from poet.solvers.heuristics.policies import keep_everything
 from poet.solvers.search.explain import explained
 
-if TYPE_CHECKING:
-    from poet.frontend.packed_saves import Change
-
-
 Search = Callable[[Problem, Limits, SolveOptions], Solution]
 """Answers a problem inside limits."""
+
 NEEDY_SHARE = 1 / 2
 SAVED_SHARE = 1 / 8
 """Of a RAM budget, what an op holds at once, or holds less in more blocks: with that these are weighed."""
@@ -49,22 +46,20 @@ def offered(prepared: Prepared, limits: Limits) -> Problem:
 
     There are none where pins name tensors: these have to be there.
     """
-    forms, short = prepared.step.forms, prepared.problem
+    forms = prepared.step.forms
     if forms is None or not _has_choice(prepared) or limits.pins != Pins():
-        return short
-    long = _problem(prepared, forms.long, forms.long_kernels)
-    alternatives = (_alternative(name, change, short) for name, change in forms.changes.items())
-    others = (*_in_finer_blocks(prepared, long), *_by_row(prepared, long, limits))
-    return replace(long, alternatives=(*alternatives, *others))
+        return prepared.problem
+    problem = _problem(prepared, forms.long, forms.long_kernels)
+    return replace(problem, alternatives=tuple(_alternatives(prepared, problem, limits, forms.rewrites)))
 
 
 def surveyed(prepared: Prepared, limits: Limits) -> Problem:
     """The problem of ``prepared``, for a survey: what may run in more blocks or by row is an alternative."""
-    if not _has_choice(prepared) or limits.pins != Pins():
-        return prepared.problem
-    problem = prepared.problem
-    alternatives = (*_in_finer_blocks(prepared, problem), *_by_row(prepared, problem, limits))
-    return replace(problem, alternatives=alternatives)
+    forms, problem = prepared.step.forms, prepared.problem
+    if forms is None or not _has_choice(prepared) or limits.pins != Pins():
+        return problem
+    rewrites = forms.of(Technique.BLOCKS) | forms.of(Technique.STORED_ROWS)
+    return replace(problem, alternatives=tuple(_alternatives(prepared, problem, limits, rewrites)))
 
 
 def with_room(prepared: Prepared, limits: Limits, objective: Objective = Objective.ENERGY) -> Prepared:
@@ -135,48 +130,52 @@ def _has_choice(prepared: Prepared) -> bool:
     )
 
 
-def _in_finer_blocks(prepared: Prepared, problem: Problem) -> Iterator[Alternative]:
-    """Ops of ``problem`` in more blocks, where they need less at once by the device's kernels."""
+def _alternatives(
+    prepared: Prepared, problem: Problem, limits: Limits, rewrites: Mapping[str, Rewrite]
+) -> Iterator[Alternative]:
+    """Those of ``rewrites`` that pay by the device's kernels, as alternatives of ``problem``."""
     forms = prepared.step.forms
     assert forms is not None
-    if not forms.finer:
-        return
-    made = _problem(prepared, forms.graph(forms.finer), forms.kernels(forms.finer))
-    ops, own = {op.name: op for op in made.ops}, {op.name: op for op in problem.ops}
-    for name, finer in forms.finer.items():
-        omits = tuple(sorted(finer.candidate.merged - {name}))
-        alternative = Alternative(name, (ops[name],), omits)
-        before = most_at_once(problem, [own[each] for each in alternative.touched])
-        if most_at_once(made, alternative.ops) < before:
+    made = _problem(prepared, forms.graph(forms.rewrites), forms.kernels(forms.rewrites))
+    own = {op.name: op for op in problem.ops}
+    for name, each in rewrites.items():
+        new = {value.buffer for value in each.added}
+        alternative = Alternative(
+            name,
+            ops=tuple(op for op in made.ops if each.ops.get(op.name) is not None),
+            omits=each.omitted,
+            tensors=tuple(tensor for tensor in made.tensors if tensor.name in new),
+        )
+        if each.technique is Technique.BLOCKS:
+            before_bytes = most_at_once(problem, [own[name] for name in alternative.touched])
+            pays = most_at_once(made, alternative.ops) < before_bytes
+        else:
+            pays = each.technique is Technique.COMPRESSED or _pays_by_row(prepared, made, limits, alternative)
+        if pays:
             yield alternative
 
 
-def _by_row(prepared: Prepared, problem: Problem, limits: Limits) -> Iterator[Alternative]:
-    """Look-ups of ``problem`` that read rows in storage, where those are fewer bytes than their table.
+def _pays_by_row(prepared: Prepared, made: Problem, limits: Limits, alternative: Alternative) -> bool:
+    """Whether rows that look-ups read, and update, in storage are fewer bytes than their table.
 
-    Where they update them as well, both are counted, and a table that is trained comes and goes. Not where
-    transfers run in the background, which a look-up would wait for; nor where nothing may be paged and the
-    table may be in RAM between steps. No row is updated where storage is erased in blocks of many.
+    A table that is trained comes and goes. Not where transfers run in the background, which a look-up would
+    wait for; nor where nothing may be paged and the table may be in RAM between steps. Rows are not updated
+    where storage is erased in blocks of many.
     """
-    forms, storage = prepared.step.forms, prepared.profile.storage
-    assert forms is not None
+    storage = prepared.profile.storage
     may_read = limits.paging or prepared.home is Place.STORAGE
-    if not forms.by_row or storage is None or storage.transfers == "background" or not may_read:
-        return
-    made = _problem(prepared, forms.graph(forms.by_row), forms.kernels(forms.by_row))
-    ops = {op.name: op for op in made.ops}
-    tensors = {tensor.name: tensor for tensor in made.tensors}
-    for name, change in forms.by_row.items():
-        by_row = [ops[each] for each, form in change.ops.items() if form is not None]
-        table = [tensors[each] for each in by_row[0].stored]
-        moved_bytes = sum(op.stored_read_bytes + op.stored_written_bytes for op in by_row)
-        table_bytes = sum(tensor.storage_bytes for tensor in table)
-        is_trained = any(op.stored_updates for op in by_row)
-        is_there = all(tensor.initially in (Place.STORAGE, Place.EITHER) for tensor in table)
-        is_less = moved_bytes < (2 * table_bytes if is_trained else table_bytes)
-        if is_there and is_less and not (is_trained and storage.erase is not None):
-            omits = tuple(each for each, form in change.ops.items() if form is None)
-            yield Alternative(name, tuple(by_row), omits)
+    if storage is None or storage.transfers == "background" or not may_read:
+        return False
+    tables = set(alternative.ops[0].stored)
+    table = [tensor for tensor in made.tensors if tensor.name in tables]
+    moved_bytes = sum(op.stored_read_bytes + op.stored_written_bytes for op in alternative.ops)
+    table_bytes = sum(tensor.storage_bytes for tensor in table)
+    is_trained = any(op.stored_updates for op in alternative.ops)
+    return (
+        all(tensor.initially in (Place.STORAGE, Place.EITHER) for tensor in table)
+        and moved_bytes < (2 * table_bytes if is_trained else table_bytes)
+        and not (is_trained and storage.erase is not None)
+    )
 
 
 def _reads_rows(alternative: Alternative) -> bool:
@@ -188,16 +187,6 @@ def _problem(prepared: Prepared, graph: Graph, host_kernels: KernelFacts) -> Pro
     kernels = kernels_on(prepared.profile, graph, host_kernels)
     found = build_problem(graph, prepared.profile, kernels, home=prepared.home)
     return replace(found, storage_capacity_bytes=prepared.problem.storage_capacity_bytes)
-
-
-def _alternative(name: str, change: Change, short: Problem) -> Alternative:
-    new = {value.buffer for value in change.packed}
-    return Alternative(
-        name,
-        ops=tuple(op for op in short.ops if op.name in change.ops),
-        omits=tuple(op for op, form in change.ops.items() if form is None),
-        tensors=tuple(tensor for tensor in short.tensors if tensor.name in new),
-    )
 
 
 def with_choice(prepared: Prepared, taken: Collection[str]) -> Prepared:

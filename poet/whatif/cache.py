@@ -60,7 +60,7 @@ SOLVING = (
 """What an answer depends on: the searches and all that they import."""
 
 IMPORTING = (
-    "planning/prepared.py", "devices", "progress.py", "frontend", "c99/rows.py", "c99/rules",
+    "planning/prepared.py", "devices", "progress.py", "frontend", "passes", "c99/rows.py", "c99/rules",
     "c99/statements.py", "c99/calls.py",
     "runtime", "files", "calls.py", "strips.py", "graph.py", "graph_parts.py", "graph_checks.py",
     "operators.py",

@@ -19,7 +19,7 @@ from zoo import NETS, export
 import poet
 from poet import progress
 from poet.files.tensorfile import TensorFile
-from poet.frontend import in_place_choice
+from poet.passes import in_place
 from poet.plans.plan_file import read_plan
 from poet.runtime.kernels import overwriting
 from poet.runtime.system.process import torch_threads
@@ -73,7 +73,7 @@ def plan(folder: Path) -> Path:
 def test_results_are_copied_over_operands_only_where_ram_is_dear(
     folder: Path, plan: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(in_place_choice, "LEAST_COPIED_BYTES", 1024)
+    monkeypatch.setattr(in_place, "LEAST_COPIED_BYTES", 1024)
 
     def copied(ram: str) -> int:
         path = folder / f"copied-{ram}.poet"

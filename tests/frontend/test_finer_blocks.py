@@ -14,11 +14,12 @@ from helpers.schedules import keep_everything, random_schedule
 from torch import nn
 
 from poet import api
-from poet.frontend import strip_choice
-from poet.frontend.finer_blocks import LEAST_SAVED_BYTES, finer_blocks
-from poet.frontend.save_forms import SaveForms
 from poet.frontend.trace import TrainingStep, trace_training_step
 from poet.micro import MicroBatches
+from poet.passes import block_choice
+from poet.passes.block_choice import LEAST_SAVED_BYTES, finer_blocks
+from poet.passes.forms import Forms
+from poet.passes.rewrite import Rewrite, Technique
 from poet.planning.prepared import Prepared
 from poet.planning.saves_choice import (
     NEEDY_SHARE,
@@ -57,7 +58,7 @@ def net() -> nn.Module:
 @pytest.fixture(scope="module")
 def _no_time_for_blocks() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(strip_choice, "ALLOWANCE", 0.0)
+        patch.setattr(block_choice, "ALLOWANCE", 0.0)
         patch.setattr(blocks.StripBench, "slowdown_seconds", lambda *_: 1.0)
         yield
 
@@ -72,39 +73,44 @@ def prepared(_no_time_for_blocks: None) -> Prepared:
     return api.prepare(net(), X, device="rpi4b-xnnpack", home="either")
 
 
-def forms_of(step: TrainingStep) -> SaveForms:
+def finer_of(step: TrainingStep) -> dict[str, Rewrite]:
+    return forms_of(step).of(Technique.BLOCKS)
+
+
+def forms_of(step: TrainingStep) -> Forms:
     assert step.forms is not None
     return step.forms
 
 
 def test_what_runs_whole_may_run_in_blocks_and_needs_less(step: TrainingStep) -> None:
     forms = forms_of(step)
+    finer, compressed = forms.of(Technique.BLOCKS), forms.of(Technique.COMPRESSED)
     assert not any(op.strip is not None and not op.strip.is_whole for op in step.graph.ops)
-    assert "4.convolution" in forms.finer
-    assert not set(forms.finer) & {op for each in forms.changes.values() for op in each.ops}
-    every = {*forms.changes, *forms.finer}
-    for taken in ((), every, {*forms.changes}, {*forms.finer}):
+    assert "4.convolution" in finer
+    assert not set(finer) & {op for each in compressed.values() for op in each.ops}
+    every = {*compressed, *finer}
+    for taken in ((), every, {*compressed}, {*finer}):
         graph, kernels = forms.graph(taken), forms.kernels(taken)
         assert [facts.name for facts in kernels.ops] == [op.name for op in graph.ops]
         assert {op.name for op in graph.ops if op.strip is not None and not op.strip.is_whole} == {
-            name for name in forms.finer if name in taken
+            name for name in finer if name in taken
         }
         assert measured(graph, told=kernels)[0] == graph
     assert forms.graph(()) == forms.long
-    assert forms.graph(forms.changes) == step.graph
+    assert forms.graph(compressed) == step.graph
 
 
 def test_what_is_left_whole_is_small_or_has_no_blocks(step: TrainingStep) -> None:
     """Of ops that could be cut: after one search, another finds nothing more."""
-    forms = forms_of(step)
-    graph, kernels = forms.graph(forms.finer), forms.kernels(forms.finer)
+    forms, finer = forms_of(step), finer_of(step)
+    graph, kernels = forms.graph(finer), forms.kernels(finer)
     again = finer_blocks(graph, kernels, measure=lambda graph, told: measured(graph, told=told))
-    assert not {*again} & {*forms.finer}
+    assert not {*again} & {*finer}
 
 
 def test_the_problem_of_a_choice_is_that_of_its_graph(prepared: Prepared) -> None:
     of = offered(prepared, Limits())
-    finer = forms_of(prepared.step).finer
+    finer = finer_of(prepared.step)
     names = [each.name for each in of.alternatives]
     assert {*finer} < {*names}
     for taken in (names, [], names[::2], [*finer]):
@@ -129,12 +135,12 @@ def test_the_lower_bound_is_the_least_over_all_choices(prepared: Prepared) -> No
     )
     least = min(minimum_ram_bytes(of.resolved(choice)).bytes for choice in choices)
     assert minimum_ram_bytes(of).bytes == least
-    without = of.resolved([name for name in names if name not in forms_of(prepared.step).finer])
+    without = of.resolved([name for name in names if name not in finer_of(prepared.step)])
     assert least < minimum_ram_bytes(without).bytes - LEAST_SAVED_BYTES
 
 
 def test_what_holds_or_saves_much_of_a_budget_is_weighed(prepared: Prepared) -> None:
-    of, finer = offered(prepared, Limits()), forms_of(prepared.step).finer
+    of, finer = offered(prepared, Limits()), finer_of(prepared.step)
     packed = {each.name for each in of.alternatives} - {*finer}
     least, most = minimum_ram_bytes(of).bytes, keep_everything_bytes(of)
     sizes = {tensor.name: of.aligned_bytes(tensor.bytes) for tensor in of.tensors}
@@ -191,7 +197,7 @@ def test_a_plan_at_the_lower_bound_trains_as_pytorch_does(prepared: Prepared, tm
     plan = read_plan(tmp_path / "p")
     assert plan.graph == planned.prepared.step.graph
     assert plan.prediction.lower_bound_ram_bytes == least
-    assert {op.name for op in plan.graph.ops} & {*forms_of(prepared.step).finer}
+    assert {op.name for op in plan.graph.ops} & {*finer_of(prepared.step)}
     verify(tmp_path / "p", module=net(), steps=2, threads=(1, 2)).require()
 
 
@@ -200,10 +206,7 @@ def test_any_schedule_gives_the_bits_of_plain_pytorch(
     step: TrainingStep, seed: int | None, tmp_path: Path
 ) -> None:
     forms = forms_of(step)
-    graph, kernels = (
-        forms.graph({*forms.changes, *forms.finer}),
-        forms.kernels({*forms.changes, *forms.finer}),
-    )
+    graph, kernels = forms.graph(forms.rewrites), forms.kernels(forms.rewrites)
     of = hand_net.problem(graph, kernels=kernels, parameters_in_storage=seed == 2)
     schedule = keep_everything(of) if seed is None else random_schedule(of, seed)
     plan = hand_net.plan(
@@ -216,5 +219,5 @@ def test_any_schedule_gives_the_bits_of_plain_pytorch(
 def test_with_micro_batches_and_several_shapes_there_is_one_form() -> None:
     forms = trace_training_step(net(), X, micro=MicroBatches(2)).forms
     assert forms is not None
-    assert not forms.finer
+    assert not forms.of(Technique.BLOCKS)
     assert trace_training_step(net(), X, in_short_forms=False).forms is None

@@ -16,11 +16,12 @@ from torch import Tensor, nn
 import poet
 from poet import api, strips
 from poet.errors import ReplayError
-from poet.frontend import in_place_choice
-from poet.frontend.in_place_choice import chosen_takeovers
 from poet.frontend.trace import trace_training_step
 from poet.graph import Graph
 from poet.micro import MicroBatches
+from poet.passes import in_place
+from poet.passes.in_place import chosen_takeovers
+from poet.passes.rewrite import Technique
 from poet.planning.prepared import Prepared
 from poet.planning.saves_choice import with_room
 from poet.plans.plan_file import read_plan
@@ -63,16 +64,16 @@ X = torch.zeros(2, 2, 24, 24)
 
 @pytest.fixture(autouse=True)
 def _small_ones_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(in_place_choice, "LEAST_BYTES", 16 * 1024)
-    monkeypatch.setattr(in_place_choice, "LEAST_COPIED_BYTES", 16 * 1024)
+    monkeypatch.setattr(in_place, "LEAST_BYTES", 16 * 1024)
+    monkeypatch.setattr(in_place, "LEAST_COPIED_BYTES", 16 * 1024)
     monkeypatch.setattr(strips, "_COPIED_BLOCK_BYTES", 8 * 1024)
 
 
 @pytest.fixture(scope="module")
 def prepared() -> Prepared:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(in_place_choice, "LEAST_BYTES", 16 * 1024)
-        patch.setattr(in_place_choice, "LEAST_COPIED_BYTES", 16 * 1024)
+        patch.setattr(in_place, "LEAST_BYTES", 16 * 1024)
+        patch.setattr(in_place, "LEAST_COPIED_BYTES", 16 * 1024)
         patch.setattr(strips, "_COPIED_BLOCK_BYTES", 8 * 1024)
         return api.prepare(_Net(), X, device="rpi4b")
 
@@ -99,8 +100,8 @@ def test_gradients_take_over_memory(prepared: Prepared) -> None:
 
 
 def test_less_is_held(prepared: Prepared, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(in_place_choice, "LEAST_BYTES", 1 << 40)
-    monkeypatch.setattr(in_place_choice, "LEAST_COPIED_BYTES", 1 << 40)
+    monkeypatch.setattr(in_place, "LEAST_BYTES", 1 << 40)
+    monkeypatch.setattr(in_place, "LEAST_COPIED_BYTES", 1 << 40)
     apart = api.prepare(_Net(), X, device="rpi4b")
     assert not written_over(apart.step.graph)
     assert minimum_ram_bytes(prepared.problem).bytes <= minimum_ram_bytes(apart.problem).bytes
@@ -161,7 +162,7 @@ def test_where_there_is_room_nothing_is_copied(prepared: Prepared) -> None:
         forms = here.step.forms
         assert forms is not None
         assert forms.long_kernels == forms.kernels(())
-        assert forms.graph(forms.changes) == forms.short == here.step.graph
+        assert forms.graph(forms.of(Technique.COMPRESSED)) == forms.short == here.step.graph
         if not counts[-1]:
             continue
         assert here.problem.compute_joules > ample.problem.compute_joules

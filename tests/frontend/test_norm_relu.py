@@ -13,9 +13,9 @@ from torch import nn
 import poet
 from poet.c99.vectors import PlainSteps
 from poet.errors import PlanError
-from poet.frontend.norm_relu import BACKWARD, FORWARD, with_norms_and_relus
 from poet.frontend.trace import TrainingStep, trace_training_step
 from poet.graph import Call, Graph, Ref
+from poet.passes.fused import NORM_RELU, NORM_RELU_BACKWARD, with_norms_and_relus
 from poet.runtime.kernels.guards import check_calls
 from poet.schedule import Compute, PageIn
 from poet.verification import verify
@@ -52,20 +52,20 @@ def _targets(graph: Graph) -> Counter[str]:
 def test_norms_that_only_a_rectifier_reads_become_one_with_it(step: TrainingStep) -> None:
     graph = with_norms_and_relus(step.graph)
     found, before = _targets(graph), _targets(step.graph)
-    assert (found[FORWARD], found[BACKWARD]) == (2, 2)
+    assert (found[NORM_RELU], found[NORM_RELU_BACKWARD]) == (2, 2)
     assert found["aten.native_batch_norm.default"] == 2, "before the sum, and with two readers"
     assert found["aten.relu.default"] == before["aten.relu.default"] - 2
     assert len(graph.buffers) == len(step.graph.buffers) - 4
     assert Graph.from_json(graph.to_json()) == graph
     assert with_norms_and_relus(graph) is graph
-    again = [op.recall for op in graph.ops if op.call.target == FORWARD]
+    again = [op.recall for op in graph.ops if op.call.target == NORM_RELU]
     assert all(call is not None and call.args[3:5] == (None, None) for call in again), "without its effect"
 
 
 def test_the_rectifiers_output_is_not_read_on_the_way_back(step: TrainingStep) -> None:
     graph = with_norms_and_relus(step.graph)
-    made = {op.outputs[0] for op in graph.ops if op.call.target == FORWARD}
-    assert not any(made & set(op.call.refs()) for op in graph.ops if op.call.target == BACKWARD)
+    made = {op.outputs[0] for op in graph.ops if op.call.target == NORM_RELU}
+    assert not any(made & set(op.call.refs()) for op in graph.ops if op.call.target == NORM_RELU_BACKWARD)
 
 
 def test_a_gradient_of_another_layout_stays_with_the_rectifier() -> None:
@@ -109,7 +109,7 @@ def test_a_plan_that_recomputes_and_pages_replays_exactly(tmp_path: Path) -> Non
     )  # fmt: skip
     planned.save(tmp_path / "net.poet")
     ran = Counter(item.op for item in planned.plan.schedule if isinstance(item, Compute))
-    ones = {op.name for op in planned.plan.graph.ops if op.call.target == FORWARD}
+    ones = {op.name for op in planned.plan.graph.ops if op.call.target == NORM_RELU}
     assert len(ones) == 2
     assert sum(ran.values()) > len(ran)
     assert any(isinstance(item, PageIn) for item in planned.plan.schedule)
@@ -119,7 +119,7 @@ def test_a_plan_that_recomputes_and_pages_replays_exactly(tmp_path: Path) -> Non
 def test_a_call_that_torch_would_not_survive_is_refused(step: TrainingStep) -> None:
     graph = with_norms_and_relus(step.graph)
     check_calls(graph)
-    for target, place in ((FORWARD, 1), (BACKWARD, 4)):
+    for target, place in ((NORM_RELU, 1), (NORM_RELU_BACKWARD, 4)):
         op = next(op for op in graph.ops if op.call.target == target and op.call.args[1] is not None)
         source = op.call.args[0]
         args = (*op.call.args[:place], source, *op.call.args[place + 1 :])

@@ -19,9 +19,9 @@ from poet.c99.calls import OpRun, Placed
 from poet.c99.rows import c_calls
 from poet.c99.vectors import PlainSteps
 from poet.errors import UnsupportedOperator
-from poet.frontend.padded_windows import BACKWARD, FORWARD, with_padded_windows
 from poet.frontend.trace import TrainingStep, trace_training_step
 from poet.graph import Call, Graph
+from poet.passes.fused import PADDED, PADDED_BACKWARD, with_padded_windows
 from poet.schedule import Compute, PageIn
 from poet.verification import verify
 
@@ -60,12 +60,12 @@ def _targets(graph: Graph) -> Counter[str]:
 def test_what_only_convolutions_read_is_padded_by_them(step: TrainingStep) -> None:
     graph = with_padded_windows(step.graph)
     found, before = _targets(graph), _targets(step.graph)
-    assert found[FORWARD] == 3, "the image's, and both that read the inner one"
-    assert found[BACKWARD] == 3, "to their weights; gradients of two readers are added before they are cut"
+    assert found[PADDED] == 3, "the image's, and both that read the inner one"
+    assert found[PADDED_BACKWARD] == 3, "to weights; gradients of two readers are added before they are cut"
     assert before[_PAD] - found[_PAD] == 2
     assert Graph.from_json(graph.to_json()) == graph
     assert with_padded_windows(graph) is graph
-    assert not any(op.name.startswith("constant_pad") for op in graph.ops if op.call.target == FORWARD)
+    assert not any(op.name.startswith("constant_pad") for op in graph.ops if op.call.target == PADDED)
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def test_other_paddings_stay(
     graph = trace_training_step(net, torch.randn(1, 1, 8, 8), measure=False).graph
     found = _targets(with_padded_windows(graph))
     assert found[_PAD] == count
-    assert (found[FORWARD], found[BACKWARD]) == {0: (1, 2), 1: (0, 1), 2: (0, 0)}[count]
+    assert (found[PADDED], found[PADDED_BACKWARD]) == {0: (1, 2), 1: (0, 1), 2: (0, 0)}[count]
 
 
 def test_ops_without_arguments_are_passed_over() -> None:
@@ -101,7 +101,7 @@ def test_ops_without_arguments_are_passed_over() -> None:
     )
     graph = trace_training_step(net, torch.randn(1, 1, 96, 96), measure=False).graph
     assert any(not op.call.args for op in graph.ops)
-    assert _targets(with_padded_windows(graph))[FORWARD] == 1
+    assert _targets(with_padded_windows(graph))[PADDED] == 1
 
 
 @pytest.mark.parametrize("threads", [1, 2])
@@ -141,7 +141,7 @@ def test_a_plan_that_recomputes_and_pages_replays_exactly(tmp_path: Path) -> Non
     )
     tight.save(tmp_path / "net.poet")
     ran = Counter(item.op for item in tight.plan.schedule if isinstance(item, Compute))
-    assert _targets(tight.plan.graph)[FORWARD] > 0
+    assert _targets(tight.plan.graph)[PADDED] > 0
     assert _targets(tight.plan.graph)[_PAD] == 0
     assert _targets(tight.plan.graph) == _targets(wide.plan.graph)
     assert sum(ran.values()) > len(ran)
@@ -165,7 +165,7 @@ def test_kernels_of_random_shapes_end_where_the_image_does(tmp_path: Path) -> No
         net, x = nn.Sequential(*layers, nn.LazyLinear(3)), torch.randn(1 + seed % 3, 2, height, width)
         net(x)
         worst = worst_ratios(net, x, tmp_path / str(seed), "cross-entropy", "sgd")
-        assert {FORWARD, BACKWARD} <= worst.keys()
+        assert {PADDED, PADDED_BACKWARD} <= worst.keys()
         assert max(worst.values()) <= 1.0, (seed, worst)
     assert sizes == {0, 1}
 
@@ -173,11 +173,11 @@ def test_kernels_of_random_shapes_end_where_the_image_does(tmp_path: Path) -> No
 @pytest.mark.parametrize("zeros", [(1, 1, 0, 1), (0, 1, 1, 1), (0, -1, 0, 0), (0, 1)])
 def test_a_strangers_zeros_are_refused(step: TrainingStep, zeros: tuple[int, ...]) -> None:
     graph = with_padded_windows(step.graph)
-    op = next(op for op in graph.ops if op.call.target == FORWARD)
+    op = next(op for op in graph.ops if op.call.target == PADDED)
     values = {value.name: Placed(value.type, 0) for value in graph.values}
     outputs = tuple(values[str(name)] for name in op.outputs)
     assert c_calls(OpRun(op.name, op.call, outputs, values))
-    wrong = Call(FORWARD, (*op.call.args[:-1], zeros))
+    wrong = Call(PADDED, (*op.call.args[:-1], zeros))
     with pytest.raises((UnsupportedOperator, poet.errors.GraphError)):
         c_calls(OpRun(op.name, wrong, outputs, values))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from poet.frontend.strip_choice import chosen_blocks
+from poet.passes.block_choice import chosen_blocks
 from poet.runtime.trials.blocks import Offer
 
 MIB = 1 << 20

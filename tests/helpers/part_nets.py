@@ -12,8 +12,8 @@ import torch
 
 from helpers import hand_net
 from helpers.schedules import keep_everything, random_schedule
-from poet.frontend import part_choice
 from poet.frontend.trace import TrainingStep
+from poet.passes import parts
 from poet.plans.plan_file import write_plan
 from poet.plans.training_plan import Plan
 from poet.runtime.storage.state import raw_tensor
@@ -25,10 +25,10 @@ def tiny_parts(
     monkeypatch: pytest.MonkeyPatch, *, least_bytes: int = 24 * 1024, steps: tuple[int, int] = (96, 192)
 ) -> Iterator[None]:
     """Matrices from ``least_bytes`` are in parts that end at multiples of ``steps``; one thread."""
-    monkeypatch.setattr(part_choice, "LEAST_BYTES", least_bytes)
-    monkeypatch.setattr(part_choice, "LEAST_SHARE", 0.0)
-    monkeypatch.setattr(part_choice, "_LEAST_PART_BYTES", 1024)
-    monkeypatch.setattr(part_choice, "_STEPS", steps)
+    monkeypatch.setattr(parts, "LEAST_BYTES", least_bytes)
+    monkeypatch.setattr(parts, "LEAST_SHARE", 0.0)
+    monkeypatch.setattr(parts, "_LEAST_PART_BYTES", 1024)
+    monkeypatch.setattr(parts, "_STEPS", steps)
     monkeypatch.setattr(trial, "_exact", {})
     threads = torch.get_num_threads()
     torch.set_num_threads(1)

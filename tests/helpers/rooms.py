@@ -59,6 +59,7 @@ FLOORS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
             "runtime.native", "runtime.kernels", "runtime.system", "runtime.trials", "runtime.storage",
             "runtime.steps", "runtime.data", "runtime.training", "runtime.runs", "runtime",
         )),
+    ("Passes", "rewrites of ops into other forms with the same bits", ("passes",)),
     ("Frontend", "modules and ONNX files to training graphs", ("frontend", "frontend.onnx")),
     (
         "Planning a model",

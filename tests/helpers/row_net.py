@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from poet.frontend.trace import TrainingStep, trace_training_step
 from poet.optimizer import OptimizerSpec
+from poet.passes.rewrite import Technique
 
 LOSS = "cross-entropy:dim=-1"
 RATE = 0.05
@@ -51,7 +52,7 @@ def by_row(words: int = 500) -> TrainingStep:
     """Of a table in parts; of one of few words, whole."""
     step = traced(module_of(words))
     assert step.forms is not None
-    taken = step.forms.by_row
+    taken = step.forms.of(Technique.STORED_ROWS)
     return replace(step, graph=step.forms.graph(taken), kernels=step.forms.kernels(taken), forms=None)
 
 

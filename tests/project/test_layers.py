@@ -17,8 +17,8 @@ from poet.version import __version__
 
 HOMES = {
     "torch": {
-        "frontend", "runtime", "random_batches", "verification", "enforce", "planning", "api", "whatif",
-        "cli", "c99", "calibration", "integrations",
+        "frontend", "passes", "runtime", "random_batches", "verification", "enforce", "planning", "api",
+        "whatif", "cli", "c99", "calibration", "integrations",
     },
     "scipy": {"devices"},
     "numpy": {

@@ -15,7 +15,6 @@ from torch import Tensor
 
 from poet import operators
 from poet.errors import InputError, PlanError
-from poet.frontend.layouts import tensor_type
 from poet.frontend.lowering_state import SHAPE_ONLY
 from poet.frontend.optimizers import torch_optimizer
 from poet.frontend.rules import SPECIAL
@@ -23,6 +22,7 @@ from poet.graph import Blank, Call, Ref, Symbol, TensorType
 from poet.operators import OWN, WRITES
 from poet.optimizer import OptimizerSpec
 from poet.optimizer_kinds import STATES
+from poet.passes.layouts import tensor_type
 from poet.runtime import kernels
 from poet.runtime.kernels import arguments
 

@@ -12,10 +12,10 @@ from helpers import part_nets
 from torch import Tensor, nn
 
 from poet.errors import InputError, ModelError, ReplayError
-from poet.frontend import strips as frontend_strips
 from poet.frontend.trace import TrainingStep, trace_training_step
 from poet.micro import MicroBatches
 from poet.optimizer import OptimizerSpec
+from poet.passes import strips as frontend_strips
 from poet.plans.plan_file import read_plan
 from poet.runtime import Trainer
 from poet.runtime.kernels import logits

@@ -18,11 +18,11 @@ from torch import Tensor, nn
 from poet.api import plan as plan_module
 from poet.errors import Infeasible, InputError, PlanError, ReplayError
 from poet.frontend.plain import PlainTrainer
-from poet.frontend.strip_choice import with_strips
 from poet.frontend.trace import TrainingStep, trace_training_step
 from poet.kernel_facts import KernelFacts, OpFacts
 from poet.micro import MicroBatches, candidates, micro_batches
 from poet.optimizer import OptimizerSpec
+from poet.passes.block_choice import with_strips
 from poet.planning.auxiliary import without_updates
 from poet.planning.beside import at_home
 from poet.planning.pipeline import least_energy

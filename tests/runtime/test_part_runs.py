@@ -16,14 +16,13 @@ from poet.calls import Blank, Call, TensorType, contiguous
 from poet.errors import GraphError, ModelError, ReplayError
 from poet.files.tensorfile import TensorFile
 from poet.frontend.evaluation import trace_evaluation
-from poet.frontend.part_choice import with_parts
-from poet.frontend.part_uses import blanked
-from poet.frontend.parts import in_parts_of
 from poet.frontend.trace import TrainingStep, trace_training_step
 from poet.graph import Graph
 from poet.micro import MicroBatches
 from poet.named import Joined, named_parameters, trained_in_words
 from poet.optimizer import OptimizerSpec
+from poet.passes.part_uses import blanked
+from poet.passes.parts import in_parts_of, with_parts
 from poet.planning.exported import export_state
 from poet.plans.plan_file import read_plan
 from poet.random_batches import random_batch

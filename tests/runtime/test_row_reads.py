@@ -22,11 +22,12 @@ import poet
 from poet.devices.costs import estimate
 from poet.devices.load import load_profile
 from poet.errors import GraphError, InputError, ProfileError, ReplayError
-from poet.frontend.row_reads import row_reads
 from poet.frontend.trace import TrainingStep, trace_training_step
 from poet.graph import Call, Graph, Op, Ref, Symbol, stored_row_bytes
 from poet.named import bounds_of
 from poet.optimizer import OptimizerSpec
+from poet.passes.rewrite import Technique
+from poet.passes.stored_rows import row_reads
 from poet.planning.prepared import Prepared, prepare
 from poet.planning.saves_choice import offered, solve_choosing, with_choice
 from poet.plans.plan_file import read_plan
@@ -95,7 +96,7 @@ def traced(name: str) -> TrainingStep:
 def by_row(name: str) -> TrainingStep:
     step = traced(name)
     assert step.forms is not None
-    taken = step.forms.by_row
+    taken = step.forms.of(Technique.STORED_ROWS)
     return replace(step, graph=step.forms.graph(taken), kernels=step.forms.kernels(taken), forms=None)
 
 

@@ -26,6 +26,7 @@ from poet.frontend.trace import TrainingStep
 from poet.graph import Call, Graph, Op, Ref, Symbol
 from poet.graph_parts import STORED_ROWS_SGD
 from poet.optimizer import OptimizerSpec, ParameterGroup
+from poet.passes.rewrite import Technique
 from poet.planning.prepared import Prepared, prepare
 from poet.planning.saves_choice import offered, solve_choosing, with_choice
 from poet.problem import Limits, Place
@@ -247,7 +248,7 @@ def test_what_strikes_among_the_rows_loses_no_committed_step(
 
 
 def has_row_updates(step: TrainingStep) -> bool:
-    changes = () if step.forms is None else step.forms.by_row.values()
+    changes = () if step.forms is None else step.forms.of(Technique.STORED_ROWS).values()
     return any(op.updates for change in changes for op in change.ops.values() if op is not None)
 
 
@@ -274,7 +275,7 @@ def test_a_group_of_its_own_has_its_own_rate() -> None:
     )
     step = traced(module_of(), spec)
     assert step.forms is not None
-    (change,) = step.forms.by_row.values()
+    (change,) = step.forms.of(Technique.STORED_ROWS).values()
     (update,) = [op for op in change.ops.values() if op is not None and op.updates]
     assert isinstance(rate := update.call.args[5], Symbol)
     assert spec.hyperparameters(1)[rate.name] == 0.3

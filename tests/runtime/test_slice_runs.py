@@ -17,12 +17,12 @@ from torch import Tensor, nn
 
 from poet import api
 from poet.errors import PlanError, ReplayError
-from poet.frontend import slices, strip_choice
-from poet.frontend.cuts import slice_cuts
-from poet.frontend.slices import slice_candidates
-from poet.frontend.strip_candidates import with_candidates
 from poet.frontend.trace import TrainingStep, trace_training_step
 from poet.graph import Argument, Blank, Call, Graph, Link, Op, Ref, Strip, Value
+from poet.passes import block_choice, strips
+from poet.passes.cuts import slice_cuts
+from poet.passes.rewrite import rewritten
+from poet.passes.strips import slice_candidates
 from poet.plans.plan_file import write_plan
 from poet.plans.training_plan import Plan
 from poet.problem import Limits
@@ -187,10 +187,10 @@ class Net(nn.Module):
 @pytest.fixture(autouse=True)
 def _tiny_ones_too(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Slices of tiny workspaces, however long they take."""
-    monkeypatch.setattr(slices, "LEAST_BYTES", 256)
-    monkeypatch.setattr(slices, "LEAST_SHARE", 0.0)
-    monkeypatch.setattr(strip_choice, "ALLOWANCE", math.inf)
-    monkeypatch.setattr(strip_choice, "TRIED_SHARE", math.inf)
+    monkeypatch.setattr(strips, "LEAST_WORKSPACE_BYTES", 256)
+    monkeypatch.setattr(strips, "LEAST_SHARE", 0.0)
+    monkeypatch.setattr(block_choice, "ALLOWANCE", math.inf)
+    monkeypatch.setattr(block_choice, "TRIED_SHARE", math.inf)
     monkeypatch.setattr(blocks, "LEAST_BLOCK_BYTES", 0)
     monkeypatch.setattr(blocks, "_TIMING_SECONDS", 0.0)
     monkeypatch.setattr(blocks, "_offers", {})
@@ -213,10 +213,10 @@ def traced(gradients: str = "stream") -> TrainingStep:
 def step() -> TrainingStep:
     """Traced once, under the first test's settings."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(slices, "LEAST_BYTES", 256)
-        patch.setattr(slices, "LEAST_SHARE", 0.0)
-        patch.setattr(strip_choice, "ALLOWANCE", math.inf)
-        patch.setattr(strip_choice, "TRIED_SHARE", math.inf)
+        patch.setattr(strips, "LEAST_WORKSPACE_BYTES", 256)
+        patch.setattr(strips, "LEAST_SHARE", 0.0)
+        patch.setattr(block_choice, "ALLOWANCE", math.inf)
+        patch.setattr(block_choice, "TRIED_SHARE", math.inf)
         patch.setattr(blocks, "LEAST_BLOCK_BYTES", 0)
         patch.setattr(blocks, "_TIMING_SECONDS", 0.0)
         patch.setattr(blocks, "_offers", {})
@@ -309,7 +309,7 @@ def test_batch_norm_is_cut_by_channels_alone() -> None:
     whole = traced("keep")
     ways = (way for found in slice_candidates(whole.graph, whole.kernels) for way in found)
     way = next(way for way in ways if way.strip.links[0].call.target == NORM_BACK)
-    graph = with_candidates(whole.graph, (way.in_blocks(2),))
+    graph = rewritten(whole.graph, [way.in_blocks(2).rewrite])
     check_calls(graph)
     name, op = next(iter(sliced(graph).items()))
     assert op.strip is not None

@@ -19,12 +19,12 @@ from poet.devices.costs import estimate
 from poet.devices.load import load_profile
 from poet.devices.profile import Profile
 from poet.errors import InputError, PlanError, ReplayError
-from poet.frontend import strip_choice, strips
-from poet.frontend.strip_choice import chosen_strips, offered, with_strips
 from poet.frontend.trace import TrainingStep, trace_training_step
 from poet.graph import Call, Graph, Link, Op, Ref, Strip
 from poet.kernel_facts import KernelFacts, OpFacts
 from poet.optimizer import OptimizerSpec
+from poet.passes import block_choice, strips
+from poet.passes.block_choice import chosen_strips, offered, with_strips
 from poet.plans.plan_file import read_plan, write_plan
 from poet.plans.training_plan import Plan
 from poet.random_batches import random_batch
@@ -42,8 +42,8 @@ from poet.verification import verify
 def _tiny_ones_too(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Strips of tiny parameters, however long they take."""
     monkeypatch.setattr(strips, "LEAST_BYTES", 1024)
-    monkeypatch.setattr(strip_choice, "ALLOWANCE", math.inf)
-    monkeypatch.setattr(strip_choice, "TRIED_SHARE", math.inf)
+    monkeypatch.setattr(block_choice, "ALLOWANCE", math.inf)
+    monkeypatch.setattr(block_choice, "TRIED_SHARE", math.inf)
     monkeypatch.setattr(blocks, "LEAST_BLOCK_BYTES", 0)
     monkeypatch.setattr(blocks, "_TIMING_SECONDS", 0.0)
     monkeypatch.setattr(blocks, "_offers", {})
@@ -172,8 +172,8 @@ def test_a_tapped_step_trains_as_any_other(tmp_path: Path) -> None:
 @pytest.fixture
 def in_two_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever this machine's kernels make of it."""
-    monkeypatch.setattr(strip_choice, "offer", lambda *_: Offer(2, 1024, 0.0))
-    monkeypatch.setattr(strip_choice, "is_exact", lambda *_: True)
+    monkeypatch.setattr(block_choice, "offer", lambda *_: Offer(2, 1024, 0.0))
+    monkeypatch.setattr(block_choice, "is_exact", lambda *_: True)
 
 
 def test_the_gradient_is_never_whole(in_two_blocks: None) -> None:
@@ -250,14 +250,14 @@ def lasting(step_seconds: float) -> KernelFacts:
 
 def test_strips_take_no_more_than_their_share_of_the_step(monkeypatch: pytest.MonkeyPatch) -> None:
     graph = traced("convolutions", gradients="keep").graph
-    monkeypatch.setattr(strip_choice, "ALLOWANCE", 0.02)
+    monkeypatch.setattr(block_choice, "ALLOWANCE", 0.02)
     monkeypatch.setattr(blocks, "_seconds_of", lambda _, count: 1e-3 * max(count, 1))
-    monkeypatch.setattr(strip_choice, "is_exact", lambda *_: True)  # of seconds alone
+    monkeypatch.setattr(block_choice, "is_exact", lambda *_: True)  # of seconds alone
     offers = [given for _, given in offered(graph, lasting(0.0))]
     assert offers
     assert all(given.block_seconds == pytest.approx(1e-3) for given in offers)
     for blocks_to_pay in (0, 1, 5, 200):
-        chosen = chosen_strips(graph, lasting((blocks_to_pay + 0.5) * 1e-3 / strip_choice.ALLOWANCE))
+        chosen = chosen_strips(graph, lasting((blocks_to_pay + 0.5) * 1e-3 / block_choice.ALLOWANCE))
         paid = sum(candidate.strip.blocks - 1 for candidate in chosen)
         assert paid <= blocks_to_pay
         assert bool(paid) == bool(blocks_to_pay)
@@ -268,7 +268,7 @@ def test_strips_take_no_more_than_their_share_of_the_step(monkeypatch: pytest.Mo
 def test_noise_of_the_clock_does_not_choose(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each run may last a seventh longer, and two imports choose the same blocks of the large gradients."""
     graph = traced("convolutions", gradients="keep").graph
-    monkeypatch.setattr(strip_choice, "ALLOWANCE", 0.02)
+    monkeypatch.setattr(block_choice, "ALLOWANCE", 0.02)
     found = []
     for seed in range(6):
         noise = random.Random(seed)
@@ -290,11 +290,11 @@ def test_noise_of_the_clock_does_not_choose(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_what_a_smaller_count_does_not_make_exact_is_chosen_again(monkeypatch: pytest.MonkeyPatch) -> None:
     graph = traced("convolutions", gradients="keep").graph
-    monkeypatch.setattr(strip_choice, "ALLOWANCE", 0.02)
+    monkeypatch.setattr(block_choice, "ALLOWANCE", 0.02)
     monkeypatch.setattr(blocks, "_seconds_of", lambda _, count: 1e-3 * max(count, 1))
-    step_seconds = 4.5e-3 / strip_choice.ALLOWANCE
+    step_seconds = 4.5e-3 / block_choice.ALLOWANCE
     usual = chosen_strips(graph, lasting(step_seconds))
-    monkeypatch.setattr(strip_choice, "is_exact", lambda strip, *_: strip.blocks != usual[0].strip.blocks)
+    monkeypatch.setattr(block_choice, "is_exact", lambda strip, *_: strip.blocks != usual[0].strip.blocks)
     other = chosen_strips(graph, lasting(step_seconds))
     assert all(candidate.strip.blocks != usual[0].strip.blocks for candidate in other)
 

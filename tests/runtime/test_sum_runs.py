@@ -16,11 +16,11 @@ from torch import Tensor, nn
 from poet.devices.costs import estimate
 from poet.devices.load import load_profile
 from poet.errors import ReplayError
-from poet.frontend.slices import sums_of
-from poet.frontend.strip_candidates import with_candidates
 from poet.frontend.trace import trace_training_step
 from poet.graph import Graph, Link, Op, Strip, TensorType
 from poet.kernel_facts import KernelFacts
+from poet.passes.rewrite import rewritten
+from poet.passes.strips import sums_of
 from poet.plans.plan_file import write_plan
 from poet.runtime import Trainer
 from poet.runtime.kernels.arguments import tensor_type
@@ -63,7 +63,7 @@ class Summed:
         }
         exact = [way for way in self.ways.values() if is_exact(way.strip, way.outputs, self.values)]
         self.exact = {way.of for way in exact}
-        self.graph, self.kernels = measured(with_candidates(self.whole, exact))
+        self.graph, self.kernels = measured(rewritten(self.whole, [way.rewrite for way in exact]))
 
     def write(self, path: Path, seed: int | None, graph: Graph, kernels: KernelFacts) -> None:
         of = hand_net.problem(graph, kernels=kernels)
@@ -191,7 +191,8 @@ def test_a_sum_that_gives_other_bits_is_refused(summed: Summed, tmp_path: Path) 
 def test_additions_are_charged(summed: Summed) -> None:
     profile = load_profile("rpi4b")
     whole, parts = (
-        estimate(with_candidates(summed.whole, ways), profile).ops for ways in ((), summed.ways.values())
+        estimate(rewritten(summed.whole, [way.rewrite for way in ways]), profile).ops
+        for ways in ((), summed.ways.values())
     )
     overhead = profile.compute.call_overhead_seconds.value
     for name, way in summed.ways.items():

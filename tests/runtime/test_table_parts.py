@@ -17,9 +17,9 @@ from zoo.decoder import ADAPTERS, Decoder
 from poet.calls import Blank, Call, contiguous
 from poet.errors import GraphError, InputError, ReplayError
 from poet.frontend.evaluation import trace_evaluation
-from poet.frontend.part_choice import with_parts
 from poet.frontend.trace import TrainingStep, trace_training_step
 from poet.optimizer import OptimizerSpec
+from poet.passes.parts import with_parts
 from poet.plans.plan_file import read_plan
 from poet.random_batches import random_batch
 from poet.runtime import Trainer

@@ -12,10 +12,10 @@ from torch import nn
 from torch import zeros as torch_zeros
 
 from poet.calls import Blank, Call, TensorType
-from poet.frontend import slices, strip_choice, strips
-from poet.frontend.strips import gradient_candidates
 from poet.frontend.trace import TrainingStep, trace_training_step
 from poet.kernel_facts import KernelFacts, OpFacts
+from poet.passes import block_choice, strips
+from poet.passes.strips import gradient_candidates
 from poet.runtime.system.process import likely_thread_counts
 from poet.runtime.trials import blocks, forms, trial
 from poet.wholes import Axis, PartedCall
@@ -26,8 +26,8 @@ def _kept_here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(trial, "cache_folder", lambda: tmp_path / "poet")
     monkeypatch.delenv(trial.VARIABLE, raising=False)
     monkeypatch.setattr(strips, "LEAST_BYTES", 1024)
-    monkeypatch.setattr(strip_choice, "ALLOWANCE", math.inf)
-    monkeypatch.setattr(strip_choice, "TRIED_SHARE", math.inf)
+    monkeypatch.setattr(block_choice, "ALLOWANCE", math.inf)
+    monkeypatch.setattr(block_choice, "TRIED_SHARE", math.inf)
     monkeypatch.setattr(blocks, "LEAST_BLOCK_BYTES", 0)
     monkeypatch.setattr(blocks, "_TIMING_SECONDS", 0.0)
     another_process(monkeypatch)
@@ -162,9 +162,9 @@ def test_a_folder_that_is_open_to_others_is_not_used(tmp_path: Path) -> None:
 
 def test_what_could_save_most_for_its_seconds_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
     """A quarter of the step's time, each distinct one once."""
-    monkeypatch.setattr(strip_choice, "TRIED_SHARE", 0.25)
-    monkeypatch.setattr(strip_choice, "LARGE_SHARE", math.inf)
-    monkeypatch.setattr(slices, "LEAST_BYTES", math.inf)
+    monkeypatch.setattr(block_choice, "TRIED_SHARE", 0.25)
+    monkeypatch.setattr(block_choice, "LARGE_SHARE", math.inf)
+    monkeypatch.setattr(strips, "LEAST_WORKSPACE_BYTES", math.inf)
     layers = (nn.Linear(40, 48), nn.Linear(48, 48), nn.Linear(48, 48), nn.Linear(48, 32))
     graph = trace_training_step(nn.Sequential(*layers), torch_zeros(2, 40), gradients="keep").graph
 
@@ -173,19 +173,19 @@ def test_what_could_save_most_for_its_seconds_is_tried(monkeypatch: pytest.Monke
     def tried(seconds: float) -> list[str]:
         rest = OpFacts("rest", seconds=24.0 - seconds * len(ends))
         facts = KernelFacts("test", (*(OpFacts(name, seconds=seconds) for name in ends), rest))
-        return [ways[0].of for ways in strip_choice.worth_trying(graph, facts)]
+        return [ways[0].of for ways in block_choice.worth_trying(graph, facts)]
 
     assert tried(0.1) == ["0.weight", "1.weight", "2.weight", "3.weight"]
     assert tried(2.5) == ["0.weight", "1.weight", "2.weight"]  # two alike, paid once, then the next largest
     assert tried(3.5) == ["1.weight", "2.weight"]
     assert tried(5.9) == ["1.weight", "2.weight"]
-    monkeypatch.setattr(strip_choice, "TRIED_SHARE", 0.2)
+    monkeypatch.setattr(block_choice, "TRIED_SHARE", 0.2)
     assert tried(5.9) == []
 
 
 def test_the_largest_are_tried_whatever_they_take(monkeypatch: pytest.MonkeyPatch) -> None:
     """As AlexNet's first dense layer, three fifths of all gradients, for which others leave no time."""
-    monkeypatch.setattr(slices, "LEAST_BYTES", math.inf)
+    monkeypatch.setattr(strips, "LEAST_WORKSPACE_BYTES", math.inf)
     layers = (nn.Linear(640, 32), nn.Linear(32, 64), nn.Linear(64, 32), nn.Linear(32, 40), nn.Linear(40, 32))
     graph = trace_training_step(nn.Sequential(*layers), torch_zeros(2, 640), gradients="keep").graph
     seconds_of = {ways[0].last.name: 1.0 for ways in gradient_candidates(graph) if ways}
@@ -194,12 +194,12 @@ def test_the_largest_are_tried_whatever_they_take(monkeypatch: pytest.MonkeyPatc
         ops = {**seconds_of, next(iter(seconds_of)): of_the_first}
         rest = OpFacts("rest", seconds=20.0 - sum(ops.values()))
         facts = KernelFacts("test", (*(OpFacts(name, seconds=each) for name, each in ops.items()), rest))
-        return [ways[0].of for ways in strip_choice.worth_trying(graph, facts)]
+        return [ways[0].of for ways in block_choice.worth_trying(graph, facts)]
 
     every = [f"{number}.weight" for number in range(5)]
     assert tried(2.0) == every
     assert tried(12.0) == every  # it takes nothing from the quarter of the others
-    monkeypatch.setattr(strip_choice, "TRIED_SHARE", 0.1)
+    monkeypatch.setattr(block_choice, "TRIED_SHARE", 0.1)
     assert tried(12.0) == ["0.weight", "1.weight", "2.weight"]  # two seconds for the others
-    monkeypatch.setattr(strip_choice, "LARGE_SHARE", math.inf)
+    monkeypatch.setattr(block_choice, "LARGE_SHARE", math.inf)
     assert tried(12.0) == ["1.weight", "2.weight"]

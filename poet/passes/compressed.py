@@ -11,25 +11,16 @@ Each kind is a row of `_RULES`. What something else reads stays as it is.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Container, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import replace
 from itertools import chain
 
 import torch
 
 from poet.calls import contiguous
-from poet.graph import (
-    Argument,
-    Blank,
-    Buffer,
-    Call,
-    Graph,
-    Op,
-    Ref,
-    Role,
-    TensorType,
-    Value,
-)
+from poet.graph import Argument, Blank, Call, Graph, Op, Ref, Role, TensorType, Value
+from poet.passes.rewrite import Rewrite, Technique, rewritten
+from poet.passes.uses import GraphUses, is_pure
 from poet.runtime.kernels.arguments import dtype, same_layout
 from poet.runtime.kernels.packed import row_bytes
 
@@ -42,112 +33,43 @@ _POOL = "aten.max_pool2d_with_indices.default"
 _POOL_BACKWARD = "aten.max_pool2d_with_indices_backward.default"
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
-    """What a rule makes of some ops.
-
-    Attributes:
-        ops: in the place of others, by name; ``None``: there is none.
-        packed: compressed activations, each with a buffer of its own.
-        gone: buffers that nothing makes any more.
-    """
-
-    ops: Mapping[str, Op | None]
-    packed: tuple[Value, ...]
-    gone: tuple[str, ...] = field(default=())
-
-
-def packable(graph: Graph) -> dict[str, Change]:
+def compressible(graph: Graph) -> dict[str, Rewrite]:
     """What may be saved compressed, by the op that makes the full tensor; no two change the same op."""
     uses = _Uses(graph)
-    changes: dict[str, Change] = {}
+    found: dict[str, Rewrite] = {}
     changed: set[str] = set()
     for op in graph.ops:
         rule = _RULES.get(op.call.target)
-        change = None if rule is None or not uses.is_plain(op) else rule(uses, op)
+        is_plain = op.strip is None and not op.updates and not uses.is_backward(op)
+        change = None if rule is None or not is_plain else rule(uses, op)
         if change is not None and not changed & change.ops.keys():
-            changes[op.name] = change
+            found[op.name] = replace(change, technique=Technique.COMPRESSED)
             changed |= change.ops.keys()
-    return changes
+    return found
 
 
-def with_packed_saves(graph: Graph, taken: Container[str] | None = None) -> Graph:
-    """``graph`` with what its backward reads compressed, wherever nothing else needs the full tensor.
-
-    ``taken``: of `packable`, by name; ``None``: all.
-    """
-    changes = [change for name, change in packable(graph).items() if taken is None or name in taken]
-    if not changes:
+def with_compressed(graph: Graph, rewrites: Collection[Rewrite]) -> Graph:
+    """``graph`` with these of its `compressible` activations; what backward no longer reads is not saved."""
+    if not rewrites:
         return graph
-    ops: dict[str, Op | None] = {name: op for change in changes for name, op in change.ops.items()}
-    packed = {value.name: value for change in changes for value in change.packed}
-    gone = {name for change in changes for name in change.gone}
-    kept = [ops.get(op.name, op) for op in graph.ops]
-    values = [value for value in graph.values if value.name not in packed and value.buffer not in gone]
-    buffers = [item for item in graph.buffers if item.name not in packed and item.name not in gone]
-    short = (Buffer(item.buffer, item.type.extent_bytes, Role.SAVED) for item in packed.values())
-    made = replace(
-        graph,
-        ops=tuple(op for op in kept if op is not None),
-        values=(*values, *packed.values()),
-        buffers=(*buffers, *short),
-    )
-    return _with_roles(made, way_back=graph.ops[_Uses(graph).way_back :])
-
-
-def _with_roles(graph: Graph, way_back: Iterable[Op]) -> Graph:
-    """What backward no longer reads is an activation like others."""
-    names = {op.name for op in way_back}
-    read = {name for op in graph.ops if op.name in names for name in graph.reads(op.call)}
+    backward = {op.name for op in graph.ops[GraphUses(graph).backward_place :]}
+    made = rewritten(graph, rewrites)
+    read = {name for op in made.ops if op.name in backward for name in made.reads(op.call)}
     return replace(
-        graph,
+        made,
         buffers=tuple(
             replace(item, role=Role.ACTIVATION) if item.role is Role.SAVED and item.name not in read else item
-            for item in graph.buffers
+            for item in made.buffers
         ),
     )
 
 
-class _Uses:
-    """Who reads what in a graph, and where its backward pass begins."""
-
-    def __init__(self, graph: Graph) -> None:
-        self.graph = graph
-        self.types = {value.name: value.type for value in graph.values}
-        self.sizes_bytes = {buffer.name: buffer.size_bytes for buffer in graph.buffers}
-        self.kept = {graph.buffer_of(name) for name in (graph.loss, *graph.predictions)}
-        places = {op.name: place for place, op in enumerate(graph.ops)}
-        self.makers = {name: op for op in graph.ops for name in graph.writes(op)}
-        self.way_back = places[self.makers[graph.buffer_of(graph.loss)].name] + 1
-        self._back = {op.name for op in graph.ops[self.way_back :]}
-        self._readers: dict[str, list[Op]] = {}
-        for op in graph.ops:
-            again = graph.reads(op.recall) if op.recall is not None else ()
-            for name in {*graph.reads(op.call), *again, *op.updates}:
-                self._readers.setdefault(name, []).append(op)
-
-    def is_plain(self, op: Op) -> bool:
-        """Whether ``op`` is one call that changes nothing and is made on the way there."""
-        return op.strip is None and not op.updates and op.name not in self._back
-
-    def is_pure(self, op: Op) -> bool:
-        """Whether ``op`` is one call without an effect."""
-        return op.strip is None and not op.updates and not op.random and op.repeat_call is None
-
-    def readers(self, value: str) -> list[Op]:
-        """Ops that read anything of the buffer behind ``value``, on a first or a later run."""
-        return self._readers.get(self.graph.buffer_of(value), [])
+class _Uses(GraphUses):
+    """What the rules ask of a graph."""
 
     def readers_back(self, value: str) -> list[Op]:
-        """Of these, the ones of the backward pass."""
-        return [op for op in self.readers(value) if op.name in self._back]
-
-    def is_back(self, op: Op) -> bool:
-        return op.name in self._back
-
-    def is_kept(self, value: str) -> bool:
-        """Whether ``value`` is handed to the caller."""
-        return self.graph.buffer_of(value) in self.kept
+        """Of the ops that read ``value``, those of the backward pass."""
+        return [op for op in self.readers_of(value) if self.is_backward(op)]
 
     def is_floating(self, value: str) -> bool:
         """Whether ``value`` is contiguous and of floating-point numbers."""
@@ -177,10 +99,10 @@ def _bits(name: str, elements: int, rows: int) -> Value:
 # --- rectifiers -------------------------------------------------------------------------------
 
 
-def _signs(uses: _Uses, op: Op) -> Change | None:
+def _signs(uses: _Uses, op: Op) -> Rewrite | None:
     """A rectifier whose output backward reads for nothing but its sign."""
     output = op.outputs[0]
-    if output is None or uses.is_kept(output) or not uses.is_floating(output) or not uses.is_pure(op):
+    if output is None or uses.is_kept(output) or not uses.is_floating(output) or not is_pure(op):
         return None
     kind = uses.types[output]
     readers = uses.readers_back(output)
@@ -199,13 +121,13 @@ def _signs(uses: _Uses, op: Op) -> Change | None:
     for reader in readers:
         call = Call("poet.relu_backward", (reader.call.args[0], Ref(signs.name)))
         ops[reader.name] = replace(reader, call=call)
-    return Change(ops, (signs,))
+    return Rewrite(ops, (signs,))
 
 
 def _threshold_gradient(uses: _Uses, reader: Op, output: str) -> str | None:
     """The gradient that ``reader`` is given, if it asks ``output`` only whether it is above 0."""
     call = reader.call
-    if call.target != "aten.threshold_backward.default" or call.kwargs or not uses.is_pure(reader):
+    if call.target != "aten.threshold_backward.default" or call.kwargs or not is_pure(reader):
         return None
     gradient, read, threshold = call.args
     made = reader.outputs[0]
@@ -219,7 +141,7 @@ def _threshold_gradient(uses: _Uses, reader: Op, output: str) -> str | None:
 # --- dropout ----------------------------------------------------------------------------------
 
 
-def _mask(uses: _Uses, op: Op) -> Change | None:
+def _mask(uses: _Uses, op: Op) -> Rewrite | None:
     """A mask that is drawn, perhaps divided by its share of ones, and multiplied with others of its shape."""
     drawn = op.outputs[0]
     if drawn is None or uses.is_kept(drawn) or not uses.is_floating(drawn):
@@ -229,9 +151,9 @@ def _mask(uses: _Uses, op: Op) -> Change | None:
     if divided is not None:
         mask = str(divided[0].outputs[0])
         factor = torch.ones((), dtype=dtype(uses.types[drawn].dtype)).div_(divided[1]).item()
-    readers = uses.readers(mask)
+    readers = uses.readers_of(mask)
     given = [name for reader in readers if (name := _multiplied(uses, reader, mask))]
-    if uses.is_kept(mask) or len(given) < len(readers) or not any(map(uses.is_back, readers)):
+    if uses.is_kept(mask) or len(given) < len(readers) or not any(map(uses.is_backward, readers)):
         return None
     rows, kind = uses.rows(given), uses.types[drawn]
     if rows is None:
@@ -245,19 +167,19 @@ def _mask(uses: _Uses, op: Op) -> Change | None:
     if divided is not None:
         ops[divided[0].name] = None
     lost = (uses.graph.writes(item) for item in uses.graph.ops if ops.get(item.name, item) is None)
-    return Change(ops, (bits,), tuple(chain.from_iterable(lost)))
+    return Rewrite(ops, (bits,), tuple(chain.from_iterable(lost)))
 
 
 def _divided(uses: _Uses, drawn: str) -> tuple[Op, float] | None:
     """The one op that reads ``drawn``, if it divides it by a positive number, and that number."""
-    readers = uses.readers(drawn)
+    readers = uses.readers_of(drawn)
     call = readers[0].call if len(readers) == 1 else None
     if call is None or call.target != "aten.div.Scalar" or call.args[0] != Ref(drawn):
         return None
     by, output = call.args[1], readers[0].outputs[0]
     if not isinstance(by, int | float) or not 0 < by < math.inf:
         return None
-    if output is None or not uses.is_pure(readers[0]):
+    if output is None or not is_pure(readers[0]):
         return None
     return (readers[0], float(by)) if uses.types[output] == uses.types[drawn] else None
 
@@ -265,7 +187,7 @@ def _divided(uses: _Uses, drawn: str) -> tuple[Op, float] | None:
 def _multiplied(uses: _Uses, reader: Op, mask: str) -> str | None:
     """What ``reader`` multiplies with ``mask``, where it does that and both are of one shape."""
     call, made = reader.call, reader.outputs[0] if reader.outputs else None
-    if call.target != "aten.mul.Tensor" or call.kwargs or made is None or not uses.is_pure(reader):
+    if call.target != "aten.mul.Tensor" or call.kwargs or made is None or not is_pure(reader):
         return None
     others = [item.value for item in call.args if isinstance(item, Ref) and item.value != mask]
     if len(others) != 1 or uses.graph.buffer_of(others[0]) == uses.graph.buffer_of(mask):
@@ -282,7 +204,7 @@ def _drawn_as_bits(uses: _Uses, op: Op, rows: int, bits_bytes: int) -> dict[str,
         return {op.name: replace(op, call=call)}
     state = next(again.refs())
     kept = uses.makers[uses.graph.buffer_of(state)]
-    if bits_bytes <= uses.types[state].extent_bytes and uses.readers(state) == [op]:
+    if bits_bytes <= uses.types[state].extent_bytes and uses.readers_of(state) == [op]:
         return {kept.name: None, op.name: replace(op, call=call, repeatable=False, repeat_call=None)}
     repeat_call = Call("poet.with_rng_state", (Ref(state), call.target, *given))
     return {op.name: replace(op, call=call, repeat_call=repeat_call)}
@@ -291,13 +213,13 @@ def _drawn_as_bits(uses: _Uses, op: Op, rows: int, bits_bytes: int) -> dict[str,
 # --- max pooling ------------------------------------------------------------------------------
 
 
-def _places(uses: _Uses, op: Op) -> Change | None:
+def _places(uses: _Uses, op: Op) -> Rewrite | None:
     """A pooling whose indices only its backward reads."""
     maxima, indices = op.outputs
     source = op.call.args[0]
-    if maxima is None or indices is None or not isinstance(source, Ref) or not uses.is_pure(op):
+    if maxima is None or indices is None or not isinstance(source, Ref) or not is_pure(op):
         return None
-    readers = uses.readers(indices)
+    readers = uses.readers_of(indices)
     back = readers[0] if len(readers) == 1 else None
     if back is None or uses.is_kept(indices) or not _is_pool_backward(uses, back, indices):
         return None
@@ -317,13 +239,13 @@ def _places(uses: _Uses, op: Op) -> Change | None:
     given: tuple[Argument, ...] = (*settings, ceil_mode)
     forward = Call("poet.max_pool", (source, *given))
     backward = Call("poet.max_pool_backward", (gradient, pooled, *given, Ref(indices)))
-    return Change({op.name: replace(op, call=forward), back.name: replace(back, call=backward)}, (places,))
+    return Rewrite({op.name: replace(op, call=forward), back.name: replace(back, call=backward)}, (places,))
 
 
 def _is_pool_backward(uses: _Uses, back: Op, indices: str) -> bool:
     call = back.call
     is_whole = call.target == _POOL_BACKWARD and len(call.args) == 8 and not call.kwargs
-    return is_whole and call.args[7] == Ref(indices) and uses.is_pure(back) and uses.is_back(back)
+    return is_whole and call.args[7] == Ref(indices) and is_pure(back) and uses.is_backward(back)
 
 
 def _pairs(sizes: Iterable[Argument]) -> tuple[tuple[int, int], ...] | None:
@@ -337,7 +259,7 @@ def _pairs(sizes: Iterable[Argument]) -> tuple[tuple[int, int], ...] | None:
     return tuple(found)
 
 
-_RULES: Mapping[str, Callable[[_Uses, Op], Change | None]] = {
+_RULES: Mapping[str, Callable[[_Uses, Op], Rewrite | None]] = {
     "aten.relu.default": _signs,
     "poet.bernoulli": _mask,
     _POOL: _places,

@@ -2,25 +2,99 @@
 
 A plan that has the weight in storage between steps fetches, uses and updates one part after the other.
 Products that read it run once for each part, its gradient is made and used in parts, and each part has its
-own update: for the planner they are tensors and ops like any other. Which: `poet.frontend.part_choice`.
+own update: for the planner they are tensors and ops like any other. In parts are those parameters that decide
+the least RAM of a step, in about as many parts as leave little of them beside what else an op holds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from torch import Tensor
 
 from poet.calls import contiguous
 from poet.errors import ModelError
-from poet.frontend.part_uses import ACCUMULATE, IsExact, PartIndex, found_uses
-from poet.frontend.placing import with_updates_placed
 from poet.graph import Argument, Buffer, Call, Graph, Op, Parameter, Ref, Role, TensorType, Value, Whole
 from poet.graph_parts import lasting_of
 from poet.named import Bounds, bounds_of
+from poet.passes.part_uses import ACCUMULATE, IsExact, found_uses, uses_of
+from poet.passes.rewrite import with_updates_placed
+from poet.passes.uses import GraphUses
 from poet.runtime.trials.forms import is_exact_in_parts
+from poet.runtime.trials.trial import recalled
 from poet.wholes import Axis, PartedCall, cuts_of, narrowed, result_dim, run_of
+
+LEAST_BYTES = 4 * 1024 * 1024
+"""Of a parameter: each part costs some calls."""
+
+LEAST_SHARE = 1 / 8
+"""Of what the hungriest op holds: a parameter below decides no bound."""
+
+_MOST_PARTS = 16  # about so many: more save little beside what else an op holds
+_LEAST_PART_BYTES = 1024 * 1024
+_STEPS = (64, 96, 128, 192, 256, 384, 512, 768, 1024)
+"""Rows at which kernels' own stretches of a sum were seen to end; and all multiples of the next."""
+_LONG_STEP = 1536
+
+
+def with_parts(graph: Graph, is_exact: IsExact = is_exact_in_parts) -> Graph:
+    """``graph`` with those parameters in parts that decide its bound and can be, bit for bit.
+
+    Args:
+        graph: as traced, with no strips.
+        is_exact: tries them.
+    """
+    with recalled():
+        return divided(graph, _chosen(graph, is_exact))
+
+
+def _chosen(graph: Graph, is_exact: IsExact) -> dict[str, Bounds]:
+    """The parameters in parts, by name, and where their parts begin and end."""
+    index = GraphUses(graph)
+    bytes_of = index.sizes_bytes
+    shares: dict[str, float] = {}  # of what each buffer of a parameter in parts takes, that is there at once
+    chosen: dict[str, Bounds] = {}
+    for parameter in sorted(graph.parameters, key=lambda item: -bytes_of[graph.buffer_of(item.value)]):
+        size_bytes = bytes_of[graph.buffer_of(parameter.value)]
+        hungriest = max(
+            sum(bytes_of[name] * shares.get(name, 1.0) for name in {*graph.reads(op.call), *graph.writes(op)})
+            for op in graph.ops
+        )
+        if size_bytes < max(LEAST_BYTES, LEAST_SHARE * hungriest):
+            break
+        uses = uses_of(index, parameter)
+        bounds = None if uses is None else _exact_bounds(index, parameter, uses.calls, is_exact)
+        if bounds is None:
+            continue
+        chosen[parameter.name] = bounds
+        share = (bounds[0][1] - bounds[0][0]) / bounds[-1][1]
+        own = [value for _, value in lasting_of(parameter)]
+        own += [] if parameter.gradient is None else [parameter.gradient]
+        shares |= {graph.buffer_of(value): share for value in own}
+    return chosen
+
+
+def _exact_bounds(
+    index: GraphUses,
+    parameter: Parameter,
+    calls: Iterable[PartedCall],
+    is_exact: IsExact,
+) -> Bounds | None:
+    """The parts nearest to what is wanted with which every call is exact."""
+    type_ = index.types[parameter.value]
+    rows = type_.shape[0]
+    row_bytes = type_.extent_bytes // rows
+    wanted = max(rows / _MOST_PARTS, _LEAST_PART_BYTES / row_bytes)
+    steps = {*_STEPS, *range(_LONG_STEP, rows, _LONG_STEP)}
+    offered = [step for step in steps if wanted / 2 <= step <= max(wanted * 4, rows / 2) and step < rows]
+    sums_first = sorted(calls, key=lambda item: item.axis is not Axis.SUM)
+    for step in sorted(offered, key=lambda item: abs(math.log(item / wanted)))[:6]:
+        bounds = tuple((start, min(start + step, rows)) for start in range(0, rows, step))
+        if all(is_exact(parted, bounds) for parted in sums_first):
+            return bounds
+    return None
 
 
 def divided(graph: Graph, chosen: Mapping[str, Bounds]) -> Graph:
@@ -59,7 +133,7 @@ class _Division:
 
     def __init__(self, graph: Graph, name: str, bounds: Bounds, is_exact: IsExact) -> None:
         self._graph, self._bounds = graph, bounds
-        self._index = PartIndex(graph)
+        self._index = GraphUses(graph)
         self._whole = next(item for item in graph.parameters if item.name == name)
         uses = found_uses(self._index, self._whole)
         if uses is None:
@@ -69,7 +143,7 @@ class _Division:
         self._added: dict[str, Value] = {}
         self._new_bytes: dict[str, tuple[int, Role]] = {}
         own = [value for _, value in lasting_of(self._whole)]
-        own += [name for maker in self._uses.makers for name in self._index.named(maker).outputs if name]
+        own += [name for maker in self._uses.makers for name in self._index.op(maker).outputs if name]
         self._parts = {graph.buffer_of(value): self._parts_of(value) for value in own}
 
     def graph(self) -> Graph:
@@ -195,7 +269,7 @@ class _Division:
 
     def _made(self) -> list[tuple[Op, ...]]:
         """Per part what makes its gradient."""
-        each = [self._runs(self._index.named(name), parted) for name, parted in self._uses.makers.items()]
+        each = [self._runs(self._index.op(name), parted) for name, parted in self._uses.makers.items()]
         return [*zip(*each, strict=True)]
 
     def _beside(self) -> Op | None:
@@ -204,7 +278,7 @@ class _Division:
             return None
         last = max(self._uses.products, key=self._index.places.__getitem__)
         place = self._index.places[last]
-        makers = [self._index.named(name) for name in self._uses.makers]
+        makers = [self._index.op(name) for name in self._uses.makers]
         made = {self._graph.buffer_of(name) for op in makers for name in op.outputs if name}
         for buffer in {buffer for op in makers for buffer in self._graph.reads(op.call)} - made:
             made_by = self._index.makers.get(buffer)

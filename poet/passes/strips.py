@@ -1,24 +1,36 @@
-"""Which ops of a training step could run in strips: weight gradients with the updates that read them.
+"""Which ops of a training step could run in strips, block by block.
 
-A candidate is a parameter's update with every op that makes its gradient and nothing else: the gradient of a
-product, a convolution or a table, sums of those of a shared parameter, copies into the parameter's layout.
-They become one op in the update's place, in as many blocks as a trial finds exact
-(`poet.runtime.trials.blocks`) and the step's time allows (`poet.frontend.strip_choice`).
+A parameter's update with every op that makes its gradient and nothing else becomes one op in the update's
+place. A single op whose kernel asks for much memory of its own runs in slices: a convolution turns its
+operands into another layout, for example. How calls are cut is in `poet.passes.cuts`; in how many blocks they
+run is chosen in `poet.passes.block_choice`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 
-from poet.frontend.cuts import Cut, gradient_cut, passing_cut, update_cut
-from poet.frontend.strip_candidates import StripCandidate
-from poet.graph import Graph, Link, Op, Parameter, Ref, Strip, Value
+from poet.graph import Graph, Link, Op, Parameter, Ref, Strip, TensorType
+from poet.kernel_facts import KernelFacts
 from poet.optimizer_kinds import STATES
+from poet.passes.cuts import Cut, gradient_cut, passing_cut, slice_cuts, sum_cuts, update_cut
+from poet.passes.rewrite import Rewrite
+from poet.passes.uses import GraphUses, is_pure
 from poet.runtime.trials.blocks import BLOCK_COUNTS
-from poet.strips import outermost
+from poet.strips import MOST_BLOCKS, outermost
 
 LEAST_BYTES = 256 * 1024
 """Of a parameter: what a smaller one's gradient takes is little beside what a call costs."""
+
+LEAST_WORKSPACE_BYTES = 256 * 1024
+"""Likewise of a kernel's workspace."""
+
+LEAST_SHARE = 1 / 8
+"""Of the largest workspace of the step: a smaller one decides no peak, and each trial takes time."""
+
+SUMMED_CHANNELS = (16, 8)
+"""In a block of a sum, the best first: as many as kernels add up before they write, one vector's or half."""
 
 _ACCUMULATE = "poet.accumulate"
 _UPDATES = frozenset(f"poet.{name}" for name in STATES)
@@ -26,18 +38,61 @@ _ENDS = _UPDATES | {_ACCUMULATE}
 """What a chain may end with: updates of parameters, and additions to the sums of their gradients."""
 
 
+@dataclass(frozen=True, slots=True)
+class StripCandidate:
+    """A strip in place of some ops of a graph.
+
+    Attributes:
+        of: what is cut: a parameter, or an op.
+        last: the op in whose place it stands.
+        merged: names of the ops that it replaces, that of ``last`` among them.
+        strip: in any number of blocks.
+        outputs: of the op that it becomes.
+        updates: buffers that it writes.
+    """
+
+    of: str
+    last: Op
+    merged: frozenset[str]
+    strip: Strip
+    outputs: tuple[str | None, ...] = ()
+    updates: tuple[str, ...] = ()
+
+    def in_blocks(self, blocks: int) -> StripCandidate:
+        """The same in so many ``blocks``."""
+        return replace(self, strip=replace(self.strip, blocks=blocks))
+
+    @property
+    def op(self) -> Op:
+        """The op that it becomes."""
+        return replace(
+            self.last,
+            call=self.strip.call,
+            outputs=self.outputs,
+            updates=self.updates,
+            repeatable=self.last.repeatable and not self.updates,
+            strip=self.strip,
+        )
+
+    @property
+    def rewrite(self) -> Rewrite:
+        """What it makes of a graph."""
+        gone = dict.fromkeys(value.buffer for value in self.strip.inner)
+        return Rewrite({**dict.fromkeys(sorted(self.merged)), self.last.name: self.op}, gone=tuple(gone))
+
+
 def gradient_candidates(graph: Graph) -> Iterator[tuple[StripCandidate, ...]]:
     """For each trained parameter of ``graph``, the ways in which its gradient could be made in blocks.
 
     Parts of a parameter are small already, and many.
     """
-    index, parts = _Index(graph), {name for whole in graph.wholes for name in whole.parts}
+    index, parts = GraphUses(graph), {name for whole in graph.wholes for name in whole.parts}
     for parameter in graph.parameters:
         if parameter.name not in parts:
             yield tuple(_ways(index, parameter))
 
 
-def _ways(index: _Index, parameter: Parameter) -> Iterator[StripCandidate]:
+def _ways(index: GraphUses, parameter: Parameter) -> Iterator[StripCandidate]:
     type_ = index.types[parameter.value]
     if parameter.gradient is None or type_.extent_bytes < LEAST_BYTES:
         return
@@ -48,29 +103,6 @@ def _ways(index: _Index, parameter: Parameter) -> Iterator[StripCandidate]:
                 yield found
 
 
-class _Index:
-    """Who makes and who reads what in a graph."""
-
-    def __init__(self, graph: Graph) -> None:
-        self.graph = graph
-        self.values = {value.name: value for value in graph.values}
-        self.types = {name: value.type for name, value in self.values.items()}
-        self.places = {op.name: place for place, op in enumerate(graph.ops)}
-        self.makers = {buffer: op for op in graph.ops for buffer in graph.writes(op)}
-        self.updaters: dict[str, list[Op]] = {}
-        self.readers: dict[str, list[Op]] = {}
-        for op in graph.ops:
-            again = graph.reads(op.recall) if op.recall is not None else ()
-            for buffer in {*graph.reads(op.call), *again}:
-                self.readers.setdefault(buffer, []).append(op)
-            for buffer in op.updates:
-                self.updaters.setdefault(buffer, []).append(op)
-        self.values_on: dict[str, list[Value]] = {}
-        for value in graph.values:
-            self.values_on.setdefault(value.buffer, []).append(value)
-        self.kept = {graph.buffer_of(name) for name in (graph.loss, *graph.predictions)}
-
-
 class _NoStrip(Exception):
     """A chain cannot run in blocks."""
 
@@ -78,7 +110,7 @@ class _NoStrip(Exception):
 class _Chain:
     """The ops that lead to one parameter's update and to nothing else, cut along one dimension."""
 
-    def __init__(self, index: _Index, parameter: Parameter, dim: int, size: int) -> None:
+    def __init__(self, index: GraphUses, parameter: Parameter, dim: int, size: int) -> None:
         self.index, self.parameter, self.dim, self.size = index, parameter, dim, size
         self.graph, self.types = index.graph, index.types
         self.cuts: dict[str, Cut] = {}  # by op
@@ -108,7 +140,7 @@ class _Chain:
         """Updates that read the sum itself, not what was clipped."""
         total = addition.call.args[0]
         assert isinstance(total, Ref)
-        for reader in self.index.readers.get(self.graph.buffer_of(total.value), ()):
+        for reader in self.index.readers_of(total.value):
             if reader.call.target in _UPDATES and reader.strip is None and reader.call.args[1] == total:
                 self._join_update(reader, dim)
 
@@ -129,7 +161,7 @@ class _Chain:
         """The op that makes ``value``, of which a block along ``dim`` is wanted, and what leads to it."""
         buffer = self.graph.buffer_of(value)
         op = self.index.makers.get(buffer)
-        if op is None or op.strip is not None or op.random or op.updates or op.repeat_call is not None:
+        if op is None or not is_pure(op):
             raise _NoStrip
         whole = next(name for name in op.outputs if name and self.graph.buffer_of(name) == buffer)
         made_along = self._dim_of_whole(value, whole, dim)
@@ -167,7 +199,7 @@ class _Chain:
         for place, name in enumerate(op.outputs):
             if name is None or name == whole:
                 continue
-            for reader in self.index.readers.get(self.graph.buffer_of(name), ()):
+            for reader in self.index.readers_of(name):
                 if reader.call.target not in _ENDS or reader.strip is not None or place not in along:
                     raise _NoStrip
                 self._join_update(reader, along[place])
@@ -221,3 +253,51 @@ class _Chain:
 
     def _made(self, op: Op) -> tuple[tuple[int, int], ...]:
         return tuple(item for item in self.cuts[op.name].outputs if op.outputs[item[0]] is not None)
+
+
+# --- slices of one call ----------------------------------------------------------------------------
+
+
+def slice_candidates(graph: Graph, kernels: KernelFacts) -> Iterator[tuple[StripCandidate, ...]]:
+    """For each op of ``graph`` with a large workspace, by ``kernels``, the ways to slice it."""
+    types = {value.name: value.type for value in graph.values}
+    largest_bytes = max((kernels.of(op.name).workspace_bytes for op in graph.ops), default=0)
+    least_bytes = max(LEAST_WORKSPACE_BYTES, LEAST_SHARE * largest_bytes)
+    for op in graph.ops:
+        if is_pure(op) and kernels.of(op.name).workspace_bytes >= least_bytes:
+            yield tuple(slices_of(op, types))
+
+
+def slices_of(op: Op, types: Mapping[str, TensorType]) -> Iterator[StripCandidate]:
+    """The ways to make the results of a plain op block by block."""
+    for size, cut in slice_cuts(op.call, types):
+        if size >= min(BLOCK_COUNTS):
+            yield from _candidate(op, size, cut, min(BLOCK_COUNTS))
+
+
+def sums_of(op: Op, types: Mapping[str, TensorType]) -> Iterator[tuple[StripCandidate, tuple[int, ...]]]:
+    """The ways to add up its result block by block, each with the numbers of blocks to be tried."""
+    for size, cut in sum_cuts(op.call, types):
+        counts = {-(-size // channels): None for channels in SUMMED_CHANNELS}
+        tried = tuple(count for count in counts if 2 <= count <= MOST_BLOCKS)
+        for candidate in _candidate(op, size, cut, tried[0]) if tried else ():
+            yield candidate, tried
+
+
+def _candidate(op: Op, size: int, cut: Cut, blocks: int) -> Iterator[StripCandidate]:
+    """``op`` in so many ``blocks``; nothing where it makes what does not come out so."""
+    made = dict(cut.outputs)
+    places = [place for place, name in enumerate(op.outputs) if name is not None]
+    if {*made, *cut.sums} >= set(places):
+        along = tuple((place, made[place]) for place in places if place in made)
+        link = Link(op.call, op.outputs, cut.arguments, along, cut.sums)
+        yield StripCandidate(
+            op.name, op, frozenset({op.name}), Strip((link,), (), size, blocks), outputs=op.outputs
+        )
+
+
+def uncut(op: Op) -> Op:
+    """An op that runs in slices as the one call that it is whole."""
+    assert op.strip is not None
+    (link,) = op.strip.links
+    return replace(op, call=link.call, strip=None)

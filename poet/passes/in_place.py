@@ -1,7 +1,8 @@
 """Gradients written over what they are made from: strips of one block that end in an assignment.
 
-For kernels that may overwrite an operand. Only ops of the way back are changed: what the way there makes is
-worth recomputing, and an op with an effect runs once.
+Only ops of the backward pass are changed: what the forward pass makes is worth recomputing. Of PyTorch's
+kernels a trial shows which are exact. A batch norm's backward copies blocks of channels for it, which takes
+time: a plan makes that apart where there is room for both (`poet.planning.saves_choice`).
 """
 
 from __future__ import annotations
@@ -10,10 +11,20 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from poet.graph import Call, Graph, Link, Op, Ref, Role, Strip, Value
+from poet.passes.uses import GraphUses, is_pure
+from poet.runtime.kernels import overwriting
+from poet.runtime.trials.blocks import is_exact
+from poet.runtime.trials.trial import recalled
 
 Overwrites = Callable[[Call], tuple[int, ...]]
 """Places of the operands that a library's kernel may overwrite with the first output of a call."""
 
+
+LEAST_BYTES = 128 * 1024
+"""Of a result by PyTorch's kernels: a smaller one decides no peak, and each trial takes time."""
+
+LEAST_COPIED_BYTES = 512 * 1024
+"""Likewise where blocks of it are copied."""
 
 Takeovers = Mapping[str, str]
 """By the name of an op, the value in whose memory its first result comes to lie."""
@@ -90,41 +101,32 @@ def _in_place(op: Op, operand: str, values: dict[str, Value], homes: dict[str, s
     )
 
 
-class _Search:
+class _Search(GraphUses):
     """What of a graph may be written over."""
 
     def __init__(self, graph: Graph, overwrites: Overwrites, *, of_gradients: bool) -> None:
-        self.graph, self.overwrites, self.of_gradients = graph, overwrites, of_gradients
-        self.types = {value.name: value.type for value in graph.values}
+        super().__init__(graph)
+        self.overwrites, self.of_gradients = overwrites, of_gradients
         self.buffers = {buffer.name: buffer for buffer in graph.buffers}
-        self.kept = {graph.buffer_of(name) for name in (graph.loss, *graph.predictions)}
-        self.made_at = {name: place for place, op in enumerate(graph.ops) for name in graph.writes(op)}
-        self.way_back = self.made_at[graph.buffer_of(graph.loss)] + 1
-        self.last_read: dict[str, int] = {}
-        for place, op in enumerate(graph.ops):
-            again = graph.reads(op.recall) if op.recall is not None else ()
-            for name in {*graph.reads(op.call), *again, *op.updates}:
-                self.last_read[name] = place
 
     def operand(self, op: Op, place: int) -> str | None:
         """The value whose memory the first output of ``op``, the one at ``place``, takes over."""
-        is_pure = op.strip is None and not op.updates and not op.random and op.repeat_call is None
-        if place < self.way_back or not is_pure or not op.outputs or op.outputs[0] is None:
+        if place < self.backward_place or not is_pure(op) or not op.outputs or op.outputs[0] is None:
             return None
         result = op.outputs[0]
         for index in self.overwrites(op.call):
             argument = op.call.args[index] if index < len(op.call.args) else None
-            if isinstance(argument, Ref) and self._may(op, place, argument.value, result):
+            if isinstance(argument, Ref) and self._may(op, argument.value, result):
                 return argument.value
         return None
 
-    def _may(self, op: Op, place: int, operand: str, result: str) -> bool:
+    def _may(self, op: Op, operand: str, result: str) -> bool:
         graph, kind = self.graph, self.types[result]
         old, new = graph.buffer_of(operand), graph.buffer_of(result)
         alike = all(self.types[name] == kind for name in op.call.refs() if graph.buffer_of(name) == old)
         return (
             alike
-            and (old in self.made_at and self.last_read[old] == place)
+            and (old in self.makers and self.readers[old][-1] is op)
             and not self.kept & {old, new}
             and self.buffers[old].size_bytes == self.buffers[new].size_bytes == kind.extent_bytes
             and self.buffers[new].role is not Role.GRADIENT
@@ -134,4 +136,44 @@ class _Search:
 
     def _is_forward(self, buffer: str) -> bool:
         """Whether it is worth recomputing, or a parameter's gradient, which somebody may ask to see."""
-        return self.made_at[buffer] < self.way_back or self.buffers[buffer].role is Role.GRADIENT
+        return not self.is_backward(self.makers[buffer]) or self.buffers[buffer].role is Role.GRADIENT
+
+
+# --- by PyTorch's kernels ----------------------------------------------------------------------------
+
+
+def chosen_takeovers(*forms: Graph) -> Takeovers:
+    """What is written over an operand in each of a step's ``forms``, none of which has any of it."""
+    first, *rest = (_chosen(graph) for graph in forms)
+    return {
+        name: operand for name, operand in first.items() if all(other.get(name) == operand for other in rest)
+    }
+
+
+def copied_takeovers(graph: Graph, taken: Takeovers) -> tuple[str, ...]:
+    """The ops of ``graph`` among ``taken`` whose result is copied over the operand, which takes time."""
+    return tuple(op.name for op in graph.ops if op.name in taken and op.call.target in overwriting.COPIED)
+
+
+def _chosen(graph: Graph) -> Takeovers:
+    values = {value.name: value for value in graph.values}
+    ops = {op.name: op for op in graph.ops}
+    found = {
+        name: operand
+        for name, operand in takeovers(graph, overwriting.overwrites, of_gradients=True).items()
+        if values[operand].type.extent_bytes >= _least_bytes(ops[name])
+    }
+    with recalled():
+        return {name: operand for name, operand in found.items() if _is_exact(ops[name], operand, values)}
+
+
+def _least_bytes(op: Op) -> int:
+    return LEAST_COPIED_BYTES if op.call.target in overwriting.COPIED else LEAST_BYTES
+
+
+def _is_exact(op: Op, operand: str, values: dict[str, Value]) -> bool:
+    """Whether the kernel that writes over the operand gives the bits of the one that does not."""
+    strip = strip_over(op, operand, values[str(op.outputs[0])])
+    types = {name: value.type for name, value in values.items()}
+    has_kernel = overwriting.operand_of(strip, types) is not None
+    return has_kernel and is_exact(strip, others(op), values)

@@ -12,15 +12,16 @@ and changes the rows that were looked up where they lie. What was looked up is t
 
 from __future__ import annotations
 
-from collections.abc import Collection, Container, Iterable
+from collections.abc import Container, Iterable
 from dataclasses import dataclass, replace
 
 from poet.calls import Argument, contiguous
-from poet.frontend.packed_saves import Change
 from poet.graph import Call, Graph, Op, Parameter, Ref, Symbol
 from poet.graph_parts import LARGEST_WRITTEN_ROW_BYTES, STORED_ROWS, STORED_ROWS_SGD, stored_row_of
 from poet.kernel_allocations import KernelAllocation, peak_bytes
 from poet.kernel_facts import KernelFacts, OpFacts
+from poet.passes.rewrite import Rewrite, Technique
+from poet.passes.uses import GraphUses
 from poet.runtime.trials.forms import row_trial
 from poet.runtime.trials.trial import is_exact
 
@@ -29,85 +30,72 @@ _WHOLE_BACK, _PART_BACK = "aten.embedding_dense_backward.default", "poet.look_up
 _NUMBER_BYTES = 8
 
 
-def row_reads(graph: Graph, *, others: Container[str] = ()) -> dict[str, Change]:
+def row_reads(
+    graph: Graph, kernels: KernelFacts | None = None, *, others: Container[str] = ()
+) -> dict[str, Rewrite]:
     """What look-ups of ``graph`` become that read rows in storage, those in one table together.
 
-    By the op that gives the first result. ``others``: ops that have other forms already.
+    By the op that gives the first result.
+
+    Args:
+        graph: a training step or an evaluation.
+        kernels: of its ops.
+        others: ops that have other forms already.
     """
     index = _Index(graph)
-    found: dict[tuple[str, ...], Change] = {}
+    found: dict[tuple[str, ...], Rewrite] = {}
     for op in graph.ops:
         chain = index.chain(op)
         ends = index.ends_of(chain)
         if not chain or ends is None or any(name in others for name in _named(chain, ends)):
             continue
         table = tuple(map(index.table_of, chain))
-        before = found.get(table, Change({}, ()))
-        made = index.change(chain, table, ends)
-        found[table] = Change({**before.ops, **made.ops}, (), (*before.gone, *made.gone))
-    return {next(op.name for op in change.ops.values() if op): change for change in found.values()}
+        before = found.get(table, Rewrite({}))
+        made = index.rewrite(chain, table, ends)
+        gradients = {**before.gradients, **made.gradients}
+        found[table] = Rewrite(
+            {**before.ops, **made.ops}, (), (*before.gone, *made.gone), gradients, Technique.STORED_ROWS
+        )
+    return {
+        each.made[0].name: each if kernels is None else replace(each, facts=_facts(index, kernels, each))
+        for each in found.values()
+    }
 
 
-def with_row_reads(graph: Graph, changes: Collection[Change]) -> Graph:
-    """``graph`` with these of its `row_reads`."""
-    if not changes:
-        return graph
-    ops = {name: op for change in changes for name, op in change.ops.items()}
-    gone = {name for change in changes for name in change.gone}
-    kept = (ops.get(op.name, op) for op in graph.ops)
-    looked_up = {name: op.call.args[4] for op in ops.values() if op is not None for name in op.updates}
-
-    def parameter(item: Parameter) -> Parameter:
-        given = looked_up.get(graph.buffer_of(item.value))
-        return replace(item, gradient=given.value) if isinstance(given, Ref) else item
-
-    return replace(
-        graph,
-        ops=tuple(op for op in kept if op is not None),
-        values=tuple(value for value in graph.values if value.buffer not in gone),
-        buffers=tuple(item for item in graph.buffers if item.name not in gone),
-        parameters=tuple(map(parameter, graph.parameters)),
-    )
-
-
-def row_read_facts(graph: Graph, kernels: KernelFacts, changes: Iterable[Change]) -> dict[str, OpFacts]:
-    """What the kernels of ``changes`` to ``graph`` need, storage apart.
+def _facts(index: _Index, kernels: KernelFacts, rewrite: Rewrite) -> dict[str, OpFacts]:
+    """What the kernels of ``rewrite`` need, storage apart.
 
     Look-ups need memory for the result, and as long as those that they take the place of; updates need it for
     sums of gradients, and of the time of all rows what is due to as many as are looked up.
     """
-    sizes_bytes = {buffer.name: buffer.size_bytes for buffer in graph.buffers}
-    types = {value.name: value.type for value in graph.values}
-    look_ups = {op.name for op in graph.ops if op.call.target in (_WHOLE, _PART)}
+    look_ups = {name for name in rewrite.ops if index.op(name).call.target in (_WHOLE, _PART)}
     made: dict[str, OpFacts] = {}
     allocations: tuple[KernelAllocation, ...]
-    for change in changes:
-        ops = [op for op in change.ops.values() if op is not None]
-        seconds = kernels.step_seconds(change.ops)
-        readers = sum(not op.updates for op in ops)
-        for op in ops:
-            is_known = kernels.of(op.name).allocations is not None
-            if op.updates:
-                numbers, gradient = op.call.args[0], op.call.args[4]
-                assert isinstance(numbers, Ref)
-                assert isinstance(gradient, Ref)
-                count = types[numbers.value].elements
-                allocations = (
-                    KernelAllocation(_NUMBER_BYTES * count, born=0),
-                    KernelAllocation(types[gradient.value].extent_bytes, born=1),
-                )
-                share = min(1.0, count / stored_row_of(op)[1])
-            else:
-                (result,) = graph.writes(op)
-                allocations = (KernelAllocation(sizes_bytes[result], born=0, output=0),)
-                share = 1.0 / readers
-            own = (name for name in change.ops if (name in look_ups) != bool(op.updates))
-            made[op.name] = OpFacts(
-                op.name,
-                peak_bytes(allocations, alignment_bytes=kernels.alignment_bytes) if op.updates else 0,
-                seconds=None if seconds is None else share * sum(seconds[name] for name in own),
-                allocations=allocations if is_known else None,
+    seconds = kernels.step_seconds(rewrite.ops)
+    readers = sum(not op.updates for op in rewrite.made)
+    for op in rewrite.made:
+        is_known = kernels.of(op.name).allocations is not None
+        if op.updates:
+            numbers, gradient = op.call.args[0], op.call.args[4]
+            assert isinstance(numbers, Ref)
+            assert isinstance(gradient, Ref)
+            count = index.types[numbers.value].elements
+            allocations = (
+                KernelAllocation(_NUMBER_BYTES * count, born=0),
+                KernelAllocation(index.types[gradient.value].extent_bytes, born=1),
             )
+            share = min(1.0, count / stored_row_of(op)[1])
+        else:
+            (result,) = index.graph.writes(op)
+            allocations = (KernelAllocation(index.sizes_bytes[result], born=0, output=0),)
+            share = 1.0 / readers
+        own = (name for name in rewrite.ops if (name in look_ups) != bool(op.updates))
+        made[op.name] = OpFacts(
+            op.name,
+            peak_bytes(allocations, alignment_bytes=kernels.alignment_bytes) if op.updates else 0,
+            seconds=None if seconds is None else share * sum(seconds[name] for name in own),
+            allocations=allocations if is_known else None,
+        )
     return made
 
 
@@ -141,25 +129,13 @@ def _named(chain: Iterable[Op], ends: Iterable[_End]) -> list[str]:
     return own + [op.name for end in ends for op in (end.gradient, end.update)]
 
 
-class _Index:
-    """Who reads what in a graph."""
+class _Index(GraphUses):
+    """Which tables are frozen, and how others are trained."""
 
     def __init__(self, graph: Graph) -> None:
-        self.graph = graph
-        self.types = {value.name: value.type for value in graph.values}
-        self.sizes_bytes = {buffer.name: buffer.size_bytes for buffer in graph.buffers}
-        self.readers: dict[str, list[Op]] = {}
-        for op in graph.ops:
-            again = () if op.recall is None else graph.reads(op.recall)
-            for buffer in {*graph.reads(op.call), *again}:
-                self.readers.setdefault(buffer, []).append(op)
-        self.kept = {graph.buffer_of(name) for name in (graph.loss, *graph.predictions)}
-        updated = {name for op in graph.ops for name in op.updates}
+        super().__init__(graph)
         parameters = (item for item in graph.parameters if item.gradient is None)
-        self.frozen = {graph.buffer_of(item.value) for item in parameters} - updated
-        self.updated = updated
-        self.makers = {name: op for op in graph.ops for name in graph.writes(op)}
-        self.places = {op.name: place for place, op in enumerate(graph.ops)}
+        self.frozen = {graph.buffer_of(item.value) for item in parameters} - self.updaters.keys()
         ends = ((graph.buffer_of(item.value), self._end(item)) for item in graph.parameters)
         self.ends = {buffer: end for buffer, end in ends if end is not None}
 
@@ -202,7 +178,7 @@ class _Index:
         result, looked_up = chain[-1].outputs[0], ends[0].looked_up
         assert result is not None
         read = {self.graph.buffer_of(name) for name in ends[0].gradient.call.refs()}
-        if not isinstance(looked_up, Ref) or read & self.updated:
+        if not isinstance(looked_up, Ref) or read & self.updaters.keys():
             return None
         for op, end in zip(chain, ends, strict=True):
             if (end.numbers, end.first, end.rows) != (op.call.args[1], first, self.rows_of(op)):
@@ -281,7 +257,7 @@ class _Index:
         assert isinstance(count, int)
         return count
 
-    def change(self, chain: list[Op], table: tuple[str, ...], ends: list[_End]) -> Change:
+    def rewrite(self, chain: list[Op], table: tuple[str, ...], ends: list[_End]) -> Rewrite:
         """One op in the place of ``chain``; its results tell that all parts are of one width and type.
 
         Another in the place of what makes the last gradient, where the table is trained.
@@ -294,10 +270,15 @@ class _Index:
         op = Op(last.name, Call(STORED_ROWS, rows), last.outputs, stored=table, repeatable=not ends)
         ops: dict[str, Op | None] = {**{each.name: None for each in before}, last.name: op}
         gone = [name for each in before for name in self.graph.writes(each)]
+        gradients: dict[str, str] = {}
         if ends:
             ops |= dict.fromkeys(_named((), ends))
             place = max((end.gradient.name for end in ends), key=self.places.__getitem__)
             call = Call(STORED_ROWS_SGD, (*rows, ends[0].looked_up, ends[0].rate, ends[0].padding))
             ops[place] = Op(place, call, (), updates=table, repeatable=False, stored=table)
+            looked_up = ends[0].looked_up
+            assert isinstance(looked_up, Ref)
+            own = (item.name for item in self.graph.parameters if self.graph.buffer_of(item.value) in table)
+            gradients = dict.fromkeys(own, looked_up.value)
             gone += [name for end in ends for name in self.graph.writes(end.gradient)]
-        return Change(ops, (), tuple(gone))
+        return Rewrite(ops, (), tuple(gone), gradients)

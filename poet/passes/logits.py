@@ -12,7 +12,9 @@ from dataclasses import dataclass, replace
 
 from poet.calls import contiguous
 from poet.errors import ModelError
-from poet.graph import Argument, Buffer, Call, Graph, Op, Ref, Role, TensorType, Value
+from poet.graph import Argument, Call, Graph, Op, Ref, TensorType, Value
+from poet.passes.rewrite import Rewrite, rewritten
+from poet.passes.uses import GraphUses
 from poet.runtime.trials.forms import Head, exact_columns, exact_rows
 
 _PRODUCTS = {"aten.mm.default": 0, "aten.addmm.default": 1}
@@ -74,13 +76,8 @@ def with_logits_in_strips(graph: Graph) -> Graph:
 
 class _Rewriting:
     def __init__(self, graph: Graph) -> None:
-        self._graph = graph
-        self._types = {value.name: value.type for value in graph.values}
-        self._makers = {buffer: op for op in graph.ops for buffer in graph.writes(op)}
-        self._readers: dict[str, list[Op]] = {}
-        for op in graph.ops:
-            for buffer in dict.fromkeys(graph.reads(op.call)):
-                self._readers.setdefault(buffer, []).append(op)
+        self._graph, self._uses = graph, GraphUses(graph)
+        self._types = self._uses.types
 
     def graph(self) -> Graph:
         found = self._found()
@@ -117,26 +114,18 @@ class _Rewriting:
     def _replaced(self, found: _Found, made: dict[str, Op], kept: list[str], rows: int) -> Graph:
         """``graph`` with the ops ``made`` in the place of those of their names, and without the logits."""
         graph = self._graph
-        gone_ops = {found.product.name, found.softmax.name, found.loss_backward.name}
-        gone_ops |= {found.softmax_backward.name, *(op.name for op in [found.of_bias] if op is not None)}
-        inner = (found.product, found.softmax, found.loss_backward, found.softmax_backward)
-        gone = {buffer for op in inner for buffer in graph.writes(op)}
-        values = [value for value in graph.values if value.buffer not in gone]
+        gone = [found.product, found.softmax, found.loss_backward, found.softmax_backward]
+        buffers = tuple(buffer for op in gone for buffer in graph.writes(op))
         if found.of_bias is not None:
-            name = _output(found.of_bias, 0)
-            values = [replace(item, type=_flat(item.type)) if item.name == name else item for item in values]
-        column = contiguous("float32", (rows, 1))
-        saved = [Value(name, name, column) for name in kept]
-        return replace(
-            graph,
-            ops=tuple(made.get(op.name, op) for op in graph.ops if op.name not in gone_ops),
-            values=(*values, *saved),
-            buffers=(
-                *(item for item in graph.buffers if item.name not in gone),
-                *(Buffer(item.name, column.extent_bytes, Role.SAVED) for item in saved),
-            ),
-            predictions=(),
+            gone.append(found.of_bias)
+        added = tuple(Value(name, name, contiguous("float32", (rows, 1))) for name in kept)
+        ops: dict[str, Op | None] = {**dict.fromkeys(op.name for op in gone), **made}
+        flat = None if found.of_bias is None else _output(found.of_bias, 0)
+        values = (
+            replace(item, type=_flat(item.type)) if item.name == flat else item for item in graph.values
         )
+        graph = replace(graph, values=tuple(values))
+        return rewritten(graph, [Rewrite(ops, added, buffers)], predictions=())
 
     # --- the pattern ---
 
@@ -163,7 +152,7 @@ class _Rewriting:
 
     def _maker(self, argument: Argument, *targets: str) -> Op:
         """The op that makes ``argument`` as it is, no view of it."""
-        op = self._makers.get(self._graph.buffer_of(argument.value)) if isinstance(argument, Ref) else None
+        op = self._uses.maker_of(argument.value) if isinstance(argument, Ref) else None
         if op is None or op.call.target not in targets or op.strip is not None or op.call.kwargs:
             raise _Whole("the loss does not read the output of a linear layer, or reads more than that")
         kind = self._types[_output(op, 0)]
@@ -192,8 +181,7 @@ class _Rewriting:
         backward = [op for op in self._graph.ops if op.call.target == _LOSS_BACKWARD]
         if len(backward) != 1 or backward[0].call.args[2:] != (classes, None, *loss.call.args[3:5], total):
             raise _Whole("the way back is not that of one cross-entropy")
-        made = self._graph.buffer_of(_output(backward[0], 0))
-        readers = self._readers.get(made, [])
+        readers = self._uses.readers_of(_output(backward[0], 0))
         if [op.call.target for op in readers] != [_SOFTMAX_BACKWARD]:
             raise _Whole("something else reads the gradient of the log-softmax, as label smoothing does")
         expected = (Ref(_output(backward[0], 0)), Ref(_output(softmax, 0)), 1)
@@ -206,7 +194,7 @@ class _Rewriting:
         kind, hidden = self._types[of_logits], product.call.args[_PRODUCTS[product.call.target]]
         turned = TensorType(kind.dtype, kind.shape[::-1], kind.strides[::-1])
         found: dict[str, Op] = {}
-        for op in self._readers.get(self._graph.buffer_of(of_logits), []):
+        for op in self._uses.readers_of(of_logits):
             what = "another"
             if op.call.target == "aten.mm.default":
                 left, right = op.call.args
@@ -228,15 +216,15 @@ class _Rewriting:
     def _check_flat(self, of_bias: Op) -> None:
         """The bias's gradient is read as a row, not as a matrix of one."""
         name = _output(of_bias, 0)
-        for op in self._readers.get(self._graph.buffer_of(name), []):
+        for op in self._uses.readers_of(name):
             if name in op.call.refs():
                 raise _Whole(f"{op.name} reads the gradient of the bias in another shape")
 
     def _check_alone(self, found: _Found) -> None:
         graph = self._graph
         logits, scores = (graph.buffer_of(_output(op, 0)) for op in (found.product, found.softmax))
-        names = {op.name for op in self._readers[logits]}
-        names |= {op.name for op in self._readers[scores]}
+        names = {op.name for op in self._uses.readers[logits]}
+        names |= {op.name for op in self._uses.readers[scores]}
         if names - {found.softmax.name, found.loss.name, found.softmax_backward.name}:
             raise _Whole("something else reads the logits, as label smoothing does")
         if [graph.buffer_of(name) for name in graph.predictions] != [logits]:

@@ -14,6 +14,7 @@ from poet.graph import Argument, Blank, Call, Graph, Op, Parameter, Ref, TensorT
 from poet.graph_parts import lasting_of
 from poet.named import Bounds
 from poet.optimizer_kinds import STATES
+from poet.passes.uses import GraphUses, is_pure
 from poet.wholes import Axis, PartedCall
 
 IsExact = Callable[[PartedCall, Bounds], bool]
@@ -24,32 +25,6 @@ ACCUMULATE = "poet.accumulate"
 _ENDS = frozenset(f"poet.{name}" for name in STATES) | {ACCUMULATE}
 _LOOK_UP, _TABLE, _SUM = "aten.embedding.default", "aten.embedding_dense_backward.default", "aten.add.Tensor"
 _FACTORS = {"aten.mm.default": 0, "aten.addmm.default": 1}
-
-
-class PartIndex:
-    """Who makes, reads and updates what in a graph."""
-
-    def __init__(self, graph: Graph) -> None:
-        self.graph = graph
-        self.types = {value.name: value.type for value in graph.values}
-        self.size_bytes = {buffer.name: buffer.size_bytes for buffer in graph.buffers}
-        self.makers = {buffer: op for op in graph.ops for buffer in graph.writes(op)}
-        self.places = {op.name: place for place, op in enumerate(graph.ops)}
-        self.readers: dict[str, list[Op]] = {}
-        for op in graph.ops:
-            again = graph.reads(op.recall) if op.recall is not None else ()
-            for buffer in {*graph.reads(op.call), *again}:
-                self.readers.setdefault(buffer, []).append(op)
-        self.results = {graph.loss, *graph.predictions, *(value for _, value in graph.states)}
-        self.kept = {graph.buffer_of(name) for name in self.results}
-
-    def named(self, name: str) -> Op:
-        """The op of this name."""
-        return self.graph.ops[self.places[name]]
-
-    def reading(self, value: str) -> list[Op]:
-        """The ops that read the buffer of ``value``."""
-        return self.readers.get(self.graph.buffer_of(value), [])
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,19 +59,19 @@ class Uses:
         return tuple(dict.fromkeys(found))
 
 
-def uses_of(index: PartIndex, parameter: Parameter) -> Uses | None:
+def uses_of(index: GraphUses, parameter: Parameter) -> Uses | None:
     """How the parameter's ops are divided; ``None`` where one cannot be."""
     uses = found_uses(index, parameter)
     return None if uses is None or uses.undivided else uses
 
 
-def found_uses(index: PartIndex, parameter: Parameter) -> Uses | None:
+def found_uses(index: GraphUses, parameter: Parameter) -> Uses | None:
     graph, type_ = index.graph, index.types[parameter.value]
     if len(type_.shape) != 2 or min(type_.shape) < 2 or type_ != contiguous(type_.dtype, type_.shape):
         return None
-    if index.size_bytes[graph.buffer_of(parameter.value)] != type_.extent_bytes:
+    if index.sizes_bytes[graph.buffer_of(parameter.value)] != type_.extent_bytes:
         return None
-    if parameter.value in index.results:
+    if parameter.value in (graph.loss, *graph.predictions, *(value for _, value in graph.states)):
         return None
     ends = _ends(index, parameter, type_)
     if ends is None:
@@ -105,8 +80,7 @@ def found_uses(index: PartIndex, parameter: Parameter) -> Uses | None:
     if parameter.gradient is not None and not _join_makers(index, parameter.gradient, type_, ends, makers):
         return None
     products, undivided = {}, []
-    updated = {buffer for op in graph.ops for buffer in op.updates}
-    for op in index.reading(parameter.value):
+    for op in index.readers_of(parameter.value):
         if op.name not in ends:
             buffer = graph.buffer_of(parameter.value)
             parted = _looked_up(index, op, buffer, type_) or _product(index, op, buffer, type_)
@@ -115,17 +89,17 @@ def found_uses(index: PartIndex, parameter: Parameter) -> Uses | None:
             else:
                 products[op.name] = parted
     if len(makers) > 1 and any(
-        buffer in updated for name in makers for buffer in graph.reads(index.named(name).call)
+        buffer in index.updaters for name in makers for buffer in graph.reads(index.op(name).call)
     ):
         return None  # what makes it runs with its last maker, and would find something else
     return Uses(products, makers, ends, tuple(undivided))
 
 
-def _ends(index: PartIndex, parameter: Parameter, type_: TensorType) -> dict[str, PartedCall] | None:
+def _ends(index: GraphUses, parameter: Parameter, type_: TensorType) -> dict[str, PartedCall] | None:
     """The ops that write what lives across steps for it; ``None`` where something else reads that."""
     found = {}
     for _, value in lasting_of(parameter):
-        for op in index.reading(value):
+        for op in index.readers_of(value):
             if op.updates:
                 if op.call.target not in _ENDS or any(index.types[ref] != type_ for ref in op.call.refs()):
                     return None
@@ -136,17 +110,17 @@ def _ends(index: PartIndex, parameter: Parameter, type_: TensorType) -> dict[str
 
 
 def _join_makers(
-    index: PartIndex,
+    index: GraphUses,
     value: str,
     type_: TensorType,
     ends: Mapping[str, PartedCall],
     makers: dict[str, PartedCall],
 ) -> bool:
     """Put what makes ``value``, a gradient or a part of one, among ``makers``; whether that could be done."""
-    op = index.makers.get(index.graph.buffer_of(value))
-    if op is None or not _is_pure(op) or op.outputs != (value,) or op.call.kwargs or op.name in makers:
+    op = index.maker_of(value)
+    if op is None or not _is_repeatable(op) or op.outputs != (value,) or op.call.kwargs or op.name in makers:
         return False
-    if index.types[value] != type_ or index.graph.buffer_of(value) in index.kept:
+    if index.types[value] != type_ or _is_result(index, value):
         return False
     axis = Axis.TABLE if op.call.target == _TABLE else Axis.ROWS
     parted = PartedCall(blanked(op.call, index.types), axis)
@@ -161,12 +135,12 @@ def _join_makers(
     elif op.call.target != "aten.mm.default" and (axis is not Axis.TABLE or op.call.args[4] is not False):
         return False
     makers[op.name] = parted
-    return {reader.name for reader in index.reading(value)} <= ends.keys()
+    return {reader.name for reader in index.readers_of(value)} <= ends.keys()
 
 
-def _looked_up(index: PartIndex, op: Op, buffer: str, type_: TensorType) -> PartedCall | None:
+def _looked_up(index: GraphUses, op: Op, buffer: str, type_: TensorType) -> PartedCall | None:
     """``op`` along the rows of the table on ``buffer``; ``None`` where it is no look-up in it."""
-    if op.call.target != _LOOK_UP or op.call.kwargs or not _is_pure(op) or len(op.outputs) != 1:
+    if op.call.target != _LOOK_UP or op.call.kwargs or not _is_repeatable(op) or len(op.outputs) != 1:
         return None
     table, numbers = op.call.args[:2]
     result = index.types[op.outputs[0] or ""]
@@ -177,15 +151,15 @@ def _looked_up(index: PartIndex, op: Op, buffer: str, type_: TensorType) -> Part
         and index.graph.buffer_of(numbers.value) != buffer
         and result == contiguous(result.dtype, result.shape)
     )
-    if not is_plain or index.size_bytes[index.graph.buffer_of(op.outputs[0] or "")] != result.extent_bytes:
+    if not is_plain or index.sizes_bytes[index.graph.buffer_of(op.outputs[0] or "")] != result.extent_bytes:
         return None
     return PartedCall(blanked(op.call, index.types), Axis.LOOK_UP)
 
 
-def _product(index: PartIndex, op: Op, buffer: str, type_: TensorType) -> PartedCall | None:
+def _product(index: GraphUses, op: Op, buffer: str, type_: TensorType) -> PartedCall | None:
     """``op`` along the rows of the parameter on ``buffer``; ``None`` where it cannot be divided so."""
     first = _FACTORS.get(op.call.target)
-    if first is None or op.call.kwargs or not _is_pure(op) or len(op.outputs) != 1:
+    if first is None or op.call.kwargs or not _is_repeatable(op) or len(op.outputs) != 1:
         return None
     result = index.types[op.outputs[0] or ""]
     places = [
@@ -194,7 +168,7 @@ def _product(index: PartIndex, op: Op, buffer: str, type_: TensorType) -> Parted
         if isinstance(item, Ref) and index.graph.buffer_of(item.value) == buffer
     ]
     is_plain = result == contiguous(result.dtype, result.shape) and places in ([first], [first + 1])
-    if not is_plain or index.size_bytes[index.graph.buffer_of(op.outputs[0] or "")] != result.extent_bytes:
+    if not is_plain or index.sizes_bytes[index.graph.buffer_of(op.outputs[0] or "")] != result.extent_bytes:
         return None
     factor = op.call.args[places[0]]
     assert isinstance(factor, Ref)
@@ -210,8 +184,15 @@ def _product(index: PartIndex, op: Op, buffer: str, type_: TensorType) -> Parted
     return PartedCall(blanked(op.call, index.types), axis)
 
 
-def _is_pure(op: Op) -> bool:
-    return not (op.updates or op.random or op.repeat_call or op.strip) and op.repeatable
+def _is_result(index: GraphUses, value: str) -> bool:
+    """Whether ``value`` is handed to the caller, or kept as state."""
+    buffer = index.graph.buffer_of(value)
+    states = {index.graph.buffer_of(state) for _, state in index.graph.states}
+    return buffer in index.kept or buffer in states
+
+
+def _is_repeatable(op: Op) -> bool:
+    return is_pure(op) and op.repeatable
 
 
 def blanked(call: Call, types: Mapping[str, TensorType]) -> Call:

@@ -1,8 +1,4 @@
-"""Copies side by side of what kernels cannot read as it lies, for libraries whose kernels have few strides.
-
-torch's own kernels make such copies inside, so that their bits stay what they are; here a copy is an op that
-a plan may drop and make again.
-"""
+"""How tensors lie in memory, and copies side by side for libraries whose kernels have few strides."""
 
 from __future__ import annotations
 
@@ -10,15 +6,56 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from poet.frontend.layouts import layout_arguments
-from poet.graph import ITEM_BYTES, Argument, Buffer, Call, Graph, Op, Ref, Role, TensorType, Value
+import torch
+from torch import Tensor
+
+from poet.calls import contiguous
+from poet.graph import ITEM_BYTES, Argument, Buffer, Call, Graph, Op, Ref, Role, Symbol, TensorType, Value
+from poet.runtime.kernels.arguments import same_layout, tensor_type
+
+__all__ = [
+    "WantsDense", "compact", "contiguous", "dense_like", "is_dense", "layout_arguments", "same_layout",
+    "tensor_type", "with_dense_operands",
+]  # fmt: skip
+
 
 WantsDense = Callable[[Op, Mapping[str, TensorType]], tuple[int, ...]]
 """Places of an op's operands that a library's kernel reads only where they lie side by side, and do not."""
 
 
+def layout_arguments(type_: TensorType) -> tuple[Argument, ...]:
+    """Shape, strides and element type, as our own operators take them."""
+    return (type_.shape, type_.strides, Symbol("dtype", type_.dtype))
+
+
+def is_dense(type_: TensorType) -> bool:
+    """Whether each element from the buffer's start on is addressed exactly once, with no gap."""
+    return type_.elements == 0 or (type_.offset == 0 and type_.is_dense)
+
+
+def dense_like(type_: TensorType) -> TensorType:
+    """The type of a tensor of its own with this shape and, where they leave no holes, these strides."""
+    at_start = replace(type_, offset=0)
+    if is_dense(at_start):
+        return at_start
+    template = torch.empty_strided(type_.shape, type_.strides, device="meta")
+    return replace(at_start, strides=tuple(torch.empty_like(template).stride()))
+
+
+def compact(tensor: Tensor) -> Tensor:
+    """``tensor``, detached, where it fills its storage; else a copy of the same strides that does."""
+    tensor = tensor.detach()
+    strides = torch.empty_like(tensor, device="meta").stride()
+    if tensor.stride() == strides and tensor.untyped_storage().nbytes() == tensor.nbytes:
+        return tensor
+    return torch.empty_strided(tensor.shape, strides, dtype=tensor.dtype).copy_(tensor)
+
+
 def with_dense_operands(graph: Graph, wants: WantsDense) -> Graph:
-    """``graph`` with a copy before each op that ``wants`` one; those of what no op changes are made once."""
+    """``graph`` with a copy before each op that ``wants`` one; those of what no op changes are made once.
+
+    torch's own kernels make such copies inside; here a copy is an op that a plan may drop and make again.
+    """
     types = {value.name: value for value in graph.values}
     by_name = {name: value.type for name, value in types.items()}
     changed = {buffer for op in graph.ops for buffer in op.updates}
