@@ -85,8 +85,9 @@ def test_no_module_imports_itself_by_way_of_others() -> None:
 
 
 def test_one_module_measures_kernels_for_an_import() -> None:
-    """The frontend reads no clock and records no memory: it asks `measure`."""
-    imports = {path: set(imports_of(path)) for path in (ROOT / "poet" / "frontend").rglob("*.py")}
+    """Frontend and passes read no clock and record no memory: they ask `measure`."""
+    folders = (ROOT / "poet" / "frontend", ROOT / "poet" / "passes")
+    imports = {path: set(imports_of(path)) for folder in folders for path in folder.rglob("*.py")}
     for path, names in imports.items():
         assert not {"time", "timeit"} & {name.split(".")[0] for name in names}, path
         assert not any(name.startswith("poet.runtime.native") for name in names), path
@@ -95,7 +96,7 @@ def test_one_module_measures_kernels_for_an_import() -> None:
         for path, names in imports.items()
         if any(name.startswith("poet.runtime.trials.measure") for name in names)
     }
-    assert asking == {"trace", "evaluation", "wrapped"}
+    assert asking == {"forms", "evaluation", "wrapped"}
 
 
 @every_source
