@@ -24,8 +24,8 @@ from poet.errors import InputError, NotExact, PlanError, PoetError
 from poet.frontend.eager import lent, original
 from poet.frontend.losses import LossFunction
 from poet.frontend.plain import PlainTrainer, check_is_planned
-from poet.frontend.scores import with_output
-from poet.frontend.small_operators import small_operators
+from poet.frontend.losses import with_output
+from poet.frontend.traced_operators import small_operators
 from poet.named import named_parameters
 from poet.plans.plan_file import PlanFile
 from poet.plans.training_plan import Plan, shape_words

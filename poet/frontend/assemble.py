@@ -1,20 +1,20 @@
 """From lowered ops to the graph of a training step: what is needed, in which order, in which role.
 
-Three things happen here. Ops that nothing needs are dropped. Each parameter's update is put as early
-as it may stand: right after its gradient and after the last op that reads the old parameter, so that
-gradients need not pile up. Each buffer gets its role.
+Ops that nothing needs are dropped, each parameter's update is put as early as it may stand, each buffer gets
+its role, and ops are named after the module whose parameters they read (``layer1.0.conv1.convolution``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from poet.errors import ModelError
 from poet.frontend.lower import Lowered
-from poet.frontend.names import with_speaking_names
 from poet.graph import (
     ITEM_BYTES,
+    Argument,
     Buffer,
     Call,
     Graph,
@@ -30,6 +30,98 @@ from poet.micro import IS_FIRST
 from poet.optimizer import OptimizerSpec
 from poet.passes.layouts import contiguous, dense_like, layout_arguments, same_layout
 from poet.passes.rewrite import with_updates_placed
+
+_NUMBER = re.compile(r"_*\d*$")
+
+
+def with_speaking_names(graph: Graph) -> Graph:
+    """``graph`` with gradients named after their parameters and ops after their modules."""
+    gradients = {item.gradient: item.name for item in graph.parameters if item.gradient is not None}
+    owners = {graph.buffer_of(value): name for name, value in graph.states}
+    owners |= {graph.buffer_of(item.value): item.name for item in graph.parameters}
+    owners |= {graph.buffer_of(value): name for value, name in gradients.items()}
+    taken = {value.name for value in graph.values} | {buffer.name for buffer in graph.buffers}
+    taken_ops = {op.name for op in graph.ops}
+    values, ops = {}, {}
+    for gradient, parameter in gradients.items():
+        values[gradient] = _free(f"{parameter}.grad", taken)
+    for op in graph.ops:
+        module = _module(op, graph, owners)
+        if module and op.outputs:
+            ops[op.name] = _free(_within(module, op.name), taken_ops)
+            for output in op.outputs:
+                if output is not None and output not in values:
+                    values[output] = _free(_within(module, output), taken)
+    return renamed(graph, values, ops)
+
+
+def _module(op: Op, graph: Graph, owners: Mapping[str, str]) -> str:
+    """The path of the module whose parameter or state the op reads or makes the gradient of, or ``""``."""
+    for buffer in (*graph.reads(op.call), *graph.writes(op)):
+        if buffer in owners:
+            return owners[buffer].rpartition(".")[0]
+    return ""
+
+
+def _within(module: str, name: str) -> str:
+    node, dot, part = name.partition(".")
+    return f"{module}.{_NUMBER.sub('', node)}{dot}{part}"
+
+
+def _free(wanted: str, taken: set[str]) -> str:
+    name = next(name for name in _numbered(wanted) if name not in taken)
+    taken.add(name)
+    return name
+
+
+def _numbered(name: str) -> Iterator[str]:
+    yield name
+    number = 1
+    while True:
+        yield f"{name}_{number}"
+        number += 1
+
+
+def renamed(graph: Graph, values: Mapping[str, str], ops: Mapping[str, str]) -> Graph:
+    """``graph`` with new names for some values, for the buffers of the same names, and for some ops."""
+
+    def value(old: str) -> str:
+        return values.get(old, old)
+
+    def argument(given: Argument) -> Argument:
+        if isinstance(given, Ref):
+            return Ref(value(given.value))
+        return tuple(map(argument, given)) if isinstance(given, tuple) else given
+
+    def call(given: Call) -> Call:
+        named = tuple((key, argument(item)) for key, item in given.kwargs)
+        return Call(given.target, tuple(map(argument, given.args)), named)
+
+    def op(old: Op) -> Op:
+        return replace(
+            old,
+            name=ops.get(old.name, old.name),
+            call=call(old.call),
+            repeat_call=call(old.repeat_call) if old.repeat_call is not None else None,
+            outputs=tuple(value(item) if item is not None else None for item in old.outputs),
+            updates=tuple(map(value, old.updates)),
+        )
+
+    return replace(
+        graph,
+        buffers=tuple(replace(item, name=value(item.name)) for item in graph.buffers),
+        values=tuple(
+            replace(item, name=value(item.name), buffer=value(item.buffer)) for item in graph.values
+        ),
+        ops=tuple(map(op, graph.ops)),
+        inputs=tuple(map(value, graph.inputs)),
+        loss=value(graph.loss),
+        predictions=tuple(map(value, graph.predictions)),
+        parameters=tuple(
+            replace(item, gradient=value(item.gradient) if item.gradient is not None else None)
+            for item in graph.parameters
+        ),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -327,3 +419,26 @@ def _by_dtype(gradients: Mapping[str, str], values: Mapping[str, Value]) -> list
     """In torch's order of norms: those of one element type together, types as they first come."""
     types = list(dict.fromkeys(values[gradient].type.dtype for gradient in gradients.values()))
     return sorted(gradients.items(), key=lambda item: types.index(values[item[1]].type.dtype))
+
+
+def beside(graph: Graph, training: Graph) -> Graph:
+    """``graph`` with everything that lives across steps of ``training``, whether it reads it or not."""
+    there = {buffer.name for buffer in graph.buffers}
+    named = {value.name for value in graph.values}
+    persistent = training.persistent()
+    lasting = {value for _, value in (*training.states, *training.constants)}
+    lasting |= {item.value for item in training.parameters}
+    lasting |= {value for item in training.parameters for _, value in item.optimizer_state}
+    lasting |= {item.accumulator for item in training.parameters if item.accumulator is not None}
+    added: list[Value] = [item for item in training.values if item.name in lasting and item.name not in named]
+    return replace(
+        graph,
+        buffers=(
+            *graph.buffers,
+            *(item for item in training.buffers if item.name in persistent and item.name not in there),
+        ),
+        values=(*graph.values, *added),
+        parameters=tuple(replace(item, gradient=None) for item in training.parameters),
+        states=training.states,
+        constants=training.constants,
+    )

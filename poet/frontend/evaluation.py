@@ -15,15 +15,14 @@ from torch import Tensor, fx, nn
 
 from poet.errors import ModelError
 from poet.frontend.assemble import StepNames, assemble
-from poet.frontend.beside import beside as with_lasting
+from poet.frontend.assemble import beside as with_lasting
 from poet.frontend.eager import evaluating, original
-from poet.frontend.functional import Functional, Step, fakes, trace_step
+from poet.frontend.functional import Functional, Step, TrueLayouts, fakes, trace_step
 from poet.frontend.losses import loss_named
 from poet.frontend.lower import lower
 from poet.frontend.module_tensors import looks_at_contents, named_constants, own_tensors
-from poet.frontend.small_operators import small_operators
 from poet.frontend.trace import TrainingStep
-from poet.frontend.true_layouts import TrueLayouts
+from poet.frontend.traced_operators import small_operators
 from poet.graph import Graph
 from poet.kernel_facts import KernelFacts
 from poet.named import named_parameters

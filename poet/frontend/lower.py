@@ -21,7 +21,7 @@ from torch.utils import _pytree as pytree
 
 from poet.errors import ModelError, UnsupportedOperator
 from poet.frontend import rules
-from poet.frontend.exporting import line_in
+from poet.frontend.eager import line_in
 from poet.frontend.lowering_state import Lowering, arguments, operator_of, region_of, tensors_of
 from poet.graph import Call, Op, Ref, TensorType, Value
 from poet.operators import ATEN

@@ -14,10 +14,10 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTens
 from torch.nn.parameter import is_lazy
 
 from poet.errors import ModelError, nearest
-from poet.frontend.exporting import without_checks
+from poet.frontend.eager import without_checks
 from poet.frontend.functional import GradientHook, fakes
 from poet.frontend.python_state import unchanged
-from poet.frontend.recurrent import OneOpPerLayer
+from poet.frontend.traced_operators import OneOpPerLayer
 from poet.passes.layouts import tensor_type
 
 

@@ -12,11 +12,11 @@ from torch.utils import _pytree as pytree
 from poet.errors import InputError
 from poet.files.tables import function_named, line_of
 from poet.frontend.eager import evaluating, without_short_cuts
-from poet.frontend.exporting import as_exporters_do
+from poet.frontend.eager import as_exporters_do
 from poet.frontend.losses import LossFunction, as_loss
 from poet.frontend.module_tensors import looks_at_contents
 from poet.frontend.optimizers import torch_optimizer
-from poet.frontend.small_operators import as_wanted
+from poet.frontend.traced_operators import as_wanted
 from poet.graph import Graph
 from poet.named import named_parameters
 from poet.optimizer import OptimizerSpec

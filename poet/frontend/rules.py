@@ -13,9 +13,8 @@ from torch import Tensor, fx
 from torch._ops import OpOverload
 
 from poet.errors import UnsupportedOperator
-from poet.frontend import ctc
 from poet.frontend.lowering_state import Lowering, arguments
-from poet.frontend.recurrent import BACKWARD, FORWARD, LSTM
+from poet.frontend.traced_operators import BACKWARD, CTC_BACKWARD, CTC_FORWARD, FORWARD, LSTM
 from poet.graph import Blank, Call, Ref, TensorType
 from poet.passes.layouts import dense_like, layout_arguments, tensor_type
 
@@ -251,7 +250,8 @@ SPECIAL: dict[str, Rule] = {
         ("aten.clone.default", "aten._to_copy.default", "aten.lift_fresh_copy.default"), _clone
     ),
     **{
-        f"{target}.default": _own(target) for target in (FORWARD, BACKWARD, LSTM, ctc.FORWARD, ctc.BACKWARD)
+        f"{target}.default": _own(target)
+        for target in (FORWARD, BACKWARD, LSTM, CTC_FORWARD, CTC_BACKWARD)
     },
     **dict.fromkeys(("aten.prod.default", "aten.prod.dim_int", "aten.cumprod.default"), _product),
 }  # fmt: skip

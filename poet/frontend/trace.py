@@ -18,10 +18,9 @@ from torch import Tensor, nn
 
 from poet.brief import shortened, told
 from poet.errors import ModelError, nearest, one_of
-from poet.frontend.assemble import StepNames, assemble
-from poet.frontend.beside import beside
+from poet.frontend.assemble import StepNames, assemble, beside
 from poet.frontend.eager import original
-from poet.frontend.functional import Functional, Step, fakes, trace_step
+from poet.frontend.functional import Functional, Step, TrueLayouts, fakes, trace_step
 from poet.frontend.losses import Loss, LossFunction, as_loss
 from poet.frontend.lower import Lowered, lower
 from poet.frontend.module_tensors import (
@@ -35,9 +34,8 @@ from poet.frontend.module_tensors import (
     trained_parameters,
     unsaved_states,
 )
-from poet.frontend.passes import listed
-from poet.frontend.small_operators import small_operators
-from poet.frontend.true_layouts import TrueLayouts
+from poet.frontend.repeated_pass import listed
+from poet.frontend.traced_operators import small_operators
 from poet.graph import Graph
 from poet.kernel_facts import KernelFacts
 from poet.loss import LossSpec
@@ -149,7 +147,7 @@ def trace_training_step(
             gradients be written over what they are made from (see `poet.passes.in_place`); for these
             alone as well.
         has_small_operators: LSTMs, recurrent layers and attention are products, sums and copies, for a
-            library that has no more (see `poet.frontend.small_operators`).
+            library that has no more (see `poet.frontend.traced_operators`).
 
     Raises:
         ModelError: the module cannot be traced, or nothing of it can be trained.

@@ -79,7 +79,7 @@ def export_onnx(plan: str | Path, output: str | Path, *, state: str | Path | Non
         ModelError: onnxruntime computes something else.
         PoetError: the file cannot be written.
     """
-    from poet.frontend.onnx.filled import checked_by_onnxruntime, filled
+    from poet.frontend.onnx.importer import checked_by_onnxruntime, filled
 
     with PlanFile(plan) as file:
         structure = file.structure()

@@ -105,7 +105,7 @@ def trace_model(
     from poet.c99.rows import overwrites, wants_dense
     from poet.c99.statements import uses_elements
     from poet.frontend.eager import original
-    from poet.frontend.scores import with_output
+    from poet.frontend.losses import with_output
     from poet.frontend.trace import trace_training_step
 
     in_blocks = one_of(Gradients, gradients, "gradients")
@@ -241,7 +241,7 @@ def _source(
     names: str | Path | nn.Module | Mapping[str, Tensor] | None,
 ) -> _Source:
     if not isinstance(model, str | Path):
-        from poet.frontend.exported_programs import as_module
+        from poet.frontend.program_file import as_module
 
         model, example_inputs = as_module(model, example_inputs)
         if example_inputs is None:

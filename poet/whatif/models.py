@@ -331,7 +331,7 @@ def _imported(data: Any) -> _Imported:
 
 def _open_dimensions(path: str) -> bytes:
     """Per input its dimensions: sizes, and names of open ones."""
-    from poet.frontend.onnx.dims import input_dims
+    from poet.frontend.onnx.importer import input_dims
     from poet.frontend.onnx.reader import read_onnx
 
     try:

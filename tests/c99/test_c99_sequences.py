@@ -14,7 +14,7 @@ from helpers.sequence_nets import NETS
 import poet
 from poet.c99.library_check import check_library
 from poet.c99.vectors import given_tensors
-from poet.frontend.small_operators import small_operators
+from poet.frontend.traced_operators import small_operators
 
 STEPS = 3
 

@@ -18,7 +18,7 @@ from zoo import export
 
 from poet import api
 from poet.errors import ModelError, PlanError
-from poet.frontend.onnx import filled
+from poet.frontend.onnx import importer
 from poet.planning.exported import export_onnx, export_state
 from poet.random_batches import random_batch
 from poet.runtime import Trainer
@@ -98,12 +98,12 @@ def test_a_file_that_computes_something_else_is_not_written(
     folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Weights that go astray between torch and the file: the check bites."""
-    real = filled.filled
+    real = importer.filled
 
     def astray(structure: bytes, tensors: dict[str, Tensor]) -> tuple[bytes, int]:
         return real(structure, tensors | {"head.bias": tensors["head.bias"] + 1.0})
 
-    monkeypatch.setattr(filled, "filled", astray)
+    monkeypatch.setattr(importer, "filled", astray)
     with pytest.raises(ModelError, match="differs in onnxruntime"):
         export_onnx(folder / "p.poet", tmp_path / "bad.onnx", state=folder / "state.safetensors")
     assert not (tmp_path / "bad.onnx").exists()

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 import poet
 from poet import api
+from poet.frontend.functional import TrueLayouts
 from poet.frontend.trace import trace_training_step
-from poet.frontend.true_layouts import TrueLayouts
 from poet.problem import Limits
 from poet.verification import verify
 

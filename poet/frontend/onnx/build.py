@@ -22,7 +22,6 @@ from poet.frontend.onnx import (
     ops_index,
     ops_math,
     ops_nn,
-    ops_random,
     ops_resize,
     ops_rnn,
     ops_shape,
@@ -37,13 +36,14 @@ from poet.frontend.onnx.node import (
     OperatorRow,
     Rebound,
     Run,
+    check_results,
+    defined,
     describe,
 )  # fmt: skip
 from poet.frontend.onnx.reader import OnnxFile
-from poet.frontend.onnx.standard import check_results, defined
 
 TABLES = (
-    ops_index, ops_math, ops_nn, ops_random, ops_resize, ops_rnn,
+    ops_index, ops_math, ops_nn, ops_resize, ops_rnn,
     ops_shape,
 )  # fmt: skip
 """The modules whose import fills the operator table."""

@@ -18,7 +18,7 @@ from poet.codec import encode
 from poet.errors import ModelError
 from poet.files.reading import MOST_DIMENSIONS
 from poet.frontend.onnx.build import BuiltModel, DependsOnFailure, Step, build, op_name
-from poet.frontend.onnx.dims import MOST_ELEMENTS, Dims, bind_inputs, fixed_batch, input_dims
+from poet.frontend.onnx.importer import MOST_ELEMENTS, Dims, bind_inputs, fixed_batch, input_dims
 from poet.frontend.onnx.module import state_names
 from poet.frontend.onnx.node import OnnxValue, describe
 from poet.frontend.onnx.reader import DTYPES, OnnxFile, read_onnx

@@ -1,4 +1,4 @@
-"""From an ONNX file to an ``nn.Module`` that computes the same, and can be trained.
+"""From an ONNX file to an ``nn.Module`` that computes the same and can be trained, and back with its weights.
 
 model = load_onnx("resnet18.onnx", bind={"N": 8})
 logits = model.module(images)
@@ -7,24 +7,125 @@ logits = model.module(images)
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
-from onnx import ModelProto
+from onnx import ModelProto, ValueInfoProto
 from torch import Tensor, nn
 
 from poet.brief import brief
-from poet.errors import ModelError
-from poet.files.reading import is_whole, parse_json
+from poet.errors import ModelError, nearest
+from poet.files.reading import MOST_DIMENSIONS, is_whole, parse_json
 from poet.frontend.onnx.build import Input, build
-from poet.frontend.onnx.dims import bind_inputs
 from poet.frontend.onnx.fuse import fuse
 from poet.frontend.onnx.module import ImportedModule, Source
 from poet.frontend.onnx.names import NAMES_KEY, naming_of, read_given, with_given_names
-from poet.frontend.onnx.reader import OnnxFile, StoredTensor, read_onnx, read_structure
+from poet.frontend.onnx.node import Rebound
+from poet.frontend.onnx.reader import OnnxFile, StoredTensor, dtype_of, read_onnx, read_structure
 from poet.frontend.onnx.weights import TRAINABLE_KEY, trainable_initializers, with_own_weights
+from poet.micro import BATCH_NAMES
+
+MOST_ELEMENTS = 1 << 48
+"""Of a tensor: what is larger no machine holds, and torch refuses to describe it."""
+
+
+@dataclass(frozen=True)
+class Dims:
+    """An input's dimensions: a size, or the name to bind."""
+
+    name: str
+    dims: tuple[int | str, ...]
+
+    def __str__(self) -> str:
+        return f"{self.name!r} ({' x '.join(map(str, self.dims)) or 'a single number'})"
+
+
+def input_dims(file: OnnxFile) -> tuple[Dims, ...]:
+    """The inputs that a caller gives (initialisers that are also inputs are none of them).
+
+    Raises:
+        ModelError: an input is not a tensor, or has no shape.
+    """
+    return tuple(Dims(entry.name, _dims(entry)) for entry in _inputs(file))
+
+
+def _inputs(file: OnnxFile) -> list[ValueInfoProto]:
+    return [entry for entry in file.model.graph.input if entry.name not in file.tensors]
+
+
+def _dims(entry: ValueInfoProto) -> tuple[int | str, ...]:
+    if not entry.type.HasField("tensor_type"):
+        raise ModelError(f"input {entry.name!r} is not a tensor")
+    if not entry.type.tensor_type.HasField("shape"):
+        raise ModelError(f"input {entry.name!r} has no shape; export the model with one")
+    return tuple(
+        dim.dim_param or (dim.dim_value if dim.dim_value > 0 else f"{entry.name}.{axis}")
+        for axis, dim in enumerate(entry.type.tensor_type.shape.dim)
+    )
+
+
+def fixed_batch(inputs: Sequence[Dims]) -> int | None:
+    """The first dimension that all inputs share and the file fixes; ``None`` if there is none."""
+    first = {entry.dims[0] if entry.dims else None for entry in inputs}
+    size = first.pop() if len(first) == 1 else None
+    return size if isinstance(size, int) else None
+
+
+def bind_inputs(file: OnnxFile, bind: Mapping[str, int]) -> tuple[tuple[Input, ...], Rebound | None]:
+    """The inputs with every dimension bound, and the first dimension that was fixed, if it is rebound.
+
+    Raises:
+        ModelError: a dimension is open, or ``bind`` names none of the model's.
+    """
+    inputs = input_dims(file)
+    open_names = {dim for entry in inputs for dim in entry.dims if isinstance(dim, str)}
+    rebound = _rebound(inputs, bind, open_names)
+    for name, size in bind.items():
+        if size < 1:
+            raise ModelError(f"{file.name}: dimension {name!r} is bound to {size}, expected at least 1")
+        if name not in open_names and not (rebound and name in BATCH_NAMES):
+            known = sorted(open_names) or ["none"]
+            raise ModelError(
+                f"{file.name}: {name!r} is not an open dimension{nearest(name, open_names)}; "
+                f"open are: {', '.join(known)}"
+            )
+    missing = sorted(open_names - set(bind))
+    if missing:
+        shapes = "; ".join(str(entry) for entry in inputs if set(entry.dims) & set(missing))
+        options = " ".join(f"--bind {name}=8" for name in missing)
+        raise ModelError(f"{file.name}: open dimensions in input {shapes}; bind them, for example {options}")
+    return tuple(
+        Input(
+            entry.name,
+            dtype_of(entry.type.tensor_type.elem_type, f"input {entry.name!r}"),
+            _shape(dims, bind, rebound),
+        )
+        for entry, dims in zip(_inputs(file), inputs, strict=True)
+    ), rebound
+
+
+def _rebound(inputs: Sequence[Dims], bind: Mapping[str, int], open_names: set[str]) -> Rebound | None:
+    old = fixed_batch(inputs)
+    new = next((bind[name] for name in BATCH_NAMES if name in bind and name not in open_names), None)
+    return None if old is None or new is None else Rebound(old, new)
+
+
+def _shape(entry: Dims, bind: Mapping[str, int], rebound: Rebound | None) -> tuple[int, ...]:
+    shape = [bind[dim] if isinstance(dim, str) else dim for dim in entry.dims]
+    if rebound is not None:
+        shape[0] = rebound.new
+    if len(shape) > MOST_DIMENSIONS:
+        raise ModelError(
+            f"input {entry.name!r} has {len(shape)} dimensions; a tensor has at most {MOST_DIMENSIONS}"
+        )
+    if math.prod(shape) > MOST_ELEMENTS:
+        raise ModelError(f"input {entry.name!r} is bound to {shape}; no machine holds such a tensor")
+    return tuple(shape)
+
 
 _BIND_KEY = "poet.bind"
 _TRAINING_KEY = "poet.training"
@@ -209,3 +310,113 @@ def _imported(file: OnnxFile, bind: Mapping[str, int], training: bool, source: S
     return ImportedModel(
         module, inputs, outputs, file.digest, file.opset, dict(module.names), dict(bind), file
     )
+
+
+_LARGEST_BYTES = 2**31 - 1  # of a protobuf message
+_TOLERANCE = 1e-3  # of the largest number that comes out; kernels add in another order
+
+
+def filled(structure: bytes, tensors: Mapping[str, Tensor]) -> tuple[bytes, int]:
+    """The ONNX file of ``structure`` with ``tensors`` as its weights, and how many it has.
+
+    Args:
+        structure: what `strip_weights` made.
+        tensors: by the names that they have in the imported module.
+
+    Raises:
+        ModelError: a weight is missing or of another shape, or the file would be above 2 GiB.
+    """
+    imported = load_onnx_structure(structure)
+    model, count = ModelProto(), 0
+    model.ParseFromString(structure)
+    for initializer in model.graph.initializer:
+        name = imported.names.get(initializer.name)
+        if name is None:
+            continue
+        if name not in tensors:
+            raise ModelError(f"the weight {name} is missing")
+        tensor = tensors[name].detach().contiguous()
+        if tuple(tensor.shape) != tuple(initializer.dims):
+            raise ModelError(f"{name} is {list(tensor.shape)}, the ONNX file has {list(initializer.dims)}")
+        initializer.raw_data = tensor.reshape(-1).view(torch.uint8).numpy().tobytes()
+        count += 1
+    _evaluating(model)
+    if model.ByteSize() > _LARGEST_BYTES:
+        raise ModelError("with its weights the ONNX file is above 2 GiB, which one file cannot be")
+    written: bytes = model.SerializeToString(deterministic=True)
+    return written, count
+
+
+def checked_by_onnxruntime(model: bytes, structure: bytes, tensors: Mapping[str, Tensor]) -> str:
+    """Hold the outputs of ``model`` against those of the trained module in evaluation mode; says how it went.
+
+    Raises:
+        ModelError: they differ by more than rounding, or onnxruntime does not run the file.
+    """
+    try:
+        import onnxruntime
+    except ImportError:
+        return "not checked: onnxruntime is not installed"
+    imported = load_onnx_structure(structure, dict(tensors))
+    module = imported.module.eval()
+    inputs = imported.example_inputs()
+    with torch.no_grad():
+        returned = module(*inputs)
+    expected = [returned] if isinstance(returned, Tensor) else list(returned)
+    try:
+        options = onnxruntime.SessionOptions()
+        options.log_severity_level = 3  # what it tidies up is of no interest here
+        session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+        given = {
+            entry.name: _sized(tensor, entry.shape)
+            for entry, tensor in zip(session.get_inputs(), inputs, strict=True)
+        }
+        found = session.run(None, {name: tensor.numpy() for name, tensor in given.items()})
+    except Exception as error:  # whatever onnxruntime raises: its errors have no class of their own
+        line = str(error).strip().splitlines()[0]
+        raise ModelError(f"onnxruntime does not run the exported file: {line}") from None
+    return _compared(expected, found)
+
+
+def _compared(expected: Sequence[Tensor], found: Sequence[Any]) -> str:
+    worst = 0.0
+    for number, (theirs, ours) in enumerate(zip(expected, found, strict=True)):
+        tensor = torch.as_tensor(ours)
+        count = min(len(theirs), len(tensor)) if theirs.dim() and tensor.dim() else None
+        theirs, tensor = (theirs, tensor) if count is None else (theirs[:count], tensor[:count])
+        if theirs.shape != tensor.shape:
+            raise ModelError(
+                f"output {number} is {list(tensor.shape)} in onnxruntime, in torch {list(theirs.shape)}"
+            )
+        if not theirs.numel():
+            continue
+        scale = max(1e-6, float(theirs.double().abs().max()))
+        difference = float((theirs.double() - tensor.double()).abs().max()) / scale
+        if not difference <= _TOLERANCE:
+            raise ModelError(
+                f"output {number} of the exported file differs in onnxruntime by {difference:.2g} of its "
+                "largest number; nothing is written"
+            )
+        worst = max(worst, difference)
+    return f"checked by onnxruntime: outputs differ by at most {worst:.1g} of their largest"
+
+
+def _sized(tensor: Tensor, declared: Sequence[object]) -> Tensor:
+    """``tensor`` with the number of samples that the file is made for, where it fixes one."""
+    batch = declared[0] if declared else None
+    if not isinstance(batch, int) or not tensor.dim() or batch == len(tensor):
+        return tensor
+    return tensor[torch.arange(batch) % len(tensor)]
+
+
+def _evaluating(model: ModelProto) -> None:
+    """Take the training mode from the nodes that have one: they then run as in evaluation."""
+    for node in model.graph.node:
+        if node.op_type == "BatchNormalization":
+            kept = [item for item in node.attribute if item.name != "training_mode"]
+            if len(kept) < len(node.attribute):
+                del node.attribute[:]
+                node.attribute.extend(kept)
+                del node.output[1:]  # new statistics, which only training gives
+        elif node.op_type == "Dropout":
+            del node.input[2:]

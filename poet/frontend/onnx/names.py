@@ -19,7 +19,7 @@ from onnx import AttributeProto, ModelProto, NodeProto
 from torch import Tensor, nn
 
 from poet.errors import ModelError
-from poet.frontend.onnx.gates import Packed, packing, place_of, recurrent_weights
+from poet.frontend.onnx.ops_rnn import Packed, packing, place_of, recurrent_weights
 from poet.frontend.onnx.reader import DTYPES, OnnxFile, StoredTensor
 from poet.frontend.onnx.weights import trainable_initializers
 

@@ -1,4 +1,4 @@
-"""Operator rows: arithmetic, comparisons, activations, reductions, products."""
+"""Operator rows: arithmetic, comparisons, activations, reductions, products, random numbers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from poet.frontend.onnx.node import Alias, Built, Modal, Node, plain, row
-from poet.frontend.onnx.reader import dtype_of
+from poet.frontend.onnx.reader import DTYPES, dtype_of
 from poet.runtime.kernels import composed as whole_numbers
 
 plain(
@@ -394,3 +394,50 @@ def _lp_normalization(node: Node) -> Built:
         raise node.error(f"p is {power}, expected 1 or 2")
     least = torch.finfo(node.meta(0).dtype).tiny  # zeros stay zeros
     return lambda x: F.normalize(x, power, axis, eps=least)
+
+
+@row("RandomUniform", "RandomUniformLike", random=True, ignored=("seed",))
+def _uniform(node: Node) -> Built:
+    shape, dtype = _made(node)
+    low, high = node.real("low", 0.0), node.real("high", 1.0)
+    if not (math.isfinite(low) and math.isfinite(high) and low <= high):
+        raise node.error(f"low {low} and high {high} are no range")
+    return lambda: torch.empty(shape, dtype=dtype).uniform_(low, high)
+
+
+@row("RandomNormal", "RandomNormalLike", random=True, ignored=("seed",))
+def _normal(node: Node) -> Built:
+    shape, dtype = _made(node)
+    mean, scale = node.real("mean", 0.0), node.real("scale", 1.0)
+    if not (math.isfinite(mean) and math.isfinite(scale) and scale >= 0):
+        raise node.error(f"mean {mean} and scale {scale} are no normal distribution")
+    return lambda: torch.empty(shape, dtype=dtype).normal_(mean, scale)
+
+
+@row("Bernoulli", random=True, ignored=("seed",))
+def _bernoulli(node: Node) -> Built:
+    dtype = _dtype(node, node.meta(0).dtype)
+    return lambda x: torch.bernoulli(x).to(dtype)
+
+
+def _made(node: Node) -> tuple[list[int], torch.dtype]:
+    """Shape and type of what a node makes from nothing, or like an input of which only these are read."""
+    if node.proto.op_type.endswith("Like"):
+        meta = node.meta(0)
+        node.drop(0)
+        default = meta.dtype if meta.dtype.is_floating_point else torch.float32
+        return list(meta.shape), _dtype(node, default)
+    shape = node.rebind_shape(node.int_list("shape"))
+    if any(size < 0 for size in shape):
+        raise node.error(f"a shape of {shape}")
+    return shape, _dtype(node, torch.float32)
+
+
+def _dtype(node: Node, default: torch.dtype) -> torch.dtype:
+    number = node.integer("dtype", 0)
+    if number and number not in DTYPES:
+        raise node.error(f"element type {number} is not supported")
+    dtype = DTYPES[number] if number else default
+    if node.proto.op_type != "Bernoulli" and not dtype.is_floating_point:
+        raise node.error(f"random numbers of type {str(dtype).removeprefix('torch.')}; expected a float type")
+    return dtype

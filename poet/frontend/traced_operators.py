@@ -1,25 +1,112 @@
-"""While a step is traced, a recurrent layer is one op per direction, and not a dozen for every moment.
+"""Operators that are others while a step is traced; outside of tracing nothing changes.
 
-Outside of tracing nothing changes: `nn.GRU` and `nn.RNN` run as they are, and what stands here for a
-node of an ONNX file makes plain torch calls step by step. `nn.LSTM` in single precision is an op of
-torch's own already. Without gradients its kernel is another one, with other bits and no workspace: a call
-under ``torch.no_grad()`` is an op of our own for it.
+A recurrent layer is one op per direction, and not a dozen for every moment. Connectionist temporal
+classification has tensors as wide as the targets' tensor, whatever is in it. For libraries of few operators,
+recurrent layers, attention and bags of rows are products and sums instead (`small_operators`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn import functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from poet.frontend.small_operators import are_wanted as small_ones_are_wanted
-from poet.runtime.kernels import recurrent
+from poet.runtime.kernels import ctc, recurrent
+
+_ARE_WANTED: ContextVar[bool] = ContextVar("small operators", default=False)
+
+
+@contextlib.contextmanager
+def small_operators(*, are_wanted: bool = True) -> Iterator[None]:
+    """Inside, steps are traced and made in plain PyTorch with them, where they ask for `as_wanted`."""
+    token = _ARE_WANTED.set(are_wanted)
+    try:
+        yield
+    finally:
+        _ARE_WANTED.reset(token)
+
+
+def are_wanted() -> bool:
+    """Whether this is inside `small_operators`."""
+    return _ARE_WANTED.get()
+
+
+@contextlib.contextmanager
+def as_wanted() -> Iterator[None]:
+    """A model runs with them, if they are wanted.
+
+    While one of its LSTMs runs, oneDNN is off for the whole process: other threads' convolutions and products
+    may then have other bits.
+    """
+    if not are_wanted():
+        yield
+        return
+    with sdpa_kernel(SDPBackend.MATH), _WithoutOneDnn():
+        yield
+
+
+class _WithoutOneDnn(TorchFunctionMode):
+    """Inside, LSTMs are torch's own; this thread's convolutions and products stay what they are."""
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """``func``, an LSTM without oneDNN, a bag of rows as the rows and what becomes of them."""
+        if func is torch.nn.functional.embedding_bag:
+            made = _rows_of_bags(*args, **(kwargs or {}))
+            if made is not None:
+                return made
+        if getattr(func, "__name__", "") != "lstm":
+            return func(*args, **(kwargs or {}))
+        switch: Any = torch.backends.mkldnn.set_flags  # `flags` sets more than it is asked
+        before = switch(False)[0]
+        try:
+            return func(*args, **(kwargs or {}))
+        finally:
+            switch(before)
+
+
+def _rows_of_bags(
+    input: Tensor,  # as torch names it
+    weight: Tensor,
+    offsets: Tensor | None = None,
+    max_norm: float | None = None,
+    norm_type: float = 2.0,
+    scale_grad_by_freq: bool = False,
+    mode: str = "mean",
+    sparse: bool = False,
+    per_sample_weights: Tensor | None = None,
+    include_last_offset: bool = False,
+    padding_idx: int | None = None,
+) -> Tensor | None:
+    """Bags of one size, which are rows of ``input``, looked up and added; ``None``: it is something else.
+
+    torch's operator for bags gives tensors of bookkeeping, which differ with the kernel that it takes.
+    """
+    del norm_type, include_last_offset
+    is_plain = offsets is None and max_norm is None and not (scale_grad_by_freq or sparse)
+    if not is_plain or padding_idx is not None or input.dim() != 2 or not input.shape[1]:
+        return None
+    rows = torch.nn.functional.embedding(input, weight)
+    if per_sample_weights is not None:
+        rows = rows * per_sample_weights.unsqueeze(-1)
+    if mode == "max":
+        return rows.amax(1)
+    return rows.mean(1) if mode == "mean" else rows.sum(1)
+
 
 FORWARD, BACKWARD, LSTM = "poet.recurrent", "poet.recurrent_backward", "poet.lstm_without_gradients"
 """Our operators' names in a graph."""
@@ -140,7 +227,7 @@ def layer(
     ``weights`` and ``biases`` are those of the input and of the hidden state, in torch's order of gates.
     """
     products = F.linear(x, weights[0], biases[0])
-    if (isinstance(x, FakeTensor) or x.is_meta) and not small_ones_are_wanted():
+    if (isinstance(x, FakeTensor) or x.is_meta) and not are_wanted():
         apply: Any = _Recurrent.apply
         found = apply(kind, reverse, products, weights[1], biases[1], *initial)
         return found[0], tuple(found[len(initial) :])
@@ -160,7 +247,7 @@ class OneOpPerLayer(TorchFunctionMode):
     ) -> Any:
         """``func`` itself, unless it is a recurrent layer."""
         kind = _KINDS.get(getattr(func, "__name__", ""))
-        if small_ones_are_wanted():
+        if are_wanted():
             return func(*args, **(kwargs or {}))
         if kind is not None and not kwargs and len(args) == 9 and isinstance(args[2], list | tuple):
             return _stack(kind, *args)
@@ -217,3 +304,65 @@ def _stack(
         if dropout and train and index < layers - 1:
             x = F.dropout(x, dropout, training=True)
     return x.transpose(0, 1) if batch_first else x, torch.stack(last, 0)
+
+
+CTC_FORWARD, CTC_BACKWARD = "poet.ctc_loss", "poet.ctc_loss_backward"
+"""Likewise of connectionist temporal classification."""
+
+_LIBRARY.define(
+    "ctc_loss(Tensor log_probs, Tensor targets, Tensor input_lengths, Tensor target_lengths, int blank=0,"
+    " bool zero_infinity=False) -> (Tensor, Tensor)"
+)
+_LIBRARY.define(
+    "ctc_loss_backward(Tensor gradient, Tensor log_probs, Tensor targets, Tensor input_lengths,"
+    " Tensor target_lengths, Tensor loss, Tensor log_alpha, int blank, bool zero_infinity=False) -> Tensor"
+)
+_LIBRARY.impl("ctc_loss", ctc.forward, "CPU")
+_LIBRARY.impl("ctc_loss_backward", ctc.backward, "CPU")
+torch.library.register_fake("poet::ctc_loss", ctc.forward_types, lib=_LIBRARY)
+torch.library.register_fake("poet::ctc_loss_backward", ctc.backward_types, lib=_LIBRARY)
+
+_OURS: dict[Any, Any] = {
+    torch.ops.aten._ctc_loss.Tensor: torch.ops.poet.ctc_loss,
+    torch.ops.aten._ctc_loss_backward.Tensor: torch.ops.poet.ctc_loss_backward,
+}
+
+
+_LENGTHS = ("input_lengths", "target_lengths")
+
+
+class LengthsAsTensors(TorchFunctionMode):
+    """Inside, ``torch.nn.functional.ctc_loss`` is given lengths as tensors; of numbers it makes real ones."""
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """``func`` itself, of that loss with other arguments."""
+        given = kwargs or {}
+        if func in (F.ctc_loss, torch.ctc_loss):
+            lengths = (item if isinstance(item, Tensor) else torch.tensor(item) for item in args[2:4])
+            args = (*args[:2], *lengths, *args[4:])
+            given = {
+                key: torch.tensor(item) if key in _LENGTHS and not isinstance(item, Tensor) else item
+                for key, item in given.items()
+            }
+        return func(*args, **given)
+
+
+class CtcOfOneSize(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Inside, ``aten::_ctc_loss`` and its gradient are our own."""
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Ours for these, else ``func`` itself."""
+        ours: Callable[..., Any] = _OURS.get(func, func)
+        return ours(*args, **(kwargs or {}))
