@@ -9,7 +9,7 @@ bits is found by trial (`poet.runtime.trials.forms`).
 from __future__ import annotations
 
 import enum
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from poet.calls import Argument, Blank, Call, TensorType, contiguous
@@ -213,8 +213,3 @@ def _is_update(call: Call) -> bool:
 
 def _is_blank(argument: Argument, dims: Collection[int]) -> bool:
     return isinstance(argument, Blank) and len(argument.type.shape) in dims
-
-
-def distinct(calls: Iterable[PartedCall]) -> tuple[PartedCall, ...]:
-    """Each once, in order."""
-    return tuple(dict.fromkeys(calls))
