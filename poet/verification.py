@@ -22,9 +22,8 @@ from torch import Tensor, nn
 from poet.c99.statements import LIBRARY as C99
 from poet.errors import InputError, NotExact, PlanError, PoetError
 from poet.frontend.eager import lent, original
-from poet.frontend.losses import LossFunction
+from poet.frontend.losses import LossFunction, with_output
 from poet.frontend.plain import PlainTrainer, check_is_planned
-from poet.frontend.losses import with_output
 from poet.frontend.traced_operators import small_operators
 from poet.named import named_parameters
 from poet.plans.plan_file import PlanFile

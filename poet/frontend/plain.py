@@ -11,8 +11,7 @@ from torch.utils import _pytree as pytree
 
 from poet.errors import InputError
 from poet.files.tables import function_named, line_of
-from poet.frontend.eager import evaluating, without_short_cuts
-from poet.frontend.eager import as_exporters_do
+from poet.frontend.eager import as_exporters_do, evaluating, without_short_cuts
 from poet.frontend.losses import LossFunction, as_loss
 from poet.frontend.module_tensors import looks_at_contents
 from poet.frontend.optimizers import torch_optimizer
