@@ -126,8 +126,6 @@ class Ask:
         envvar="POET_NO_KEPT_PLANS",
     )
     compare: bool = option("Beside the plan, those of other planners; needs --ram.", default=False)
-    sensitivity: bool = option("Tell which of the device's figures decide; plans again.", default=False)
-    robust: bool = option("The plan that loses least wherever the device's figures are.", default=False)
     gives_or_file: str | None = option(
         "logits: the first output is what its softmax or sigmoid is given. Else the same as -o.",
         "logits|FILE",

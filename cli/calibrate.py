@@ -97,7 +97,7 @@ def fit(
     from poet.devices.load import load_profile, profile_path, profile_text
     from poet.devices.measurements import read_measurements
     from poet.errors import InputError
-    from poet.report.fitted import fitted_report
+    from poet.report.device import fitted_report
 
     from .output import check_files, show, write_text
 

@@ -72,7 +72,7 @@ def compare(
 ) -> None:
     """Show where two devices differ by more than their figures may be off."""
     from poet.devices.load import load_profile, profile_path
-    from poet.report.device_compare import device_comparison_data, device_comparison_report
+    from poet.report.device import device_comparison_data, device_comparison_report
 
     from .output import answer, check_files
 
@@ -95,7 +95,7 @@ def ranges(
     from poet.devices.spread import spread
     from poet.errors import InputError
     from poet.plans.plan_file import read_plan
-    from poet.report.spread import spread_data, spread_report
+    from poet.report.device import spread_data, spread_report
 
     from .output import answer, check_files
 

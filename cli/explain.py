@@ -33,8 +33,8 @@ def explain(
     """Show what a plan keeps, recomputes and pages, memory over time, and what binds."""
     from poet.devices.load import load_profile, profile_path
     from poet.plans.plan_file import read_plan
-    from poet.report.data import plan_data
     from poet.report.plan import plan_report
+    from poet.report.plan_data import plan_data
 
     from .output import answer, check_files, write_text
 

@@ -75,7 +75,7 @@ def trace(
     Tracks for compute, page-in and page-out, and counters of the RAM held, in all and by role.
     """
     from poet.plans.plan_file import read_plan
-    from poet.report.trace import trace_events
+    from poet.report.timeline import trace_events
 
     from .output import check_files, write_json
 
@@ -94,7 +94,7 @@ def graph(
     Forward, loss, backward and update, in the order in which ops first run.
     """
     from poet.plans.plan_file import read_plan
-    from poet.report.graph import graph_text
+    from poet.report.plan import graph_text
 
     from .output import check_files, write_text
 

@@ -44,6 +44,7 @@ def fit(
     found in time.
     """
     from poet.devices.load import load_profile
+    from poet.solution import SolveOptions
     from poet.whatif.run import what_if
 
     from . import sweep
@@ -53,7 +54,7 @@ def fit(
             raise InputError(f"poet fit searches the size of a batch; leave --bind {name} out")
     profile = load_profile(device)
     budget_bytes = profile.memory.ram_bytes.value if ram is None else parse_bytes(ram)
-    options = sweep.options_of(read_time_limit(time_limit), "auto", None)
+    options = SolveOptions(time_limit_seconds=read_time_limit(time_limit))
 
     with sweep.sweep_progress() as report:
         result = what_if(

@@ -52,7 +52,7 @@ def profile(
     The profile then has a row per op, shape and element type, which plans use for every model that has such
     an op; the others are extrapolated from their classes, and plans say which.
     """
-    from poet.report.fitted import profiled_lines
+    from poet.report.device import profiled_lines
 
     from .output import check_files
 

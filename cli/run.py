@@ -88,7 +88,7 @@ def _hold_library(ask: RunAsk, c_library: Path) -> None:
         NotExact: the library is wrong.
     """
     from poet.c99.library_check import check_library
-    from poet.report.verify import library_data, library_report
+    from poet.report.run import library_data, library_report
 
     report = check_library(
         ask.plan_file,
@@ -183,7 +183,7 @@ def _epochs(
 def _run_enforced(request: RunRequest, json_file: Path | None, remark: str) -> bool:
     """Both halves of an enforced run; this process loads no torch. Whether Ctrl-C ended it."""
     from poet.enforce import enforce
-    from poet.report.enforce import enforced_data, enforced_report
+    from poet.report.run import enforced_data, enforced_report
 
     done = enforce(request, on_epoch=_teller(json_file, remark))
     answer(enforced_report(done), lambda: enforced_data(done), json_file=json_file)

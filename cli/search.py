@@ -4,21 +4,30 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from typing import Any
 
-from rich.console import Group
+from rich.console import Group, RenderableType
 from rich.text import Text
 
+from poet import codec
 from poet.api import limits_of
 from poet.baselines.comparison import Comparison, compare
 from poet.errors import Infeasible, InputError, OutOfTime
 from poet.planning.beside_buffer import answered_beside, bounded_limits
 from poet.planning.kept_plans import KeptPlans, default_folder
+from poet.plans.plan_parts import MeasuredShare, PriceRange
 from poet.problem import Limits, Objective, Problem
 from poet.progress import stage
 from poet.ram_survey import SURVEY_SHARES, survey
 from poet.report.plan import solution_report
-from poet.report.survey import survey_data, survey_report
-from poet.report.trade_off import trade_off_data, trade_off_report
+from poet.report.searches import (
+    comparison_data,
+    comparison_report,
+    survey_data,
+    survey_report,
+    trade_off_data,
+    trade_off_report,
+)
 from poet.schedule import Compute
 from poet.solution import LISTED, Solution, SolveOptions, Status, solution_to_json
 from poet.solvers.search.explain import answered
@@ -27,7 +36,6 @@ from poet.trade_off_curve import trade_off
 from poet.units import parse_bytes
 
 from .ask import Ask
-from .compare import json_with, report_with
 from .output import answer, write_json
 
 
@@ -153,6 +161,27 @@ def show_answer(
     require_plan(problem, solution, ask)
     report = report_with(solution_report(problem, limits, solution), comparison)
     answer(report, lambda: json_with(problem, solution, comparison), json_file=ask.json_file)
+
+
+def report_with(report: RenderableType, comparison: Comparison | None) -> RenderableType:
+    """``report``, followed by the comparison where there is one."""
+    return report if comparison is None else Group(report, Text(), comparison_report(comparison))
+
+
+def json_with(
+    problem: Problem,
+    solution: Solution,
+    comparison: Comparison | None,
+    price_range: PriceRange | None = None,
+    measured: MeasuredShare | None = None,
+) -> dict[str, Any]:
+    """The ``--json`` answer, with the comparison where there is one, and the range of what a step takes."""
+    data = solution_to_json(problem, solution)
+    if measured is not None:
+        data["measured"] = codec.encode(measured)
+    if price_range is not None:
+        data["range"] = codec.encode(price_range)
+    return data if comparison is None else {**data, "comparison": comparison_data(comparison)}
 
 
 def require_plan(problem: Problem, solution: Solution, ask: Ask) -> None:

@@ -85,11 +85,6 @@ def _check_together(ask: Ask) -> None:
         raise InputError("--points is of --trade-off, e.g. --trade-off ram,energy --points 12")
     if ask.trade_off is not None and ask.output is not None:
         raise InputError("--trade-off makes no plan; solve with the RAM of a point and -o for that")
-    for option, asked in (("--sensitivity", ask.sensitivity), ("--robust", ask.robust)):
-        if asked and (ask.ram is None or ask.trade_off is not None):
-            raise InputError(f"{option} needs --ram: it is about a plan inside one budget, e.g. --ram 256KiB")
-        if asked and ask.minimise is not Objective.ENERGY:
-            raise InputError(f"{option} is about energy; leave --minimise out")
     if ask.compare and ask.ram is None:
         raise InputError("--compare needs --ram: planners are compared inside one budget, e.g. --ram 256KiB")
 
@@ -97,9 +92,6 @@ def _check_together(ask: Ask) -> None:
 def _refuse_what_is_of_models(ask: Ask) -> None:
     """Refuse options that a planning problem does not take."""
     problem, option = ask.model.name, ask.option_of_models()
-    if option is None and (ask.sensitivity or ask.robust):
-        named = "--sensitivity" if ask.sensitivity else "--robust"
-        raise InputError(f"{named} is about the figures of a device; {problem} has costs alone: give a model")
     if ask.budgets:
         raise InputError(f"several budgets in --ram are for a model; {problem} is a planning problem")
     if option is not None:
@@ -117,9 +109,6 @@ def _check_model(ask: Ask) -> None:
         raise InputError("--trade-off shows a curve and makes no plan; give one budget in --ram")
     if ask.shape and ask.micro is not None:
         raise InputError("--shape and --micro are not planned together; leave one out")
-    more = ask.compare or ask.robust or ask.sensitivity or ask.trade_off is not None
+    more = ask.compare or ask.trade_off is not None
     if isinstance(micro_batches(ask.micro), str) and (ask.ram is None or more):
-        raise InputError(
-            "--micro auto plans inside one budget: give --ram, and no --compare, --trade-off, --robust or "
-            "--sensitivity"
-        )
+        raise InputError("--micro auto plans inside one budget: give --ram, and no --compare or --trade-off")

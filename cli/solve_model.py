@@ -10,29 +10,23 @@ from poet.errors import Infeasible, InputError, OutOfTime
 from poet.loss import DEFAULT_LOSS
 from poet.micro import BATCH_NAMES
 from poet.planning.auxiliary import bindings_of
-from poet.planning.fit_layout import Fitted
 from poet.planning.pipeline import planned_as
 from poet.planning.planned import Planned, Stages
 from poet.planning.prepared import Prepared
 from poet.planning.request import PlanRequest
 from poet.planning.saves_choice import surveyed, weighed
 from poet.problem import Limits, Problem
-from poet.report.doubts import doubts_data, with_doubts
-from poet.report.micro import candidate_lines
 from poet.report.plan import plan_summary
+from poet.report.plan_data import candidate_lines
 from poet.report.training import training_lines
 from poet.solution import Solution, SolveOptions, solution_to_json
 from poet.streams import say
 from poet.strips import Gradients
-from poet.whatif.robust import Robust
-from poet.whatif.sensitivity import Sensitivity
 
 from .ask import Ask
-from .compare import json_with, report_with
-from .doubts import figures_doubted
 from .options import Home, read_bindings, read_shapes, with_batch
 from .output import answer, write_json
-from .search import is_survey, search, search_options, show_without_plan
+from .search import is_survey, json_with, report_with, search, search_options, show_without_plan
 
 
 def solve_model(ask: Ask) -> None:
@@ -60,37 +54,26 @@ def solve_model(ask: Ask) -> None:
 
 def _show(planned: Planned, stages: _Looking, ask: Ask) -> None:
     plan, comparison = planned.plan, stages.comparison
-    report = with_doubts(
-        report_with(plan_summary(plan), comparison),
-        stages.robust,
-        stages.sensitivity,
-        planned.prepared.profile,
-        plan.request.limits,
-    )
+    report = report_with(plan_summary(plan), comparison)
     made = plan.prediction
     answer(
         report,
-        lambda: {
-            **json_with(planned.prepared.problem, planned.solution, comparison, made.range, made.measured),
-            **doubts_data(stages.robust, stages.sensitivity),
-        },
+        lambda: json_with(planned.prepared.problem, planned.solution, comparison, made.range, made.measured),
         json_file=ask.json_file,
     )
 
 
 class _Looking(Stages):
-    """Keeps plans for later searches, compares planners and doubts the device's figures, as is asked.
+    """Keeps plans for later searches, and compares planners, as is asked.
 
     Attributes:
-        comparison, robust, sensitivity: what came of it; ``None``: it was not asked for.
+        comparison: with other planners; ``None``: it was not asked for.
         refused: the answer of a search without a plan, as JSON.
     """
 
     def __init__(self, ask: Ask) -> None:
         self.ask = ask
         self.comparison: Comparison | None = None
-        self.robust: Robust | None = None
-        self.sensitivity: Sensitivity | None = None
         self.refused: dict[str, object] | None = None
 
     def search(self, prepared: Prepared, problem: Problem, limits: Limits, options: SolveOptions) -> Solution:
@@ -100,13 +83,6 @@ class _Looking(Stages):
     def found(self, prepared: Prepared, solution: Solution) -> None:
         no_plan = solution.schedule is None
         self.refused = solution_to_json(prepared.problem, solution) if no_plan else None
-
-    def laid_out(self, prepared: Prepared, limits: Limits, fitted: Fitted) -> Fitted:
-        with figures_doubted(prepared, limits, self.ask) as doubt:
-            seconds = fitted.solution.solve_seconds
-            fitted, self.robust = doubt.robust(fitted, seconds)
-            self.sensitivity = doubt.sensitivity(fitted)
-        return fitted
 
 
 def _show_without_plan(request: PlanRequest, ask: Ask) -> None:

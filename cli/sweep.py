@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -14,13 +14,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from poet.devices.load import profile_path
 from poet.errors import InputError
 from poet.report.whatif import what_if_report
-from poet.solution import SolveOptions
 from poet.units import format_seconds, parse_bytes
 from poet.whatif import export, grid
 from poet.whatif.cache import default_folder
-from poet.whatif.measure import measure_data
 from poet.whatif.question import DataSupply, Duty
 from poet.whatif.result import WhatIf
+from poet.whatif.stalls import measure_data
 from poet.whatif.sweep import Report, SweepProgress
 
 from .output import PlainConsole, answer, check_files, write_json, write_text
@@ -31,63 +30,52 @@ PLAIN_PROGRESS_SHARE = 0.05
 """Without a terminal, a line each time this share of the points is done."""
 
 
-@dataclass(frozen=True, slots=True)
-class Daily:
-    """Options about the device's use, as text."""
-
-    energy_budget: str | None
-    battery: str | None
-    steps_per_session: int
-    sessions_per_day: float
-    samples: int | None
-    carbon: str | None
-
-    def duty(self) -> Duty:
-        """The record that they stand for."""
-        return Duty(
-            steps_per_session=self.steps_per_session,
-            sessions_per_day=self.sessions_per_day,
-            battery_joules=None if self.battery is None else grid.battery_joules(self.battery),
-            grid_grams_per_joule=None if self.carbon is None else grid.grams_per_joule(self.carbon),
-            dataset_samples=self.samples,
-            energy_budget=None if self.energy_budget is None else grid.energy_budget(self.energy_budget),
-        )
+def duty_of(
+    energy_budget: str | None,
+    battery: str | None,
+    steps_per_session: int,
+    sessions_per_day: float,
+    samples: int | None,
+    carbon: str | None,
+) -> Duty:
+    """How the device is used, of options as text."""
+    return Duty(
+        steps_per_session=steps_per_session,
+        sessions_per_day=sessions_per_day,
+        battery_joules=None if battery is None else grid.battery_joules(battery),
+        grid_grams_per_joule=None if carbon is None else grid.grams_per_joule(carbon),
+        dataset_samples=samples,
+        energy_budget=None if energy_budget is None else grid.energy_budget(energy_budget),
+    )
 
 
-@dataclass(frozen=True, slots=True)
-class Data:
-    """Options about the data, as text; seconds and bytes are of one sample."""
-
-    fetch_seconds: float | None
-    prepare_seconds: float | None
-    sample: str | None
-    dataset: str | None
-    cache: str | None
-    measure: Path | None
-
-    def supply(self, batch: str | None) -> DataSupply | None:
-        """The record that they stand for: measured, and what is given in place of that."""
-        given = (self.fetch_seconds, self.prepare_seconds, self.sample, self.measure)
-        if all(option is None for option in given):
-            if self.cache is not None or self.dataset is not None:
-                raise InputError("what a data cache buys needs the data: --data-bytes or --measure-data")
-            return None
-        samples = grid.counts(batch, "--batch")[0] if batch is not None else 1
-        supply = DataSupply() if self.measure is None else measure_data(self.measure, samples)
-        if self.cache is not None and self.dataset is None and not supply.dataset_bytes:
-            raise InputError("what a data cache buys depends on the size of the data set: --dataset-bytes")
-        return replace(
-            supply,
-            fetch_seconds=self.fetch_seconds,
-            prepare_seconds=_given(self.prepare_seconds, supply.prepare_seconds),
-            bytes=_size(self.sample, supply.bytes),
-            dataset_bytes=_size(self.dataset, supply.dataset_bytes),
-            cache_bytes=_size(self.cache, supply.cache_bytes),
-        )
-
-
-def _given(value: float | None, otherwise: float) -> float:
-    return otherwise if value is None else value
+def supply_of(
+    fetch_seconds: float | None,
+    prepare_seconds: float | None,
+    sample: str | None,
+    dataset: str | None,
+    cache: str | None,
+    measure: Path | None,
+    *,
+    batch: str | None,
+) -> DataSupply | None:
+    """The data, of options as text: measured, and what is given in place of that; per sample."""
+    if all(option is None for option in (fetch_seconds, prepare_seconds, sample, measure)):
+        if cache is not None or dataset is not None:
+            raise InputError("what a data cache buys needs the data: --data-bytes or --measure-data")
+        return None
+    samples = grid.counts(batch, "--batch")[0] if batch is not None else 1
+    supply = DataSupply() if measure is None else measure_data(measure, samples)
+    if cache is not None and dataset is None and not supply.dataset_bytes:
+        raise InputError("what a data cache buys depends on the size of the data set: --dataset-bytes")
+    return replace(
+        supply,
+        fetch_seconds=fetch_seconds,
+        prepare_seconds=supply.prepare_seconds if prepare_seconds is None else prepare_seconds,
+        bytes=_size(sample, supply.bytes),
+        dataset_bytes=_size(dataset, supply.dataset_bytes),
+        cache_bytes=_size(cache, supply.cache_bytes),
+    )
 
 
 def _size(text: str | None, otherwise: Size) -> int | Size:
@@ -199,13 +187,3 @@ def _plain(console: Console) -> Report:
 def _left(now: SweepProgress) -> str:
     left = now.seconds_left
     return "" if left is None or now.done == now.total else f", about {format_seconds(max(1.0, left))} left"
-
-
-def options_of(seconds: float | None, engine: str, threads: int | None) -> SolveOptions:
-    """Of every search."""
-    return SolveOptions(time_limit_seconds=seconds, engine=engine, threads=threads or 1)
-
-
-def worker_memory(text: str | None) -> int | None:
-    """Bytes of ``--worker-memory``."""
-    return None if text is None else parse_bytes(text)

@@ -66,7 +66,7 @@ def verify(
         _verify_library(plan_file, c_library, steps, seed, data, page_file, json_file)
         return
     from poet.frontend.plain import own_module
-    from poet.report.verify import verify_data, verify_report
+    from poet.report.run import verify_data, verify_report
     from poet.verification import verify as compare
 
     from .output import answer, check_files
@@ -100,7 +100,7 @@ def _verify_library(
 ) -> None:
     """The same for a shared library of C."""
     from poet.c99.library_check import check_library
-    from poet.report.verify import library_data, library_report
+    from poet.report.run import library_data, library_report
 
     from .output import answer, check_files
 

@@ -35,90 +35,118 @@ EXAMPLES = (
 )
 
 
+_Model = Annotated[
+    Path,
+    typer.Argument(metavar="MODEL", help="An ONNX model, a saved plan or a poet-problem file (.json)."),
+]
+_Device = Annotated[str, typer.Option(metavar="NAMES", help="Profiles by name or file, with commas between.")]
+_Ram = Annotated[
+    str,
+    typer.Option(metavar="SIZES", help="64MiB,96MiB or 64MiB..512MiB:8; min and keep are sizes too."),
+]
+_Deadline = Annotated[
+    str | None, typer.Option(metavar="TIMES", help="1.0x..2.0x, 20ms or none, with commas between.")
+]
+_Batch = Annotated[str | None, typer.Option(metavar="SIZES", help="Batch sizes, e.g. 1,4,16.")]
+_Bind = Annotated[
+    list[str] | None,
+    typer.Option(metavar="NAME=SIZES", help="Sizes of a dynamic dimension, e.g. L=64,128; repeatable."),
+]
+_Optimizer = Annotated[str, typer.Option(metavar="NAMES", help="sgd, momentum, adamw.")]
+_Micro = Annotated[
+    str,
+    typer.Option(
+        metavar="NUMBERS",
+        help="Train each batch in so many micro-batches: 1,4 or 4:sum, or auto: all that divide it.",
+    ),
+]
+_Home = Annotated[
+    Home, typer.Option(help="Where parameters and optimizer state are between steps; auto: as planned.")
+]
+_EnergyBudget = Annotated[
+    str | None, typer.Option(metavar="ENERGY", help="2J/step, 50J/session or 500J/day.")
+]
+_Battery = Annotated[str | None, typer.Option(metavar="CHARGE", help="3000mAh@3.7V or 11Wh.")]
+_StepsPerSession = Annotated[
+    int, typer.Option(min=1, help="Steps each time the device trains.", callback=whole)
+]
+_SessionsPerDay = Annotated[float, typer.Option(help="How often it trains.")]
+_Samples = Annotated[int | None, typer.Option(min=1, help="Of one epoch.", callback=whole)]
+_Grid = Annotated[str | None, typer.Option(metavar="CARBON", help="300g/kWh.")]
+_Largest = Annotated[
+    list[str] | None,
+    typer.Option(metavar="NAME", help="Find the largest batch, sequence, resolution or H+W; repeatable."),
+]
+_FetchSeconds = Annotated[float | None, typer.Option(min=0, help="To read a step's input.")]
+_PrepareSeconds = Annotated[float | None, typer.Option(min=0, help="To decode and collate it.")]
+_DataBytes = Annotated[str | None, typer.Option(metavar="SIZE", help="Of a step's input.")]
+_DatasetBytes = Annotated[str | None, typer.Option(metavar="SIZE", help="Of one epoch's input.")]
+_DataCache = Annotated[
+    str | None, typer.Option(metavar="SIZE", help="What would a data cache of this size buy?")
+]
+_MeasureData = Annotated[
+    Path | None,
+    typer.Option(metavar="PATH", help="Measure a data file or folder: npz, npy, safetensors."),
+]
+_NoMarginal = Annotated[
+    bool, typer.Option("--no-marginal", help="Do not ask what more RAM or faster flash would buy.")
+]
+_TimeLimit = Annotated[str, typer.Option(metavar="TIME", help="For one point's search.")]
+_Engine = Annotated[str, typer.Option(help="As for poet solve.")]
+_Jobs = Annotated[
+    int | None,
+    typer.Option(min=1, help="Worker processes; default: all cores.", callback=threads_callback),
+]
+_Cluster = Annotated[
+    str | None, typer.Option(metavar="ADDRESS", help="A Dask scheduler, e.g. tcp://10.0.0.1:8786.")
+]
+_WorkerMemory = Annotated[str | None, typer.Option(metavar="SIZE", help="That one worker may take.")]
+_Cache = Annotated[
+    Path | None, typer.Option(metavar="DIR", help="Folder of answers; default: the user's cache folder.")
+]
+_Output = Annotated[
+    Path | None, typer.Option("-o", "--output", metavar="FILE", help="report.html, .json or .csv.")
+]
+
+
 def what_if(
     context: typer.Context,
-    model: Annotated[
-        Path,
-        typer.Argument(metavar="MODEL", help="An ONNX model, a saved plan or a poet-problem file (.json)."),
-    ],
-    device: Annotated[
-        str, typer.Option(metavar="NAMES", help="Profiles by name or file, with commas between.")
-    ] = "",
-    ram: Annotated[
-        str,
-        typer.Option(metavar="SIZES", help="64MiB,96MiB or 64MiB..512MiB:8; min and keep are sizes too."),
-    ] = "min..keep",
-    deadline: Annotated[
-        str | None, typer.Option(metavar="TIMES", help="1.0x..2.0x, 20ms or none, with commas between.")
-    ] = None,
-    batch: Annotated[str | None, typer.Option(metavar="SIZES", help="Batch sizes, e.g. 1,4,16.")] = None,
-    bind: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME=SIZES", help="Sizes of a dynamic dimension, e.g. L=64,128; repeatable."),
-    ] = None,
-    optimizer: Annotated[str, typer.Option(metavar="NAMES", help="sgd, momentum, adamw.")] = "sgd",
-    micro: Annotated[
-        str,
-        typer.Option(
-            metavar="NUMBERS",
-            help="Train each batch in so many micro-batches: 1,4 or 4:sum, or auto: all that divide it.",
-        ),
-    ] = "1",
+    model: _Model,
+    device: _Device = "",
+    ram: _Ram = "min..keep",
+    deadline: _Deadline = None,
+    batch: _Batch = None,
+    bind: _Bind = None,
+    optimizer: _Optimizer = "sgd",
+    micro: _Micro = "1",
     loss: LossOption = None,
     train: TrainOption = None,
-    home: Annotated[
-        Home, typer.Option(help="Where parameters and optimizer state are between steps; auto: as planned.")
-    ] = Home.RAM,
+    home: _Home = Home.RAM,
     gradients: GradientsOption = None,
     no_recompute: NoRecomputeOption = False,
     no_paging: NoPagingOption = False,
-    energy_budget: Annotated[
-        str | None, typer.Option(metavar="ENERGY", help="2J/step, 50J/session or 500J/day.")
-    ] = None,
-    battery: Annotated[str | None, typer.Option(metavar="CHARGE", help="3000mAh@3.7V or 11Wh.")] = None,
-    steps_per_session: Annotated[
-        int, typer.Option(min=1, help="Steps each time the device trains.", callback=whole)
-    ] = 100,
-    sessions_per_day: Annotated[float, typer.Option(help="How often it trains.")] = 1.0,
-    samples: Annotated[int | None, typer.Option(min=1, help="Of one epoch.", callback=whole)] = None,
-    grid: Annotated[str | None, typer.Option(metavar="CARBON", help="300g/kWh.")] = None,
-    largest: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME", help="Find the largest batch, sequence, resolution or H+W; repeatable."),
-    ] = None,
-    fetch_seconds: Annotated[float | None, typer.Option(min=0, help="To read a step's input.")] = None,
-    prepare_seconds: Annotated[float | None, typer.Option(min=0, help="To decode and collate it.")] = None,
-    data_bytes: Annotated[str | None, typer.Option(metavar="SIZE", help="Of a step's input.")] = None,
-    dataset_bytes: Annotated[str | None, typer.Option(metavar="SIZE", help="Of one epoch's input.")] = None,
-    data_cache: Annotated[
-        str | None, typer.Option(metavar="SIZE", help="What would a data cache of this size buy?")
-    ] = None,
-    measure_data: Annotated[
-        Path | None,
-        typer.Option(metavar="PATH", help="Measure a data file or folder: npz, npy, safetensors."),
-    ] = None,
-    no_marginal: Annotated[
-        bool, typer.Option("--no-marginal", help="Do not ask what more RAM or faster flash would buy.")
-    ] = False,
-    time_limit: Annotated[str, typer.Option(metavar="TIME", help="For one point's search.")] = "5s",
-    engine: Annotated[str, typer.Option(help="As for poet solve.")] = "auto",
-    jobs: Annotated[
-        int | None,
-        typer.Option(min=1, help="Worker processes; default: all cores.", callback=threads_callback),
-    ] = None,
+    energy_budget: _EnergyBudget = None,
+    battery: _Battery = None,
+    steps_per_session: _StepsPerSession = 100,
+    sessions_per_day: _SessionsPerDay = 1.0,
+    samples: _Samples = None,
+    grid: _Grid = None,
+    largest: _Largest = None,
+    fetch_seconds: _FetchSeconds = None,
+    prepare_seconds: _PrepareSeconds = None,
+    data_bytes: _DataBytes = None,
+    dataset_bytes: _DatasetBytes = None,
+    data_cache: _DataCache = None,
+    measure_data: _MeasureData = None,
+    no_marginal: _NoMarginal = False,
+    time_limit: _TimeLimit = "5s",
+    engine: _Engine = "auto",
+    jobs: _Jobs = None,
     threads: ThreadsOption = None,
-    cluster: Annotated[
-        str | None, typer.Option(metavar="ADDRESS", help="A Dask scheduler, e.g. tcp://10.0.0.1:8786.")
-    ] = None,
-    worker_memory: Annotated[
-        str | None, typer.Option(metavar="SIZE", help="That one worker may take.")
-    ] = None,
-    cache: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Folder of answers; default: the user's cache folder.")
-    ] = None,
-    output: Annotated[
-        Path | None, typer.Option("-o", "--output", metavar="FILE", help="report.html, .json or .csv.")
-    ] = None,
+    cluster: _Cluster = None,
+    worker_memory: _WorkerMemory = None,
+    cache: _Cache = None,
+    output: _Output = None,
     json_file: JsonOption = None,
     verbose: VerboseOption = False,
     log: LogOption = None,
@@ -131,6 +159,8 @@ def what_if(
     -v and --log tell of each point when its search was asked for and how it ended. What a search does
     meanwhile is seen with --jobs 1 alone: workers are processes of their own, and their lines stay there.
     """
+    from poet.solution import SolveOptions
+    from poet.units import parse_bytes
     from poet.whatif.run import what_if as ask
 
     from . import sweep
@@ -138,8 +168,11 @@ def what_if(
     reads = sweep.files_read(device, measure_data, cache)
     check_log(log)
     sweep.check_output(output, json_file, log, model=model, reads=reads)
-    daily = sweep.Daily(energy_budget, battery, steps_per_session, sessions_per_day, samples, grid)
-    data = sweep.Data(fetch_seconds, prepare_seconds, data_bytes, dataset_bytes, data_cache, measure_data)
+    duty = sweep.duty_of(energy_budget, battery, steps_per_session, sessions_per_day, samples, grid)
+    options = SolveOptions(
+        time_limit_seconds=read_time_limit(time_limit), engine=engine, threads=threads or 1
+    )
+    told = fetch_seconds, prepare_seconds, data_bytes, dataset_bytes, data_cache, measure_data
     with listening(verbose=verbose, file=log), sweep.sweep_progress(quiet=verbose) as report:
         result = ask(
             model,
@@ -156,14 +189,14 @@ def what_if(
             gradients=(gradients or Gradients.STREAM).value,
             recompute=not no_recompute,
             paging=not no_paging,
-            duty=daily.duty(),
-            data=data.supply(batch),
+            duty=duty,
+            data=sweep.supply_of(*told, batch=batch),
             largest=largest or (),
             marginal=not no_marginal,
-            options=sweep.options_of(read_time_limit(time_limit), engine, threads),
+            options=options,
             jobs=jobs,
             cluster=cluster,
-            worker_memory_bytes=sweep.worker_memory(worker_memory),
+            worker_memory_bytes=None if worker_memory is None else parse_bytes(worker_memory),
             cache=cache or "",
             report=report,
             command=command_line(context),

@@ -78,9 +78,7 @@ SIDES: tuple[Side, Side] = ("good", "bad")
 
 _TIMES = ("latency_seconds", "bandwidth_bytes_per_second")
 
-Groups = Mapping[str, Callable[[Place], bool]]
-
-GROUPS: Groups = {
+GROUPS: Mapping[str, Callable[[Place], bool]] = {
     "compute": lambda path: path[0] in ("compute", "op_times") and path[-1] != "active_watts",
     "memory": lambda path: path[0] == "memory" and path[-1] == "bandwidth_bytes_per_second",
     "reads": lambda path: path[:2] == ("storage", "read") and path[-1] in _TIMES,
@@ -93,13 +91,6 @@ GROUPS: Groups = {
 
 _TRANSFERS = frozenset({"reads", "writes"})
 """Groups that no op's cost depends on."""
-
-AXES: Groups = {
-    "computing": lambda path: path[0] in ("compute", "op_times", "memory", "energy"),
-    "reads": lambda path: path[:2] == ("storage", "read"),
-    "writes": lambda path: path[:2] in (("storage", "write"), ("storage", "erase")),
-}
-"""The same figures by what they make expensive, times and powers together: between these a plan trades."""
 
 _ENOUGH_STEPS = 10
 """Of fewer, the largest error says too little of nine cases in ten."""
@@ -161,7 +152,7 @@ def spread(
     anew = _recosted(problem, estimate(graph, profile, amounts), profile)
 
     def price(good: bool, *names: str) -> Price:
-        moved = _moved(profile, dict.fromkeys(names, "good" if good else "bad"), GROUPS)
+        moved = _moved(profile, dict.fromkeys(names, "good" if good else "bad"))
         if _TRANSFERS.issuperset(names):  # ops cost what they did
             found = _with_transfers(anew, graph, moved)
         else:
@@ -249,29 +240,26 @@ def _distance(stated: float, end: float) -> float:
     return abs(math.log(stated / end)) if end > 0 else math.inf
 
 
-def uncertain_groups(profile: Profile, groups: Groups = GROUPS) -> tuple[str, ...]:
-    """Names of the ``groups`` of which a figure may be off."""
+def uncertain_groups(profile: Profile) -> tuple[str, ...]:
+    """Names of the `GROUPS` of which a figure may be off."""
     paths = uncertain_figures(profile)
-    return tuple(name for name, holds in groups.items() if any(map(holds, paths)))
+    return tuple(name for name, holds in GROUPS.items() if any(map(holds, paths)))
 
 
-def at_ends(
-    problem: Problem, graph: Graph, profile: Profile, ends: Mapping[str, Side], groups: Groups = GROUPS
-) -> Problem:
+def at_ends(problem: Problem, graph: Graph, profile: Profile, ends: Mapping[str, Side]) -> Problem:
     """``problem`` as it is where the figures of groups are at an end: what ops and transfers cost there.
 
     Args:
         problem: the step of ``graph`` on ``profile``'s device, its homes decided or not.
         graph: the step.
         profile: of the device.
-        ends: by name of ``groups``; the others stay as stated.
-        groups: `GROUPS` or `AXES`.
+        ends: by name of `GROUPS`; the others stay as stated.
 
     Raises:
         ProfileError: the problem pages and the device has no storage.
     """
     _check_pages(problem, profile)
-    found = _moved(profile, ends, groups)
+    found = _moved(profile, ends)
     return _recosted(problem, estimate(graph, found), found)
 
 
@@ -280,12 +268,12 @@ def _check_pages(problem: Problem, profile: Profile) -> None:
         raise ProfileError(f"the plan may page and {profile.name} has no storage")
 
 
-def _moved(profile: Profile, ends: Mapping[str, Side], groups: Groups) -> Profile:
+def _moved(profile: Profile, ends: Mapping[str, Side]) -> Profile:
     moved = {
         path: good_end(path, good=side == "good")
         for path in uncertain_figures(profile)
         for name, side in ends.items()
-        if groups[name](path)
+        if GROUPS[name](path)
     }
     return corner(profile, moved)
 

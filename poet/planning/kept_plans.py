@@ -5,9 +5,8 @@ plan for another budget, device or batch is a start as well, where the simulator
 now: the best of them by that judge is the start. A bound is taken over only for the same problem, inside
 limits that are no wider, and by the same code.
 
-A file holds the last plans of a model, a folder those of the models that were asked about last. Files are
-sealed (`poet.whatif.cache`): what anybody but this user wrote counts as missing, and so does what cannot be
-read.
+A file holds the last plans of a model, a folder those of the models that were asked about last. What others
+could have written counts as missing (`poet.whatif.cache`), and so does what cannot be read.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from poet.problem import Limits, Objective, Problem
 from poet.schedule import Schedule
 from poet.simulator import simulate
 from poet.solution import KnownBound, Solution, SolveOptions, Start, amount_of, is_confirmed
-from poet.whatif.cache import SOLVING, Cache, code_digest, digest_of, pack
+from poet.whatif.cache import Cache, code_digest, digest_of, pack
 
 FORMAT = "poet-kept-plans"
 FORMAT_VERSION = 1
@@ -130,7 +129,7 @@ class KeptPlans:
             objective=solution.objective.value,
             bound_joules=solution.bound_joules if of_energy else problem.compute_joules,
             proof=solution.proof if of_energy else "",
-            code=code_digest(SOLVING),
+            code=code_digest(),
             solver=solution.solver,
             schedule=solution.schedule,
         )
@@ -144,7 +143,7 @@ class KeptPlans:
 
         None that closed a gap as a single solver's bound: the plan is a start, and this search asks again.
         """
-        content, code = _content(problem), code_digest(SOLVING)
+        content, code = _content(problem), code_digest()
         bounds = [
             KnownBound(problem, each.limits, each.bound_joules, each.proof)
             for each in kept

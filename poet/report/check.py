@@ -6,10 +6,9 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
-from poet.report.columns import columns
+from poet.report.rows import Column, table
 from poet.units import format_bytes
 from poet.untrained import in_words
 
@@ -31,7 +30,7 @@ def check_report(report: CheckReport, *, every_parameter: bool = False) -> Rende
         *(Text(line) for line in _dimensions(report)),
         Text(f"loss: {report.loss}"),
         Text(),
-        _operators(report),
+        table(report.operators, *_OPERATORS),
     ]
     for heading, remarks in (
         ("does not import", report.not_imported),
@@ -73,17 +72,19 @@ def _dimensions(report: CheckReport) -> Iterator[str]:
         yield f"the batch can be changed with {report.bind_hint}"
 
 
-def _operators(report: CheckReport) -> Table:
-    table = columns("operator", "nodes", "import", "constant", "with gradient")
-    for item in report.operators:
-        table.add_row(
-            item.op,
-            str(item.count),
-            str(item.imported),
-            str(item.constant or ""),
-            str(item.with_gradient or ""),
-        )
-    return table
+_OPERATORS = (
+    Column("operator", "op"),
+    Column("nodes", "count", "right"),
+    Column("import", "imported", "right"),
+    Column("constant", "constant", "right", sparse=True),
+    Column("with gradient", "with_gradient", "right", sparse=True),
+)
+_PARAMETERS = (
+    Column("parameter", "name"),
+    Column("type", lambda item: f"{item.dtype}[{','.join(map(str, item.shape))}]"),
+    Column("bytes", "size_bytes", "B"),
+    Column("trainable", lambda item: "yes" if item.trainable else "no"),
+)
 
 
 def _remarks(heading: str, remarks: Sequence[NodeRemark]) -> Iterator[Text]:
@@ -110,13 +111,9 @@ def _parameters(report: CheckReport, *, every_parameter: bool) -> RenderableType
         f"{len(report.parameters)} parameters, {format_bytes(total_bytes)}; "
         f"a gradient reaches {len(trainable)}, {format_bytes(sum(item.size_bytes for item in trainable))}"
     )
-    listed = list(report.parameters)
+    shown = list(report.parameters)
     if not every_parameter:
-        listed = sorted(listed, key=lambda item: -item.size_bytes)[:LARGEST_PARAMETERS]
-    table = columns("parameter", "type", "bytes", "trainable", left=2)
-    for item in listed:
-        kind = f"{item.dtype}[{','.join(map(str, item.shape))}]"
-        table.add_row(item.name, kind, format_bytes(item.size_bytes), "yes" if item.trainable else "no")
-    hidden = len(report.parameters) - len(listed)
+        shown = sorted(shown, key=lambda item: -item.size_bytes)[:LARGEST_PARAMETERS]
+    hidden = len(report.parameters) - len(shown)
     more = [Text(f"and {hidden} smaller ones (--parameters lists all)")] if hidden else []
-    return Group(Text(summary), Text(), table, *more)
+    return Group(Text(summary), Text(), table(shown, *_PARAMETERS, left=2), *more)

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.text import Text
 
 from poet.plans.training_plan import Plan
-from poet.report.columns import columns
 from poet.report.reasons import decision_of
+from poet.report.rows import DASH, FORMATS, Column, listed, table
 from poet.report.schedule_rows import tensor_fates
 from poet.solution import SAYS_FILE
-from poet.units import format_bytes, format_count, format_joules, format_more, format_seconds, format_share
+from poet.units import format_bytes, format_count, format_more, format_share
 
 ABSENT = "absent"
 """The decision on a tensor that the other plan does not have."""
@@ -99,16 +99,8 @@ def _terms(before: Plan, after: Plan) -> Iterator[Term]:
             yield Term(what, old, new)
 
 
-def _bytes_or_none(size_bytes: int | None) -> str:
-    return "none" if size_bytes is None else format_bytes(size_bytes)
-
-
-def _seconds_or_none(seconds: float | None) -> str:
-    return "none" if seconds is None else format_seconds(seconds)
-
-
-def _joules_or_none(joules: float | None) -> str:
-    return "none" if joules is None else format_joules(joules)
+def _or_none(amount: float | None, unit: str) -> str:
+    return "none" if amount is None else FORMATS[unit](amount)
 
 
 def _allowed(allowed: bool) -> str:
@@ -135,10 +127,10 @@ _TERMS: tuple[tuple[str, Callable[[Plan], str]], ...] = (
     ("loss", lambda plan: plan.request.loss),
     ("optimizer", lambda plan: plan.optimizer.name),
     ("trained parameters", lambda plan: ", ".join(plan.request.train)),
-    ("RAM budget", lambda plan: _bytes_or_none(plan.request.limits.ram_budget_bytes)),
-    ("deadline", lambda plan: _seconds_or_none(plan.request.limits.deadline_seconds)),
-    ("write budget", lambda plan: _bytes_or_none(plan.request.limits.written_budget_bytes)),
-    ("energy budget", lambda plan: _joules_or_none(plan.request.limits.joules_budget)),
+    ("RAM budget", lambda plan: _or_none(plan.request.limits.ram_budget_bytes, "B")),
+    ("deadline", lambda plan: _or_none(plan.request.limits.deadline_seconds, "s")),
+    ("write budget", lambda plan: _or_none(plan.request.limits.written_budget_bytes, "B")),
+    ("energy budget", lambda plan: _or_none(plan.request.limits.joules_budget, "J")),
     ("recomputation", lambda plan: _allowed(plan.request.limits.recompute)),
     ("paging", lambda plan: _allowed(plan.request.limits.paging)),
     ("pins", _pins),
@@ -203,11 +195,8 @@ def _moves(before: Plan, after: Plan) -> tuple[tuple[Move, ...], int]:
 def format_amount(amount: float | None, unit: str) -> str:
     """``amount`` in its unit; a dash where there is none."""
     if amount is None:
-        return "–"
-    return _FORMATS[unit](amount) if unit in _FORMATS else f"{amount:g}"
-
-
-_FORMATS: dict[str, Callable[[float], str]] = {"B": format_bytes, "s": format_seconds, "J": format_joules}
+        return DASH
+    return FORMATS[unit](amount) if unit else f"{amount:g}"
 
 
 def format_change(change: Change) -> str:
@@ -243,64 +232,58 @@ def moves_by_kind(diff: PlanDiff) -> tuple[tuple[str, str, int, int], ...]:
     return tuple((*kind, numbers[kind], size_bytes) for kind, size_bytes in sizes.most_common())
 
 
+def _ends(change: Change) -> tuple[str, ...]:
+    return tuple(format_amount(amount, change.unit) for amount in (change.before, change.after))
+
+
+def change_columns(diff: PlanDiff) -> tuple[Column, ...]:
+    """Of a table of `PlanDiff.changes`."""
+    return (
+        Column("per step", "what"),
+        Column(diff.before, lambda change: _ends(change)[0], "right"),
+        Column(diff.after, lambda change: _ends(change)[1], "right"),
+        Column("change", format_change, "right"),
+    )
+
+
+def term_columns(diff: PlanDiff, heading: str = "") -> tuple[Column, ...]:
+    """Of a table of `PlanDiff.terms`."""
+    return Column(heading, "what"), Column(diff.before, "before"), Column(diff.after, "after")
+
+
 def diff_report(diff: PlanDiff, *, every_tensor: bool = False) -> RenderableType:
     """The difference as text; single tensors only with ``every_tensor``."""
-    figures = columns("per step", diff.before, diff.after, "change")
-    for change in diff.changes:
-        amounts = (format_amount(amount, change.unit) for amount in (change.before, change.after))
-        figures.add_row(change.what, *amounts, format_change(change))
-    parts: list[RenderableType] = [Text(f"{headline(diff)}.", style="bold"), Text(), figures]
+    parts: list[RenderableType] = [Text(f"{headline(diff)}.", style="bold"), Text()]
+    parts.append(table(diff.changes, *change_columns(diff)))
     if diff.terms:
-        terms = columns("asked or answered differently", diff.before, diff.after, left=3)
-        for term in diff.terms:
-            terms.add_row(term.what, term.before, term.after)
-        parts += [Text(), terms]
+        parts += [Text(), table(diff.terms, *term_columns(diff, "asked or answered differently"), left=3)]
     parts += [Text(), _moves_table(diff)]
     if every_tensor and diff.moves:
-        single = columns("tensor", "role", "bytes", diff.before, diff.after, left=2)
-        for move in diff.moves:
-            single.add_row(
-                move.tensor, move.role, format_bytes(move.bytes), move.before_words, move.after_words
-            )
-        parts += [Text(), single]
+        columns = (
+            Column("tensor", "tensor"), Column("role", "role"), Column("bytes", "bytes", "B"),
+            Column(diff.before, "before_words"), Column(diff.after, "after_words"),
+        )  # fmt: skip
+        parts += [Text(), table(diff.moves, *columns, left=2)]
     return Group(*parts)
 
 
 def _moves_table(diff: PlanDiff) -> RenderableType:
     if not diff.moves:
         return Text(f"all {diff.same_tensors} tensors are treated alike")
-    table = columns("tensors", "number", "bytes")
-    for before, after, number, size_bytes in moves_by_kind(diff):
-        table.add_row(
+    rows = [
+        (
             f"{before} → {after}" if before != after else f"{before}, another number of times",
             str(number),
             format_bytes(size_bytes),
         )
-    table.add_row("treated alike", str(diff.same_tensors), "")
-    return table
+        for before, after, number, size_bytes in moves_by_kind(diff)
+    ]
+    return listed([*rows, ("treated alike", str(diff.same_tensors), "")], "tensors", "number", "bytes")
 
 
 def diff_data(diff: PlanDiff) -> dict[str, Any]:
     """The difference as a JSON-ready object."""
-    return {
-        "before": diff.before,
-        "after": diff.after,
-        "terms": [{"what": t.what, "before": t.before, "after": t.after} for t in diff.terms],
-        "changes": [
-            {"what": c.what, "unit": c.unit, "before": c.before, "after": c.after, "share": c.share}
-            for c in diff.changes
-        ],
-        "moves": [
-            {
-                "tensor": m.tensor,
-                "role": m.role,
-                "bytes": m.bytes,
-                "before": m.before,
-                "after": m.after,
-                "before_words": m.before_words,
-                "after_words": m.after_words,
-            }
-            for m in diff.moves
-        ],
-        "same_tensors": diff.same_tensors,
-    }
+    data = asdict(diff)
+    for row, change in zip(data["changes"], diff.changes, strict=True):
+        row["share"] = change.share
+    return data

@@ -1,4 +1,4 @@
-"""The text report of a schedule: what it costs, how good it is, who holds the RAM, what binds."""
+"""The text report of a plan: what it is for, what a step costs and how good that is, who holds the RAM."""
 
 from __future__ import annotations
 
@@ -11,40 +11,27 @@ from rich.text import Text
 from poet.alternatives import chosen_by
 from poet.homes import DecidedProblem, decided
 from poet.named import trained_in_words
+from poet.pins import pinned
 from poet.planning.summary import measured_words
 from poet.plans.flash_life import erases_text, life_steps, wear_of_plan
-from poet.plans.plan_parts import PriceRange
+from poet.plans.plan_parts import PriceEnds, PriceRange
 from poet.plans.training_plan import Plan
-from poet.problem import Limits, Problem
-from poet.report.budgets import budget_rows
-from poet.report.columns import columns
-from poet.report.costs import cost_table
-from poet.report.micro import micro_rows
-from poet.report.schedule_rows import (
-    OpRuns,
-    PeakMoment,
-    TensorFate,
-    memory_over_time,
-    op_runs,
-    peak,
-    tensor_fates,
-)
-from poet.report.shapes import shape_rows
-from poet.report.training import (
-    loss_reads,
-    packed_lines,
-    part_lines,
-    row_lines,
-    strip_lines,
-    untrained_lines,
-)
+from poet.problem import Limits, Objective, Place, Problem
+from poet.report.plan_data import auxiliary_lines, solution_of
+from poet.report.reasons import DECISIONS, decision_of
+from poet.report.rows import Column, listed, table
+from poet.report.schedule_rows import PeakMoment, TensorFate, memory_over_time, op_runs, peak, tensor_fates
+from poet.report.training import loss_reads, technique_lines, untrained_lines
 from poet.schedule import Schedule
 from poet.simulator import Trace
-from poet.solution import SAYS_FILE, Solution, Status
+from poet.solution import SAYS_FILE, TITLES, WHOLE_PROBLEM, Solution, Status, format_amount
 from poet.units import (
     IN_ORDER,
+    NO_GAP,
+    format_above,
     format_bytes,
     format_count,
+    format_gap,
     format_joules,
     format_seconds,
     format_share,
@@ -58,77 +45,45 @@ PLOT_COLUMNS, PLOT_ROWS = 72, 8
 _EIGHTHS = " ▁▂▃▄▅▆▇█"
 
 
-def solution_of(plan: Plan, *, says: str = SAYS_FILE) -> Solution:
-    """The answer that a plan carries, as the search gave it; ``says`` as of `Solution`."""
-    outcome = plan.outcome
-    return Solution(
-        status=Status[outcome.status.upper()],
-        schedule=plan.schedule,
-        trace=plan.trace,
-        bound_joules=outcome.bound_joules,
-        baseline_joules=plan.problem.compute_joules,
-        solve_seconds=outcome.solve_seconds,
-        solver=outcome.solver,
-        bound_scope=outcome.bound_scope,
-        objective=outcome.objective,
-        objective_bound=outcome.objective_bound,
-        proof=outcome.proof,
-        record=outcome.record,
-        says=says,
-    )
-
-
 def plan_heading(plan: Plan, says: str = "") -> Table:
     """What the plan is for: model, device, what is trained and how, the RAM it is measured against.
 
     ``says``: as of `Solution`.
     """
-    graph, prediction = plan.graph, plan.prediction
-    table = columns("", "", left=2)
+    table = listed(heading_lines(plan, says), "", "", left=2)
     table.show_header = False
+    return table
+
+
+def heading_lines(plan: Plan, says: str = "") -> Iterator[tuple[str, str]]:
+    """Title and text of each line of the heading."""
+    graph, prediction, layout = plan.graph, plan.prediction, plan.layout
     sizes = "".join(f", {name}={size}" for name, size in plan.model.binding)
-    table.add_row("model", f"{plan.model.name}{sizes}: {len(graph.ops)} ops, {len(graph.buffers)} buffers")
-    table.add_row("device", plan.device.title or plan.device.name)
-    table.add_row("kernels", plan.problem.kernels or "not stated")
-    table.add_row(
-        "training",
-        f"{trained_in_words(graph)}, {plan.request.loss}, {plan.optimizer.name}",
-    )
-    for title, line in (*micro_rows(plan), *shape_rows(plan), *budget_rows(plan, says)):
-        table.add_row(title, line)
-    table.add_row("loss", Text(loss_reads(graph, plan.request.loss)))
+    yield "model", f"{plan.model.name}{sizes}: {len(graph.ops)} ops, {len(graph.buffers)} buffers"
+    yield "device", plan.device.title or plan.device.name
+    yield "kernels", plan.problem.kernels or "not stated"
+    yield "training", f"{trained_in_words(graph)}, {plan.request.loss}, {plan.optimizer.name}"
+    yield from auxiliary_lines(plan, says)
+    yield "loss", loss_reads(graph, plan.request.loss)
     if doubt := loss_misfit(graph, plan.request.loss):
-        table.add_row("", Text(doubt, style="bold"))
-    for line in untrained_lines(graph, plan.request.train):
-        table.add_row("not trained", Text(line))
-    for line in strip_lines(graph):
-        table.add_row("strips", line)
-    for line in packed_lines(graph):
-        table.add_row("packed", line)
-    for line in part_lines(graph):
-        table.add_row("parts", line)
-    for line in row_lines(graph):
-        table.add_row("rows", line)
+        yield "", doubt
+    yield from (("not trained", line) for line in untrained_lines(graph, plan.request.train))
+    yield from technique_lines(graph)
     if prediction.plain_peak_ram_bytes is not None:
-        table.add_row("plain training", f"{says}needs {format_bytes(prediction.plain_peak_ram_bytes)}")
+        yield "plain training", f"{says}needs {format_bytes(prediction.plain_peak_ram_bytes)}"
     if prediction.lower_bound_ram_bytes is not None:
         least = format_bytes(prediction.lower_bound_ram_bytes)
-        table.add_row("lower bound", f"{says}{least} for any schedule {IN_ORDER}")
-    if plan.layout is not None:
-        layout = plan.layout
+        yield "lower bound", f"{says}{least} for any schedule {IN_ORDER}"
+    if layout is not None:
         fits = "" if plan.has_fitting_arena else "; larger than the budget, so steps run from the heap"
         buffer = f", page buffer {format_bytes(plan.page_buffer_bytes)}" if plan.page_buffer_bytes else ""
-        table.add_row(
-            "arena",
-            f"{format_bytes(layout.arena_bytes)}, efficiency {layout.efficiency:.1%}{buffer}{fits}",
-        )
+        yield "arena", f"{format_bytes(layout.arena_bytes)}, efficiency {layout.efficiency:.1%}{buffer}{fits}"
     wear = wear_of_plan(plan)
     steps = life_steps(plan.device.endurance, wear)
     if wear.bytes and steps is not None:
-        takes = f"wears {format_bytes(wear.bytes)}"
-        takes = takes if plan.device.endurance_cycles is None else erases_text(wear)
-        table.add_row("wear", f"storage lasts {format_count(steps)} steps; each {takes}")
-    return table
+        is_levelled = plan.device.endurance_cycles is None
+        takes = f"wears {format_bytes(wear.bytes)}" if is_levelled else erases_text(wear)
+        yield "wear", f"storage lasts {format_count(steps)} steps; each {takes}"
 
 
 def solution_report(
@@ -176,11 +131,10 @@ def memory_report(
 
 def role_table(fullest: PeakMoment) -> Table:
     """RAM at the peak by role."""
-    table = columns(f"RAM at the peak ({fullest.what})", "bytes", "share")
-    for role, size_bytes in fullest.by_role:
-        table.add_row(role, format_bytes(size_bytes), format_share(size_bytes / fullest.bytes))
-    table.add_row("together", format_bytes(fullest.bytes), "", style="bold")
-    return table
+    rows = ((role, format_bytes(size), format_share(size / fullest.bytes)) for role, size in fullest.by_role)
+    made = listed(rows, f"RAM at the peak ({fullest.what})", "bytes", "share")
+    made.add_row("together", format_bytes(fullest.bytes), "", style="bold")
+    return made
 
 
 def what_binds(limits: Limits, trace: Trace, fullest: PeakMoment) -> Iterator[str]:
@@ -223,58 +177,37 @@ def memory_plot(trace: Trace, budget_bytes: int | None) -> Iterator[str]:
     yield f"{'':>12}0{format_seconds(trace.seconds):>{PLOT_COLUMNS - 1}}"
 
 
-def tensor_table(fates: Sequence[TensorFate]) -> Table:
-    """One line per tensor: what becomes of it and what that costs."""
-    table = columns("tensor", "role", "what becomes of it", "bytes", "in RAM", "time", "energy", left=3)
-    for fate in fates:
-        table.add_row(
-            fate.name,
-            fate.role,
-            fate.words,
-            format_bytes(fate.bytes),
-            f"{100 * fate.resident_share:.0f} %",
-            format_seconds(fate.seconds) if fate.seconds else "",
-            format_joules(fate.joules) if fate.joules else "",
-        )
-    return table
-
-
-def op_table(runs: Sequence[OpRuns]) -> Table:
-    """One line per op: runs and their cost."""
-    table = columns("op", "runs", "time", "energy", "workspace")
-    for op in runs:
-        table.add_row(
-            op.name,
-            str(op.runs),
-            format_seconds(op.seconds),
-            format_joules(op.joules),
-            format_bytes(op.workspace_bytes) if op.workspace_bytes else "",
-        )
-    return table
+_TENSORS = (
+    Column("tensor", "name"),
+    Column("role", "role"),
+    Column("what becomes of it", "words"),
+    Column("bytes", "bytes", "B"),
+    Column("in RAM", lambda fate: f"{100 * fate.resident_share:.0f} %", "right"),
+    Column("time", "seconds", "s", sparse=True),
+    Column("energy", "joules", "J", sparse=True),
+)
+_OPS = (
+    Column("op", "name"),
+    Column("runs", "runs", "right"),
+    Column("time", "seconds", "s"),
+    Column("energy", "joules", "J"),
+    Column("workspace", "workspace_bytes", "B", sparse=True),
+)
 
 
 def fates_by_decision(fates: Sequence[TensorFate]) -> Table:
     """How many tensors and bytes are kept, recomputed, paged, or both."""
-    table = columns("tensors", "number", "bytes", "time", "energy")
-    kinds: dict[str, list[TensorFate]] = {
-        "kept": [],
-        "recomputed": [],
-        "paged": [],
-        "recomputed and paged": [],
-    }
+    kinds: dict[str, list[TensorFate]] = {decision: [] for decision in DECISIONS}
     for fate in fates:
-        paged = fate.page_ins + fate.page_outs > 0
-        words = ("recomputed and paged" if paged else "recomputed") if fate.recomputations else "paged"
-        kinds[words if paged or fate.recomputations else "kept"].append(fate)
-    for words, members in kinds.items():
-        table.add_row(
-            words,
-            str(len(members)),
-            format_bytes(sum(fate.bytes for fate in members)),
-            format_seconds(sum(fate.seconds for fate in members)),
-            format_joules(sum(fate.joules for fate in members)),
-        )
-    return table
+        kinds[decision_of(fate)].append(fate)
+    return table(
+        kinds.items(),
+        Column("tensors", lambda kind: kind[0]),
+        Column("number", lambda kind: len(kind[1]), "right"),
+        Column("bytes", lambda kind: sum(fate.bytes for fate in kind[1]), "B"),
+        Column("time", lambda kind: sum(fate.seconds for fate in kind[1]), "s"),
+        Column("energy", lambda kind: sum(fate.joules for fate in kind[1]), "J"),
+    )
 
 
 def schedule_tables(
@@ -282,10 +215,10 @@ def schedule_tables(
 ) -> RenderableType:
     """What becomes of the tensors; those that are merely kept are listed only with ``every_tensor``."""
     fates = tensor_fates(problem, schedule, trace)
-    listed = [fate for fate in fates if every_tensor or fate.words != "kept"]
+    shown = [fate for fate in fates if every_tensor or fate.words != "kept"]
     parts: list[RenderableType] = [fates_by_decision(fates)]
-    parts += [Text(), tensor_table(listed)] if listed else []
-    parts += [Text(), op_table(op_runs(problem, schedule))] if every_op else []
+    parts += [Text(), table(shown, *_TENSORS, left=3)] if shown else []
+    parts += [Text(), table(op_runs(problem, schedule), *_OPS)] if every_op else []
     return Group(*parts)
 
 
@@ -308,3 +241,147 @@ def plan_summary(plan: Plan, *, says: str = "") -> RenderableType:
     measured = plan.prediction.measured
     marks = [] if measured is None else [Text(f"op times: {measured_words(measured)}")]
     return Group(plan_heading(plan, says), Text(), answer, *marks)
+
+
+# --- what a step costs -------------------------------------------------------------------------
+
+
+def cost_table(
+    problem: DecidedProblem,
+    limits: Limits,
+    solution: Solution,
+    trace: Trace,
+    price_range: PriceRange | None = None,
+) -> Table:
+    """Energy, time, RAM and storage of one step, each beside its bound or limit."""
+    return listed(_cost_rows(problem, limits, solution, trace, price_range), "per step", "", "", left=3)
+
+
+def _cost_rows(
+    problem: DecidedProblem,
+    limits: Limits,
+    solution: Solution,
+    trace: Trace,
+    price_range: PriceRange | None,
+) -> Iterator[tuple[str, str, str]]:
+    yield from _objective_rows(solution)
+    once_joules = solution.baseline_joules
+    above = trace.joules / once_joules - 1.0 if once_joules else 0.0
+    above = above if abs(above) > 1e-12 else 0.0  # less is the sums' rounding
+    yield (
+        "energy",
+        format_joules(trace.joules),
+        format_above(above, f"running every op once ({format_joules(once_joules)})"),
+    )
+    scope = "" if solution.bound_scope == WHOLE_PROBLEM else f" ({solution.bound_scope})"
+    yield (
+        "energy bound",
+        format_joules(solution.bound_joules),
+        f"{solution.says}{_gap_words(solution)}{scope}",
+    )
+    once_seconds = problem.compute_seconds
+    slower = f"{trace.seconds / once_seconds:.4g}x running every op once" if once_seconds else ""
+    deadline = (
+        "" if limits.deadline_seconds is None else f"; deadline {format_seconds(limits.deadline_seconds)}"
+    )
+    yield "time", format_seconds(trace.seconds), slower + deadline
+    if price_range is not None:
+        yield "range", *_range_words(price_range, limits, "as far as the device's figures may be off")
+        if price_range.likely is not None:
+            yield "likely", *_range_words(price_range.likely, limits, "in nine cases of ten")
+    budget = limits.ram_budget_bytes
+    yield (
+        "RAM at the peak",
+        format_bytes(trace.peak_ram_bytes),
+        "no budget"
+        if budget is None
+        else f"{format_share(trace.peak_ram_bytes / budget)} of the budget, {format_bytes(budget)}",
+    )
+    yield (
+        "recomputed",
+        f"{trace.recomputed_runs} runs",
+        f"{format_seconds(max(0.0, trace.compute_seconds - once_seconds))}, "
+        f"{format_joules(max(0.0, trace.compute_joules - sum(op.joules for op in problem.ops)))}",
+    )
+    yield (
+        "paged out",
+        format_bytes(trace.written_bytes),
+        _transfer(trace.page_out_seconds, trace.page_out_joules),
+    )
+    yield "paged in", format_bytes(trace.read_bytes), _transfer(trace.page_in_seconds, trace.page_in_joules)
+    if trace.moves:
+        price = _transfer(trace.move_seconds, trace.move_joules)
+        yield "moved in RAM", format_bytes(trace.moved_bytes), f"{trace.moves} moves, {price}"
+    yield from _choice_rows(problem, limits)
+    proof = f"; {solution.proof}" if solution.proof else ""
+    yield "search", format_seconds(solution.solve_seconds), f"{solution.says}by {solution.solver}{proof}"
+
+
+def _range_words(found: PriceEnds, limits: Limits, why: str) -> tuple[str, str]:
+    """Both ends of the energy; both ends of the time, and whether the bad one meets the deadline."""
+    joules = f"{format_joules(found.good_joules)} to {format_joules(found.bad_joules)}"
+    seconds = f"{format_seconds(found.good_seconds)} to {format_seconds(found.bad_seconds)}"
+    missed = limits.deadline_seconds is not None and found.bad_seconds > limits.deadline_seconds
+    return (
+        joules,
+        f"and {seconds}, {why}{'; may miss the deadline' * missed}",
+    )
+
+
+def _gap_words(solution: Solution) -> str:
+    optimal = solution.status is Status.OPTIMAL
+    gap = format_gap(solution.gap or 0.0, optimal=optimal, confirmed=solution.is_energy_confirmed)
+    if gap in NO_GAP:
+        return solution.in_words(NO_GAP[gap])
+    overhead = format_share(solution.overhead_gap or 0.0)
+    said = f"gap {gap} of the energy, {overhead} of what is above running every op once, {IN_ORDER}"
+    return solution.in_words(said)
+
+
+def _objective_rows(solution: Solution) -> Iterator[tuple[str, str, str]]:
+    """What was minimised where that is not energy, beside its bound."""
+    objective, amount, bound = solution.objective, solution.amount, solution.bound
+    if objective is not Objective.ENERGY and amount is not None and bound is not None:
+        optimal = solution.status is Status.OPTIMAL
+        gap = format_gap(solution.objective_gap or 0.0, optimal=optimal, confirmed=solution.is_confirmed)
+        gap = solution.in_words(NO_GAP.get(gap, f"gap {gap} {IN_ORDER}"))
+        least = format_amount(objective, bound)
+        yield (
+            f"least {TITLES[objective]}",
+            format_amount(objective, amount),
+            f"{solution.says}bound {least}, {gap}",
+        )
+
+
+def _choice_rows(problem: DecidedProblem, limits: Limits) -> Iterator[tuple[str, str, str]]:
+    """What lives in storage between steps, and what was pinned."""
+    away = [tensor for tensor in problem.tensors if tensor.initially is Place.STORAGE]
+    if away:
+        size = format_bytes(sum(tensor.bytes for tensor in away))
+        yield "kept in storage", size, f"{len(away)} tensors, between steps"
+    pins = pinned(problem, limits)
+    words = {
+        "kept": pins.kept,
+        "recomputed": pins.recomputed,
+        "paged": pins.paged,
+        "never paged": pins.never_paged,
+    }
+    said = [f"{len(names)} {word}" for word, names in words.items() if names]
+    if said:
+        yield "pinned", f"{sum(map(len, words.values()))} tensors", ", ".join(said)
+
+
+def _transfer(seconds: float, joules: float) -> str:
+    return f"{format_seconds(seconds)}, {format_joules(joules)}"
+
+
+def graph_text(plan: Plan) -> str:
+    """One line per op, with the workspace and the allocations of its kernel as the plan counts them."""
+    remarks = {}
+    for op in plan.graph.ops:
+        facts = plan.kernels.of(op.name)
+        said = [f"workspace {facts.workspace_bytes} B"] if facts.workspace_bytes else []
+        said += [f"{len(facts.allocations)} allocations"] if facts.allocations is not None else []
+        if said:
+            remarks[op.name] = ", ".join(said)
+    return plan.graph.to_text(remarks)

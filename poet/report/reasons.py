@@ -1,18 +1,28 @@
-"""Why a plan keeps, recomputes or pages each tensor, in a sentence made of the problem's own figures."""
+"""Why a plan keeps, recomputes or pages each tensor, and what simpler ways to train take beside it.
+
+Reasons are sentences made of the problem's own figures. Simpler ways come from quick planners, which prove
+nothing; the simulator accepted each plan.
+"""
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
+from poet.baselines.page_everything import page_everything
+from poet.baselines.recompute_all import recompute_all
 from poet.homes import DecidedProblem
 from poet.pins import Pinned, pinned
-from poet.problem import Limits, Place, ProblemOp, Tensor
+from poet.problem import Limits, Place, Problem, ProblemOp, Tensor
 from poet.report.schedule_rows import TensorFate
 from poet.report.timeline import StepTimeline
+from poet.schedule import Schedule
+from poet.simulator import simulate
+from poet.solvers.heuristics.greedy import greedy
+from poet.solvers.heuristics.policies import keep_everything
 from poet.units import format_bytes, format_joules
 
 KEPT, RECOMPUTED, PAGED, BOTH = "kept", "recomputed", "paged", "recomputed and paged"
@@ -94,7 +104,7 @@ def _why_kept(ways: Mapping[str, float], limits: Limits, spare_bytes: int | None
 def _why_fetched(fate: TensorFate, tensor: Tensor) -> str:
     """Of what is in storage between steps: it has to come from there, whatever the budget."""
     back = " and written back, as the step changes it" if fate.page_outs else ""
-    why = f"It is at home in storage: read where it is used{back}."
+    why = f"It is in storage between steps: read where it is used{back}."
     if fate.page_ins > 1 and tensor.page_in is not None:
         costs = format_joules(tensor.page_in.joules)
         why += f" Between its uses it made room: each further reading costs {costs}."
@@ -196,3 +206,83 @@ class _RangeMinimum:
         level = (last - first).bit_length() - 1
         row = self.rows[level]
         return min(row[first], row[last - (1 << level)])
+
+
+# --- simpler ways to train --------------------------------------------------------------------
+
+GREEDY_SECONDS = 5.0
+"""After which greedy planning tries no further plan once it has one."""
+
+Planner = Callable[[Problem, Limits], Schedule | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Alternative:
+    """Another way to train inside the same limits, and what it takes per step.
+
+    Attributes:
+        name: of the way.
+        by: the planners that were tried; their cheapest plan stands here.
+        joules, seconds, peak_ram_bytes, recomputed_runs, read_bytes, written_bytes: per step;
+            ``None`` where no plan was found inside the limits.
+        unlimited_ram_bytes: where none was found, the RAM that it would need, if that is known.
+    """
+
+    name: str
+    by: str
+    joules: float | None = None
+    seconds: float | None = None
+    peak_ram_bytes: int | None = None
+    recomputed_runs: int | None = None
+    read_bytes: int | None = None
+    written_bytes: int | None = None
+    unlimited_ram_bytes: int | None = None
+
+
+def _greedy(problem: Problem, limits: Limits) -> Schedule | None:
+    return greedy(problem, limits, seconds=GREEDY_SECONDS)
+
+
+_PLANNERS: tuple[tuple[str, str, bool, bool, tuple[Planner, ...]], ...] = (
+    ("keep everything", "plain training", False, False, (keep_everything,)),
+    ("recompute only", "greedy, recompute-all", True, False, (_greedy, recompute_all)),
+    ("page only", "greedy, page-everything", False, True, (_greedy, page_everything)),
+    ("greedy", "greedy", True, True, (_greedy,)),
+)
+"""Name, what is tried, whether it may recompute, whether it may page, the planners."""
+
+
+def alternatives(problem: Problem, limits: Limits) -> tuple[Alternative, ...]:
+    """One row per way; a way that ``limits`` do not permit has none."""
+    rows = []
+    for name, by, recompute, paging, planners in _PLANNERS:
+        if (recompute and not limits.recompute) or (paging and not limits.paging):
+            continue
+        allowed = replace(limits, recompute=recompute, paging=paging)
+        schedules = [planner(problem, allowed) for planner in planners]
+        traces = [simulate(problem, schedule, limits) for schedule in schedules if schedule is not None]
+        if not traces:
+            rows.append(Alternative(name, by, unlimited_ram_bytes=_needs(problem, allowed, planners)))
+            continue
+        best = min(traces, key=lambda trace: trace.joules)
+        rows.append(
+            Alternative(
+                name,
+                by,
+                best.joules,
+                best.seconds,
+                best.peak_ram_bytes,
+                best.recomputed_runs,
+                best.read_bytes,
+                best.written_bytes,
+            )
+        )
+    return tuple(rows)
+
+
+def _needs(problem: Problem, allowed: Limits, planners: tuple[Planner, ...]) -> int | None:
+    """The peak of keeping everything; what the other ways need is not known without a search."""
+    if planners != (keep_everything,):
+        return None
+    schedule = keep_everything(problem, Limits(recompute=False, paging=False, pins=allowed.pins))
+    return None if schedule is None else simulate(problem, schedule).peak_ram_bytes

@@ -1,19 +1,25 @@
-"""What training gave, as text and as data: what was measured, beside what the plan promises."""
+"""What runs gave, as text and as data: training, the enforced run, and comparisons with plain PyTorch."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Group, RenderableType
+from rich.table import Table
 from rich.text import Text
 
 from poet import codec
 from poet.plans.run_request import BUSY_RATIO, Epoch, Validation
 from poet.plans.training_plan import Plan
-from poet.report.columns import columns
+from poet.report.rows import listed
 from poet.units import format_bytes, format_seconds, format_share
+
+if TYPE_CHECKING:
+    from poet.c99.library_check import LibraryReport
+    from poet.enforce import EnforcedRun, Half
+    from poet.verification import VerifyReport
 
 
 def epoch_line(epoch: Epoch) -> str:
@@ -56,14 +62,18 @@ class Measured:
 
 def run_report(plan: Plan, epochs: Sequence[Epoch], measured: Measured) -> RenderableType:
     """Peak memory and step time: predicted for the device, measured here; where the memory came from."""
-    table = columns("per step", "predicted", "measured here", left=1)
-    table.add_row(
-        "peak of tensor memory",
-        format_bytes(predicted_peak_bytes(plan)),
-        _bytes(measured.peak_ram_bytes) + _above_budget(plan, measured.peak_ram_bytes),
-    )
-    table.add_row("time on this machine", "", _measured_time(epochs))
-    table.add_row(f"time on {plan.device.name}", format_seconds(plan.step_seconds), "")
+    peak_bytes = measured.peak_ram_bytes
+    peak = "measured from the second epoch on" if peak_bytes is None else format_bytes(peak_bytes)
+    rows = [
+        (
+            "peak of tensor memory",
+            format_bytes(predicted_peak_bytes(plan)),
+            peak + _above_budget(plan, peak_bytes),
+        ),
+        ("time on this machine", "", _measured_time(epochs)),
+        (f"time on {plan.device.name}", format_seconds(plan.step_seconds), ""),
+    ]
+    table = listed(rows, "per step", "predicted", "measured here")
     memory = f"memory: {'; '.join(filter(None, (measured.memory, measured.caveat)))}"
     return Group(table, Text(memory))
 
@@ -126,5 +136,117 @@ def measured_step_seconds(epochs: Sequence[Epoch]) -> float | None:
     return None if fastest is None else fastest.step_seconds
 
 
-def _bytes(size_bytes: int | None) -> str:
-    return "measured from the second epoch on" if size_bytes is None else format_bytes(size_bytes)
+# --- the enforced run --------------------------------------------------------------------------
+
+
+def enforced_report(run: EnforcedRun) -> RenderableType:
+    """The sizes that were measured and the two verdicts."""
+    memory = () if run.plan.memory is None else (f"memory of the plan's steps: {run.plan.memory}",)
+    return Group(_sizes(run), *memory, "", plan_verdict(run), plain_verdict(run))
+
+
+def enforced_data(run: EnforcedRun) -> dict[str, Any]:
+    """The same as JSON-ready objects."""
+    return {**asdict(run), "plan_verdict": plan_verdict(run), "plain_verdict": plain_verdict(run)}
+
+
+def plan_verdict(run: EnforcedRun) -> str:
+    """What the plan's child did inside its limit."""
+    return f"the plan made {run.plan.steps} steps inside idle + {format_bytes(run.budget_bytes)}"
+
+
+def plain_verdict(run: EnforcedRun) -> str:
+    """What became of plain PyTorch inside the same limit."""
+    plain, budget = run.plain, format_bytes(run.budget_bytes)
+    if plain is None:
+        return f"plain PyTorch was not tried: {run.why_not_plain}"
+    if plain.refusal is None:
+        return f"plain PyTorch made {plain.steps} steps inside idle + {budget} too: this budget needs no plan"
+    over = ""
+    if plain.peak_bytes is not None and plain.peak_bytes > run.budget_bytes:
+        over = f": it needs {format_bytes(plain.peak_bytes - run.budget_bytes)} more"
+    return f"plain PyTorch was refused in step {plain.steps + 1} at idle + {budget}{over} ({plain.refusal})"
+
+
+def _sizes(run: EnforcedRun) -> Table:
+    def limit(half: Half) -> int:
+        return half.idle_bytes + run.budget_bytes
+
+    def of(label: str, size: Callable[[Half], int | None]) -> tuple[str, ...]:
+        sizes = [None if half is None else size(half) for half in (run.plan, run.plain)]
+        return label, *("" if each is None else format_bytes(each) for each in sizes)
+
+    rows = (
+        of("idle, libraries loaded", lambda half: half.idle_bytes),
+        of("limit of the process", limit),
+        of("tensors at the peak", lambda half: half.peak_bytes),
+    )
+    return listed(rows, "measured", "plan", "plain PyTorch")
+
+
+# --- comparisons with plain PyTorch ------------------------------------------------------------
+
+
+def verify_report(report: VerifyReport) -> Group:
+    """One line per number of threads, and the answer."""
+    lines = [
+        f"{report.steps} steps, each with {report.recomputed_runs} recomputed runs "
+        f"and {report.page_ins} page-ins, with the plan and in plain PyTorch"
+    ]
+    if report.shapes:
+        lines.append(f"then one step of each of {report.shapes} other shapes")
+    if report.budgets:
+        lines.append(f"then one step inside each of {report.budgets} smaller budgets, with all beside it")
+    for comparison in report.comparisons:
+        found = comparison.difference or "all equal by torch.equal"
+        lines.append(f"{comparison.threads} thread(s): {comparison.tensors} tensors compared, {found}")
+    answer = "yes" if report.exact else "no"
+    return Group(*map(Text, lines), Text(f"bitwise equal to plain PyTorch: {answer}", style="bold"))
+
+
+def verify_data(report: VerifyReport) -> dict[str, Any]:
+    """The same as JSON-ready objects."""
+    return {
+        "exact": report.exact,
+        "steps": report.steps,
+        "shapes": report.shapes,
+        "budgets": report.budgets,
+        "recomputed_runs": report.recomputed_runs,
+        "page_ins": report.page_ins,
+        "comparisons": [
+            {"threads": item.threads, "tensors": item.tensors, "difference": item.difference}
+            for item in report.comparisons
+        ],
+    }
+
+
+def library_report(report: LibraryReport) -> Group:
+    """Of a shared library of C: one line per step, and the answer."""
+    lines = [f"{len(report.steps)} steps in C and in PyTorch, each from PyTorch's state"]
+    for number, step in enumerate(report.steps, 1):
+        lines.append(
+            f"step {number}: loss {step.loss:.9g}, in PyTorch {step.torch_loss:.9g}, in float64 "
+            f"{step.exact_loss:.9g}; of {report.tensors} tensors and the loss {step.farthest} is farthest "
+            f"from float64, {step.distance:.0%} of what is allowed"
+        )
+    answer = "yes" if report.is_right else "no"
+    words = f"within 8 times PyTorch's own float32 error: {answer}"
+    return Group(*map(Text, lines), Text(words, style="bold"))
+
+
+def library_data(report: LibraryReport) -> dict[str, Any]:
+    """The same as JSON-ready objects."""
+    return {
+        "right": report.is_right,
+        "tensors": report.tensors,
+        "steps": [
+            {
+                "loss": item.loss,
+                "torch_loss": item.torch_loss,
+                "float64_loss": item.exact_loss,
+                "share_of_allowed": item.distance,
+                "farthest": item.farthest,
+            }
+            for item in report.steps
+        ],
+    }

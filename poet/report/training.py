@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from poet.errors import InputError
@@ -46,7 +46,7 @@ def strip_lines(graph: Graph) -> list[str]:
     every = [(op.name, op.strip) for op in graph.ops if op.strip is not None and op.strip.overwritten is None]
     strips = [(name, strip) for name, strip in every if strip.inner]
     slices = len(every) - len(strips)
-    sliced = [f"{_ops(slices)} in slices, whose kernels need less memory of their own so"] if slices else []
+    sliced = [f"{_ops(slices)} in slices, whose kernels then need a smaller workspace"] if slices else []
     others = [*sliced, *_in_place(graph)]
     if not strips:
         return others
@@ -67,7 +67,7 @@ def _in_place(graph: Graph) -> list[str]:
         return []
     largest_bytes = max(value.type.extent_bytes for strip in over for value in strip.inner)
     ops = _ops(len(over))
-    return [f"{ops} with the result over what it is made from, the largest {format_bytes(largest_bytes)}"]
+    return [f"{ops} with an in-place update, the largest {format_bytes(largest_bytes)}"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,16 +161,20 @@ def _ops(count: int) -> str:
     return "1 op runs" if count == 1 else f"{count} ops run"
 
 
+def technique_lines(graph: Graph) -> Iterator[tuple[str, str]]:
+    """What is run block by block, saved in bits, in parts and in storage: the technique and a line."""
+    found = (
+        ("strips", strip_lines), ("packed", packed_lines), ("parts", part_lines), ("rows", row_lines),
+    )  # fmt: skip
+    return ((technique, line) for technique, lines in found for line in lines(graph))
+
+
 def training_lines(graph: Graph, loss: str, train: Sequence[str] = ("*",)) -> list[str]:
     """What a survey says first."""
-    strips = [f"strips: {line}" for line in strip_lines(graph)]
-    strips += [f"packed: {line}" for line in packed_lines(graph)]
-    strips += [f"parts: {line}" for line in part_lines(graph)]
-    strips += [f"rows: {line}" for line in row_lines(graph)]
     doubt = loss_misfit(graph, loss)
     return [
         f"loss: {loss_reads(graph, loss)}",
         *([f"loss: {doubt}"] if doubt else []),
-        *strips,
+        *(f"{technique}: {line}" for technique, line in technique_lines(graph)),
         *untrained_lines(graph, train),
     ]

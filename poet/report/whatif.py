@@ -8,7 +8,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from poet.report.columns import columns
+from poet.report.rows import listed
 from poet.units import IN_ORDER, format_bytes, format_joules, format_seconds, format_share
 from poet.whatif.result import Basis, Point, Setting, Verdict, WhatIf
 
@@ -48,16 +48,12 @@ def _table(result: WhatIf, number: int) -> Iterator[RenderableType]:
         f"{setting.label}: {_ops(setting)} ops, running every op once takes "
         f"{format_joules(setting.compute_joules)} and {format_seconds(setting.compute_seconds)}"
     )
-    table: Table = columns("RAM", *(deadline or "no deadline" for deadline in deadlines), left=0)
+    rows = []
     for budget in dict.fromkeys(point.limits.ram_budget_bytes for point in mine):
-        cells = [
-            _cell(result, point)
-            for deadline in deadlines
-            for point in mine
-            if (point.limits.ram_budget_bytes, point.deadline) == (budget, deadline)
-        ]
-        table.add_row("any" if budget is None else format_bytes(budget), *cells)
-    yield table
+        at = {point.deadline: point for point in mine if point.limits.ram_budget_bytes == budget}
+        cells = (_cell(result, at[deadline]) for deadline in deadlines)
+        rows.append(("any" if budget is None else format_bytes(budget), *cells))
+    yield listed(rows, "RAM", *(deadline or "no deadline" for deadline in deadlines), left=0)
 
 
 def _ops(setting: Setting) -> int:

@@ -10,29 +10,20 @@ import math
 from collections.abc import Callable, Iterable, Iterator
 
 from poet.units import IN_ORDER, format_bytes, format_joules, format_seconds, format_share
-from poet.whatif.by_pieces import micro_batches
 from poet.whatif.daily import (
     battery,
+    budget_text,
     carbon,
     data_stalls,
+    deadline_text,
     energy_budget,
     flash_life,
     marginal_value,
+    overhead_text,
+    proof_text,
     wall_time,
 )
-from poet.whatif.result import Answer, Basis, Setting, Verdict, WhatIf
-from poet.whatif.wording import (
-    budget_text,
-    chosen_of,
-    deadline_text,
-    latest_seconds,
-    overhead_text,
-    per_sample,
-    planned_points,
-    proof_text,
-    there,
-    within_budget,
-)
+from poet.whatif.result import Answer, Basis, Point, Setting, Verdict, WhatIf, micro_words
 
 _FEW = 4
 
@@ -47,11 +38,10 @@ def choose(result: WhatIf) -> int | None:
     take at most `NEAR_BEST` of it: of these the least RAM budget, then the least energy, then the latest
     deadline. The least energy itself is most often plain training's, which needs no plan.
     """
-    duty = result.question.duty
     planned = [
-        (per_sample(result, index), point.limits.ram_budget_bytes or math.inf, -latest_seconds(point), index)
-        for index, point, plan in planned_points(result)
-        if within_budget(plan, duty) and there(result, point, plan)
+        (result.per_sample(index), point.limits.ram_budget_bytes or math.inf, -_latest_seconds(point), index)
+        for index, point, plan in result.planned()
+        if result.is_usable(point, plan)
     ]
     if not planned:
         return None
@@ -84,7 +74,7 @@ def least_joules_at(
     """
     curve = sorted(
         (point.limits.ram_budget_bytes or math.inf, plan.joules)
-        for _, point, plan in planned_points(result)
+        for _, point, plan in result.planned()
         if point.setting == setting and point.deadline == deadline
     )
     for ram, joules in curve:
@@ -109,14 +99,14 @@ def headline(result: WhatIf) -> Iterator[Answer]:
         unsolved = any(point.verdict in (Verdict.TIMEOUT, Verdict.UNSOLVED) for point in result.points)
         excluded = f"no plan {IN_ORDER} exists inside the limits asked about"
         why = "no plan was found in time" if unsolved else excluded
-        planned = [(point, plan) for _, point, plan in planned_points(result)]
-        if any(there(result, point, plan) for point, plan in planned):
+        planned = [(point, plan) for _, point, plan in result.planned()]
+        if any(result.is_there(point, plan) for point, plan in planned):
             why = "no plan found stays within the energy budget"
         reasons = dict.fromkeys(_why_not(result, setting.device) for setting in result.settings)
         text = f"{name}: {why} ({'; '.join(list(reasons)[:_FEW])})."
         yield Answer("headline", text, Basis.SOLVED, tuple(range(min(len(result.points), _FEW))))
         return
-    point, setting, plan, _ = chosen_of(result)
+    point, setting, plan, _ = result.of_chosen()
     overhead = plan.joules - setting.compute_joules
     share = overhead / setting.compute_joules if setting.compute_joules else 0.0
     yield Answer(
@@ -143,11 +133,9 @@ def which_device(result: WhatIf) -> Iterator[Answer]:
     ranked, out = [], []
     for device in devices:
         mine = [
-            (per_sample(result, index), index)
-            for index, point, plan in planned_points(result)
-            if result.settings[point.setting].device == device
-            and within_budget(plan, result.question.duty)
-            and there(result, point, plan)
+            (result.per_sample(index), index)
+            for index, point, plan in result.planned()
+            if result.settings[point.setting].device == device and result.is_usable(point, plan)
         ]
         if mine:
             ranked.append((*min(mine), device))
@@ -166,6 +154,66 @@ def which_device(result: WhatIf) -> Iterator[Answer]:
     )
 
 
+def micro_batches(result: WhatIf) -> Iterator[Answer]:
+    """Per device, sizes and optimizer a sentence, where batches were planned in several numbers of pieces."""
+    for numbers in _compared(result):
+        parts: list[str] = []
+        points: list[int] = []
+        figures: list[tuple[str, float]] = []
+        for number in numbers:
+            setting = result.settings[number]
+            mine = [
+                (result.per_sample(index), plan.peak_ram_bytes, index)
+                for index, point, plan in result.planned()
+                if point.setting == number and result.is_usable(point, plan)
+            ]
+            if not mine:
+                parts.append(f"{_called(setting)}: no plan was found")
+                continue
+            joules, _, best = min(mine)
+            ram = min(peak for _, peak, _ in mine)
+            plan = result.plan_of(result.points[best])
+            assert plan is not None
+            parts.append(
+                f"{_called(setting)}: {format_joules(joules)} in {format_bytes(plan.peak_ram_bytes)} "
+                f"({proof_text(result.points[best])}), {format_bytes(ram)} at least"
+            )
+            points.append(best)
+            pieces = setting.micro_text or "1"
+            figures += [(f"joules_{pieces}", joules), (f"peak_ram_bytes_{pieces}", float(ram))]
+        where = ", ".join(filter(None, (setting.device, *_sizes(setting), setting.optimizer)))
+        unit = "per sample" if setting.batch else "per step"
+        yield Answer(
+            "micro-batches",
+            f"On {where}, least energy {unit} and least RAM of the plans found: {'; '.join(parts)}.",
+            Basis.SOLVED,
+            tuple(points),
+            tuple(figures),
+        )
+
+
+def _compared(result: WhatIf) -> Iterator[list[int]]:
+    """The settings that differ in their number of pieces alone, where there is more than one of them.
+
+    A number that comes again is of other devices or optimizers of the same name, which are compared apart.
+    """
+    groups: dict[tuple[object, ...], list[dict[str | None, int]]] = {}
+    for number, setting in enumerate(result.settings):
+        mine = groups.setdefault((setting.device, setting.binding, setting.optimizer), [{}])
+        if setting.micro_text in mine[-1]:
+            mine.append({})
+        mine[-1][setting.micro_text] = number
+    return (list(group.values()) for mine in groups.values() for group in mine if len(group) > 1)
+
+
+def _called(setting: Setting) -> str:
+    return "whole batches" if setting.micro is None else micro_words(setting.micro)
+
+
+def _sizes(setting: Setting) -> Iterator[str]:
+    return (f"{name}={size}" for name, size in setting.binding)
+
+
 def least_ram(result: WhatIf) -> Iterator[Answer]:
     """Per device the least RAM of a plan for each deadline, and what is proven below it."""
     for number, setting in _one_per_device(result):
@@ -175,7 +223,7 @@ def least_ram(result: WhatIf) -> Iterator[Answer]:
         for deadline in asked:
             mine = [
                 (plan.peak_ram_bytes, index)
-                for index, point, plan in planned_points(result)
+                for index, point, plan in result.planned()
                 if point.setting == number and point.deadline == deadline
             ]
             if not mine:
@@ -195,14 +243,14 @@ def least_ram(result: WhatIf) -> Iterator[Answer]:
 def least_energy(result: WhatIf) -> Iterator[Answer]:
     """Per device the least energy for some of the RAM budgets, at the latest deadline."""
     for number, setting in _one_per_device(result):
-        mine = [entry for entry in planned_points(result) if entry[1].setting == number]
+        mine = [entry for entry in result.planned() if entry[1].setting == number]
         if not mine:
             continue
-        latest = max(latest_seconds(point) for _, point, _ in mine)
+        latest = max(_latest_seconds(point) for _, point, _ in mine)
         curve = sorted(
             (point.limits.ram_budget_bytes or 0, index, plan)
             for index, point, plan in mine
-            if latest_seconds(point) == latest
+            if _latest_seconds(point) == latest
         )
         stride = max(1, math.ceil((len(curve) - 1) / _FEW))
         shown = [*curve[:-1:stride], curve[-1]]
@@ -250,9 +298,9 @@ def _one_per_device(result: WhatIf) -> Iterator[tuple[int, Setting]]:
     for device in dict.fromkeys(setting.device for setting in result.settings):
         best = min(
             (
-                (per_sample(result, index), point.setting)
-                for index, point, plan in planned_points(result)
-                if result.settings[point.setting].device == device and there(result, point, plan)
+                (result.per_sample(index), point.setting)
+                for index, point, plan in result.planned()
+                if result.settings[point.setting].device == device and result.is_there(point, plan)
             ),
             default=None,
         )
@@ -291,3 +339,8 @@ def _time(result: WhatIf, index: int) -> str:
     plan = result.plan_of(result.points[index])
     assert plan is not None
     return f"{format_seconds(plan.seconds)} per step"
+
+
+def _latest_seconds(point: Point) -> float:
+    """Its deadline; infinite without one."""
+    return math.inf if point.limits.deadline_seconds is None else point.limits.deadline_seconds

@@ -1,22 +1,16 @@
-"""Answers by content: what was once imported or solved is read again, whole and checked.
+"""Answers by content: what was once imported or solved is read again and checked.
 
-A file's name is the hash of everything its content depends on: the problem, the limits, the options of
-the search and the code that answers. Files are gzipped JSON, written to a temporary name and renamed; one
-that cannot be read, or that the simulator does not accept, counts as missing.
-
-The simulator judges plans; that there is none, or none that costs less, is a searcher's word. So every file
-carries a seal, made with a key that only this user can read, and counts as missing without: what is
-read is what this user's own searches and imports wrote under that name, wherever the folder came from.
+A file's name is the hash of what its content depends on: the problem, the limits, the options and poet's
+own code. Files are gzipped JSON in a folder of their owner alone. One that is damaged, that others could
+have written, or that the simulator does not accept counts as missing.
 """
 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import functools
 import gzip
 import hashlib
-import hmac
 import io
 import json
 import logging
@@ -24,11 +18,8 @@ import math
 import os
 import secrets
 import zlib
-from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
-from importlib.resources import files
-from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any
 
@@ -50,67 +41,6 @@ FORMAT_VERSION = 1
 MAX_FILE_BYTES = 1 << 27
 """Of JSON that is read from one file; a step of 100,000 entries takes some 8 MB."""
 
-SOLVING = (
-    "solvers", "files", "problem.py", "schedule.py", "simulator.py", "solution.py", "homes.py", "pins.py",
-    "codec.py", "units.py", "errors.py", "extras.py", "children.py", "brief.py", "graph.py",
-    "graph_parts.py", "graph_checks.py", "calls.py", "strips.py", "wholes.py", "operators.py",
-    "search_record.py", "progress.py", "clock.py", "closing.py", "freed_memory.py", "held_memory.py",
-    "alternatives.py", "problem_parts.py", "problem_choices.py", "interrupts.py", "streams.py",
-)  # fmt: skip
-"""What an answer depends on: the searches and all that they import."""
-
-IMPORTING = (
-    "planning/prepared.py", "devices", "progress.py", "frontend", "passes", "c99/rows.py", "c99/rules",
-    "c99/statements.py", "c99/calls.py",
-    "runtime", "files", "calls.py", "strips.py", "graph.py", "graph_parts.py", "graph_checks.py",
-    "operators.py",
-    "kernel_facts.py", "kernel_allocations.py", "named_options.py", "optimizer.py",
-    "optimizer_kinds.py", "optimizer_steps.py", "optimizer_text.py", "loss.py", "micro.py",
-    "untrained.py", "codec.py", "errors.py", "units.py", "version.py", "brief.py", "children.py", "extras.py",
-    "memory", "plans", "problem.py", "schedule.py", "simulator.py", "solution.py",
-    "search_record.py", "homes.py", "pins.py", "clock.py", "closing.py", "wholes.py", "named.py",
-    "alternatives.py", "problem_parts.py", "problem_choices.py", "interrupts.py", "streams.py",
-)  # fmt: skip
-"""What an imported graph and its kernels' facts depend on; with all that `poet.planning.prepared` imports."""
-
-_ENGINES = ("highspy", "pulp", "ortools")
-
-
-@dataclass(frozen=True, slots=True)
-class SolvedCell:
-    """A search's answer, judged.
-
-    Attributes:
-        status: how it ended.
-        schedule, trace: the plan; ``None`` without one.
-        bound_joules: no plan within the limits costs less.
-        solver: who found the plan.
-        solve_seconds: wall clock of the search.
-        message: why there is no plan, or what would help.
-    """
-
-    status: Status
-    schedule: Schedule | None
-    trace: Trace | None
-    bound_joules: float
-    solver: str
-    solve_seconds: float
-    message: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class _Stored:
-    """A `SolvedCell` as a file holds it: what the simulator says is not stored but computed again."""
-
-    format: str
-    version: int
-    status: str
-    bound_joules: float
-    solver: str
-    solve_seconds: float
-    message: str
-    schedule: Schedule | None
-
 
 class Cache:
     """A folder of answers.
@@ -124,21 +54,29 @@ class Cache:
 
     def __init__(self, folder: Path | None) -> None:
         self.folder, self._is_kept = folder, True
-        if folder is not None:
-            _check_own(folder)
+        try:
+            why = "" if folder is None else others_may_write(folder.stat())
+        except OSError:
+            return  # it is made, or fails to be, when first written to
+        if why:
+            raise InputError(
+                f"{folder}: the cache cannot be trusted ({why}); make it yours alone (chmod 700) or name "
+                "another folder (XDG_CACHE_HOME, or --cache of poet what-if)"
+            )
 
     def read(self, kind: str, key: str) -> bytes | None:
-        """The content kept under ``key``, unzipped; ``None``: there is none, or none that this user wrote."""
+        """The content kept under ``key``, unzipped; ``None``: there is none that can be trusted."""
         if self.folder is None:
             return None
         path = self._path(kind, key)
         try:
             if others_may_write(path.parent.stat()):
                 return None
-            packed = _opened(read_own(path, most_bytes=MAX_FILE_BYTES), f"{kind}/{key}")
-        except (OSError, InputError):
+            with gzip.GzipFile(fileobj=io.BytesIO(read_own(path, most_bytes=MAX_FILE_BYTES))) as file:
+                content = file.read(MAX_FILE_BYTES + 1)
+        except (OSError, EOFError, ValueError, zlib.error):
             return None
-        return None if packed is None else _unzipped(packed)
+        return content if 0 < len(content) <= MAX_FILE_BYTES else None
 
     def keep(self, kind: str, key: str, packed: bytes) -> None:
         """As `write`; where the folder cannot be written there is one warning, and nothing more is kept."""
@@ -159,10 +97,11 @@ class Cache:
             return
         path = self._path(kind, key)
         temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-        sealed = _sealed(packed, f"{kind}/{key}")
         try:
             make_folder(path.parent)
-            _write_own(temporary, sealed)
+            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(packed)
             os.replace(temporary, path)
         except OSError as error:
             raise InputError(
@@ -196,99 +135,22 @@ def default_folder() -> Path:
     return cache_folder() / "what-if"
 
 
-# --- source of the proof ----------------------------------------------------------------------
-
-_SEAL_BYTES = 32
-_COMMENT = 0x10  # flag of a gzip header that a text follows its ten bytes (RFC 1952)
-
-
-def _check_own(folder: Path) -> None:
-    try:
-        why = others_may_write(folder.stat())
-    except OSError:
-        return  # it is made, or fails to be, when first written to
-    if why:
-        raise InputError(
-            f"{folder}: the cache cannot be trusted ({why}); make it yours alone (chmod 700) or name another "
-            "folder (XDG_CACHE_HOME, or --cache of poet what-if)"
-        )
-
-
-def _sealed(packed: bytes, name: str) -> bytes:
-    """``packed``, as `pack` made it, with its seal as a comment in its header."""
-    seal = _seal(packed, name).hex().encode()
-    return packed[:3] + bytes([_COMMENT]) + packed[4:10] + seal + b"\0" + packed[10:]
-
-
-def _opened(sealed: bytes, name: str) -> bytes | None:
-    """What `_sealed` was given; ``None``: the seal is not this user's, or is that of something else."""
-    end = 10 + 2 * _SEAL_BYTES
-    packed = sealed[:3] + b"\0" + sealed[4:10] + sealed[end + 1 :]
-    given = sealed[10:end]
-    is_sealed = sealed[3:4] == bytes([_COMMENT]) and sealed[end : end + 1] == b"\0"
-    return packed if is_sealed and hmac.compare_digest(given, _seal(packed, name).hex().encode()) else None
-
-
-def _seal(packed: bytes, name: str) -> bytes:
-    return hmac.digest(_user_key(cache_folder() / "what-if.key"), name.encode() + b"\0" + packed, "sha256")
-
-
-@functools.cache
-def _user_key(path: Path) -> bytes:
-    """The secret of this user's seals, made at first use; without it all that was kept counts as missing."""
-    for _ in range(2):
-        with contextlib.suppress(OSError):
-            if len(key := read_own(path, most_bytes=_SEAL_BYTES)) == _SEAL_BYTES:
-                return key
-            path.unlink()  # damaged
-        temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-        try:
-            make_folder(path.parent)
-            _check_own(path.parent)
-            _write_own(temporary, secrets.token_bytes(_SEAL_BYTES))
-            with contextlib.suppress(FileExistsError):  # another process was first: its key is everyone's
-                os.link(temporary, path)
-        except OSError as error:
-            raise InputError(
-                f"{path}: the key of poet's cache cannot be written ({error.strerror or error}); set "
-                "XDG_CACHE_HOME to a folder of yours"
-            ) from None
-        finally:
-            with contextlib.suppress(OSError):
-                temporary.unlink()
-    raise InputError(f"{path}: the key of poet's cache cannot be read; remove it")
-
-
-def _write_own(path: Path, content: bytes) -> None:
-    """Write a new file that nobody else can read or write."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(content)
-
-
 # --- keys -------------------------------------------------------------------------------------
 
 
 @functools.cache
-def code_digest(rooms: tuple[str, ...]) -> str:
-    """Hash of the sources in ``rooms`` of the package, its version and the engines' versions."""
+def code_digest() -> str:
+    """Hash of poet's version and sources, and of the versions of the engines."""
     digest = hashlib.sha256(__version__.encode())
-    for room in rooms:
-        for source in _sources(files("poet").joinpath(room)):
-            digest.update(source.name.encode() + source.read_bytes())
-    for engine in _ENGINES:
+    package = Path(__file__).parents[1]
+    for source in sorted(path for path in package.rglob("*") if path.suffix in (".py", ".cpp")):
+        digest.update(str(source.relative_to(package)).encode() + source.read_bytes())
+    for engine in ("highspy", "pulp", "ortools"):
         try:
             digest.update(f"{engine} {version(engine)}".encode())
         except PackageNotFoundError:
             digest.update(f"{engine} none".encode())
     return digest.hexdigest()
-
-
-def _sources(place: Traversable) -> Iterable[Traversable]:
-    if place.is_file():
-        return [place] if place.name.endswith((".py", ".cpp")) else []
-    inside = sorted(place.iterdir(), key=lambda entry: entry.name)
-    return [source for entry in inside if entry.name != "__pycache__" for source in _sources(entry)]
 
 
 def digest_of(*parts: object) -> str:
@@ -301,11 +163,47 @@ def cell_key(problem_digest: str, limits: Limits, options: SolveOptions) -> str:
     """The name of a search's answer. What the search began with is not part of it: a better start
     makes no answer wrong.
     """
-    asked = repr(dataclasses.replace(options, start=Start(), progress=None))
-    return digest_of(problem_digest, dataclasses.asdict(limits), asked, code_digest(SOLVING))
+    asked = repr(replace(options, start=Start(), progress=None))
+    return digest_of(problem_digest, asdict(limits), asked, code_digest())
 
 
 # --- answers as files -------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class SolvedCell:
+    """A search's answer, validated.
+
+    Attributes:
+        status: how it ended.
+        schedule, trace: the plan; ``None`` without one.
+        bound_joules: no plan within the limits costs less.
+        solver: who found the plan.
+        solve_seconds: wall clock of the search.
+        message: why there is no plan, or what would help.
+    """
+
+    status: Status
+    schedule: Schedule | None
+    trace: Trace | None
+    bound_joules: float
+    solver: str
+    solve_seconds: float
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Stored:
+    """A `SolvedCell` as a file holds it: what the simulator says is not stored but computed again."""
+
+    format: str
+    version: int
+    status: str
+    bound_joules: float
+    solver: str
+    solve_seconds: float
+    message: str
+    schedule: Schedule | None
 
 
 def pack(data: object) -> bytes:
@@ -318,32 +216,11 @@ def unpack(packed: bytes) -> Any:
     return json.loads(gzip.decompress(packed))
 
 
-def _unzipped(packed: bytes) -> bytes | None:
-    """What a gzip file holds; ``None``: it is damaged, or larger than anything of ours."""
-    try:
-        with gzip.GzipFile(fileobj=io.BytesIO(packed)) as file:
-            content = file.read(MAX_FILE_BYTES + 1)
-    except (OSError, EOFError, ValueError, zlib.error):
-        return None
-    return content if len(content) <= MAX_FILE_BYTES else None
-
-
 def pack_solution(solution: Solution) -> bytes:
     """A search's answer as a file's content."""
-    return pack(
-        codec.encode(
-            _Stored(
-                FORMAT,
-                FORMAT_VERSION,
-                solution.status.word,
-                solution.bound_joules if math.isfinite(solution.bound_joules) else 0.0,
-                solution.solver,
-                solution.solve_seconds,
-                solution.message,
-                solution.schedule,
-            )
-        )
-    )
+    bound_joules = solution.bound_joules if math.isfinite(solution.bound_joules) else 0.0
+    told = solution.solver, solution.solve_seconds, solution.message, solution.schedule
+    return pack(codec.encode(_Stored(FORMAT, FORMAT_VERSION, solution.status.word, bound_joules, *told)))
 
 
 def judge_cell(content: bytes, problem: Problem, limits: Limits, *, where: str) -> SolvedCell:
@@ -364,19 +241,12 @@ def judge_cell(content: bytes, problem: Problem, limits: Limits, *, where: str) 
     planned = stored.status in ("optimal", "feasible")
     if stored.status not in words or planned != (stored.schedule is not None):
         raise InputError(f"{where}: the status {stored.status!r} contradicts the rest of the file")
-    schedule = stored.schedule
-    trace = None if schedule is None else simulate(problem, schedule, limits)
+    trace = None if stored.schedule is None else simulate(problem, stored.schedule, limits)
     if trace is not None and refutes(trace.joules, stored.bound_joules):
         raise InputError(f"{where}: its bound is above what its own plan takes")
-    return SolvedCell(
-        words[stored.status],
-        schedule,
-        trace,
-        stored.bound_joules,
-        stored.solver,
-        stored.solve_seconds,
-        stored.message,
-    )
+    status, bound_joules = words[stored.status], stored.bound_joules
+    told = stored.solver, stored.solve_seconds, stored.message
+    return SolvedCell(status, stored.schedule, trace, bound_joules, *told)
 
 
 def cached_cell(cache: Cache, key: str, problem: Problem, limits: Limits) -> SolvedCell | None:

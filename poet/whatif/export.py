@@ -1,11 +1,11 @@
-"""A sweep as JSON and as CSV: one row per point, the columns of `poet.whatif.result.COLUMNS`."""
+"""A sweep as CSV and as JSON: one row per point."""
 
 from __future__ import annotations
 
 import csv
-import dataclasses
 import io
 import math
+from dataclasses import fields, is_dataclass
 from typing import Any
 
 from poet import codec
@@ -104,12 +104,12 @@ def _setting(setting: Setting) -> dict[str, Any]:
 
 def _record(record: object) -> dict[str, Any]:
     """A frozen record with every field, those at their default too."""
-    assert dataclasses.is_dataclass(record)
-    return {field.name: _plain(getattr(record, field.name)) for field in dataclasses.fields(record)}
+    assert is_dataclass(record)
+    return {item.name: _plain(getattr(record, item.name)) for item in fields(record)}
 
 
 def _plain(value: Any) -> Any:
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+    if is_dataclass(value) and not isinstance(value, type):
         return _record(value)
     return codec.encode(value)
 

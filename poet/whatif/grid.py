@@ -11,6 +11,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 from poet.errors import InputError
 from poet.micro import MicroBatches, micro_batches
@@ -151,6 +152,35 @@ def words(text: str, option: str) -> tuple[str, ...]:
         InputError: there is none.
     """
     return tuple(dict.fromkeys(_split(text, option)))
+
+
+BATCH, RESOLUTION = "batch", "resolution"
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """What is to grow: its name for people, and the step that sizes are multiples of."""
+
+    name: str
+    step: int
+
+    def text(self, size: int) -> str:
+        """``size`` for people, of each dimension that grows."""
+        if self.name == RESOLUTION:
+            return f"{size} x {size}"
+        return f"{' = '.join(self.name.split('+'))} = {size}" if "+" in self.name else f"{size}"
+
+
+def read_axis(text: str) -> Axis:
+    """The axis in ``batch``, ``sequence:8`` or ``H+W:32``; 32 is the step of a resolution without one.
+
+    Raises:
+        InputError: the step is not a whole number from 1 up.
+    """
+    name, colon, step = text.partition(":")
+    if not name or (colon and (not step.isdecimal() or int(step) < 1)):
+        raise InputError(f"--largest {text!r} is not NAME or NAME:STEP; write batch or resolution:32")
+    return Axis(name, int(step) if colon else 32 if name == RESOLUTION else 1)
 
 
 def energy_budget(text: str) -> EnergyBudget:

@@ -9,54 +9,24 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from poet.api import limits_of
 from poet.devices.profile import Profile
-from poet.errors import InputError, ModelError
+from poet.errors import ModelError
 from poet.problem import Limits, Place
 from poet.solution import Status
 from poet.units import IN_ORDER, format_bytes, format_joules
-from poet.whatif.models import BATCH, ModelVariant
+from poet.whatif.grid import Axis
+from poet.whatif.models import VariantOf
 from poet.whatif.result import Answer, Basis, Setting
-from poet.whatif.searches import Solver, Wanted
 from poet.whatif.settings import problem_of, setting_of
+from poet.whatif.workers import Solver, Wanted
 
 _log = logging.getLogger(__name__)
 
 LARGEST_SIZE = 4096
-RESOLUTION = "resolution"
-_STEPS = {BATCH: 1, "sequence": 1, RESOLUTION: 32}
 _MEMORY_SHARE = 0.25  # of this machine: sizes whose plain training would take more are not imported
-
-VariantOf = Callable[[int], ModelVariant]
-
-
-@dataclass(frozen=True, slots=True)
-class Axis:
-    """What is to grow: its name for people, and the step that sizes are multiples of."""
-
-    name: str
-    step: int
-
-    def text(self, size: int) -> str:
-        """``size`` for people, of each dimension that grows."""
-        if self.name == RESOLUTION:
-            return f"{size} x {size}"
-        return f"{' = '.join(self.name.split('+'))} = {size}" if "+" in self.name else f"{size}"
-
-
-def read_axis(text: str) -> Axis:
-    """The axis in ``batch``, ``sequence:8`` or ``H+W:32``.
-
-    Raises:
-        InputError: the step is not a whole number from 1 up.
-    """
-    name, colon, step = text.partition(":")
-    if not name or (colon and (not step.isdecimal() or int(step) < 1)):
-        raise InputError(f"--largest {text!r} is not NAME or NAME:STEP; write batch or resolution:32")
-    return Axis(name, int(step) if colon else _STEPS.get(name, 1))
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,11 +9,12 @@ from poet.devices.costs import buffer_cost
 from poet.devices.profile import Profile
 from poet.devices.storage import Direction
 from poet.problem import Limits, Problem, Tensor
+from poet.solution import Start
 from poet.units import format_bytes
 from poet.whatif.cache import SolvedCell
-from poet.whatif.pieces import parts_of
+from poet.whatif.knowledge import parts_of
 from poet.whatif.result import FoundPlan, Marginal, Point, Setting, WhatIf
-from poet.whatif.searches import Solver, Wanted
+from poet.whatif.workers import Solver, Wanted
 
 _RAM_PART = 8
 _LATER = 1.25
@@ -57,7 +58,7 @@ def _wanted(result: WhatIf, index: int, change: _Change) -> Iterator[Wanted]:
     for part, start in zip(
         parts_of(change.setting, change.limits), (plan.schedule, plan.accumulating), strict=False
     ):
-        yield Wanted(part.setting.problem, part.limits, name, start)
+        yield Wanted(part.setting.problem, part.limits, name, Start(start, "the plan of another point"))
 
 
 def _solved(change: _Change, answers: Sequence[SolvedCell | None]) -> _Solved | None:

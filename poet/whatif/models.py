@@ -13,7 +13,7 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from poet import codec
 from poet.errors import InputError, ModelError
@@ -24,8 +24,8 @@ from poet.micro import MicroBatches
 from poet.optimizer import OptimizerSpec
 from poet.planning.prepared import Form, trace_model
 from poet.strips import Gradients
-from poet.whatif.cache import IMPORTING, Cache, code_digest, digest_of, pack, unpack
-from poet.whatif.grid import Binding
+from poet.whatif.cache import Cache, code_digest, digest_of, pack, unpack
+from poet.whatif.grid import BATCH, Binding
 from poet.whatif.workers import Run, Task, given_up, thread_settings
 
 if TYPE_CHECKING:
@@ -38,12 +38,11 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-BATCH = "batch"
-
 Wanted = tuple[Binding, OptimizerSpec, MicroBatches | None]
 """Sizes, an optimizer, and the pieces of a batch: which variant of a file is asked for."""
 _ALIASES = {BATCH: slice(0, 1), "sequence": slice(1, 2), "resolution": slice(-2, None)}
 _ERROR = "error"
+Kept = TypeVar("Kept")
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,11 +93,8 @@ def variant_of(
     return ModelVariant(graph, kernels, binding, optimizer, batch, micro, beside)
 
 
-@dataclass(frozen=True, slots=True)
-class _Dimensions:
-    """Of a model's inputs, as a file holds them: sizes, and names of open ones."""
-
-    inputs: tuple[tuple[int | str, ...], ...]
+VariantOf = Callable[[int], ModelVariant]
+"""The model at a size of what grows."""
 
 
 class OnnxModel:
@@ -154,7 +150,7 @@ class OnnxModel:
         found: dict[int, _Imported] = {}
         missing: list[int] = []
         for index, item in enumerate(wanted):
-            kept = self._kept_import(self._key(item, form))
+            kept = self._kept("graphs", self._key(item, form), _imported)
             if kept is None:
                 missing.append(index)
             else:
@@ -174,35 +170,22 @@ class OnnxModel:
             found[index].variant(binding, spec, micro) for index, (binding, spec, micro) in enumerate(wanted)
         ]
 
-    def _kept_import(self, key: str) -> _Imported | None:
-        """The graph kept under ``key`` and its kernels' facts; ``None``: what is there is something else."""
-        content = self.cache.read("graphs", key)
-        if content is None:
-            return None
-        try:
-            return _imported(parse_json(content))
-        except (InputError, ValueError):
-            return None
-
-    def _kept_dimensions(self, key: str) -> list[list[int | str]] | None:
-        """Those kept under ``key``; ``None``: there are none, or what is there is something else."""
-        content = self.cache.read("dimensions", key)
-        if content is None:
-            return None
-        try:
-            kept = codec.decode(_Dimensions, {"inputs": parse_json(content)}, where="dimensions")
-        except (InputError, ValueError):
-            return None
-        return [list(dims) for dims in kept.inputs]
-
     def _input_dimensions(self, run: Run) -> list[list[int | str]]:
         """Per input its dimensions, from the cache or by a worker."""
-        key = digest_of(self.digest, "dimensions", code_digest(IMPORTING))
-        kept = self._kept_dimensions(key)
+        key = digest_of(self.digest, "dimensions", code_digest())
+        kept = self._kept("dimensions", key, _dimensions)
         if kept is not None:
             return kept
         task: Task = functools.partial(_open_dimensions, str(self.path))
-        return next(self._checked(packed, key, "dimensions") for _, packed in run([task]))
+        return next(_dimensions(self._checked(packed, key, "dimensions")) for _, packed in run([task]))
+
+    def _kept(self, kind: str, key: str, read: Callable[[Any], Kept]) -> Kept | None:
+        """What is kept under ``key``; ``None``: nothing, or something else."""
+        content = self.cache.read(kind, key)
+        try:
+            return None if content is None else read(parse_json(content))
+        except (InputError, ValueError):
+            return None
 
     def _checked(self, packed: bytes | None, key: str, kind: str) -> Any:
         """What a worker answered, kept; an error it met is raised here."""
@@ -220,7 +203,7 @@ class OnnxModel:
         measured_by = [len(os.sched_getaffinity(0)), *thread_settings()]
         pieces = "" if micro is None else str(micro)
         what = (sorted(binding), asdict(spec), pieces, asdict(self.how), asdict(form), measured_by)
-        return digest_of(self.digest, *what, code_digest(IMPORTING))
+        return digest_of(self.digest, *what, code_digest())
 
 
 def module_inputs(example_inputs: Inputs | None, batch: int | None) -> Tensor | Sequence[Tensor] | None:
@@ -291,20 +274,12 @@ def _import(
 
 
 @dataclass(frozen=True, slots=True)
-class _Accumulated:
-    """The graph that sums gradients and the facts of torch's kernels for it."""
-
-    graph: Graph
-    kernels: KernelFacts
-
-
-@dataclass(frozen=True, slots=True)
 class _Imported:
-    """What a worker hands over and the cache keeps: a graph and the facts of torch's kernels."""
+    """What a worker hands over and the cache keeps: a graph, the facts of torch's kernels, and what sums."""
 
     graph: Graph
     kernels: KernelFacts
-    accumulation: _Accumulated | None = None
+    accumulation: _Imported | None = None
 
     def variant(self, binding: Binding, spec: OptimizerSpec, micro: MicroBatches | None) -> ModelVariant:
         """The same as a variant of the model."""
@@ -316,8 +291,9 @@ class _Imported:
 def _made(step: TrainingStep) -> _Imported:
     """What an import gave."""
     beside = step.accumulation
-    summing = None if beside is None else _Accumulated(beside.graph, beside.kernels)
-    return _Imported(step.graph, step.kernels, summing)
+    return _Imported(
+        step.graph, step.kernels, None if beside is None else _Imported(beside.graph, beside.kernels)
+    )
 
 
 def _imported(data: Any) -> _Imported:
@@ -327,6 +303,16 @@ def _imported(data: Any) -> _Imported:
         InputError: ``data`` is not of that form.
     """
     return codec.decode(_Imported, data, where="an imported graph")
+
+
+def _dimensions(data: Any) -> list[list[int | str]]:
+    """What `_open_dimensions` packed.
+
+    Raises:
+        InputError: ``data`` is not of that form.
+    """
+    found = codec.decode_value(tuple[tuple[int | str, ...], ...], data, where="dimensions")
+    return [list(dims) for dims in found]
 
 
 def _open_dimensions(path: str) -> bytes:

@@ -1,14 +1,15 @@
 """What a sweep found, as frozen records: settings, points, plans and answers.
 
-A `Setting` is one planning problem: the model at one batch size with one optimizer on one device. A
-`Point` is a setting with a RAM budget and a deadline; its plan, where it has one, stands in
-`WhatIf.plans` and may serve several points. An `Answer` is a sentence with the points it rests on.
+A `Setting` is one planning problem: the model at one batch size with one optimizer on one device. A `Point`
+is a setting with a RAM budget and a deadline; its plan, where it has one, stands in `WhatIf.plans` and may
+serve several points. An `Answer` is a sentence with the points it rests on.
 """
 
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
 from poet.brief import brief, shortened, told
@@ -26,27 +27,6 @@ if TYPE_CHECKING:
     import pandas
 
 CellValue = str | int | float | None
-
-_PLAN = (
-    "joules", "compute_joules", "page_in_joules", "page_out_joules", "idle_joules", "seconds",
-    "compute_seconds", "page_in_seconds", "page_out_seconds", "peak_ram_bytes", "recomputed_runs",
-    "read_bytes", "written_bytes", "worn_bytes", "solver", "good_joules", "bad_joules", "good_seconds",
-    "bad_seconds",
-)  # fmt: skip
-_USAGE = (
-    "joules_per_sample", "session_joules", "session_seconds", "battery_share_per_session",
-    "sessions_per_charge", "budget_steps", "budget_samples", "budget_epochs", "flash_life_steps",
-    "flash_life_years", "session_grams",
-)  # fmt: skip
-COLUMNS = (
-    "point", "device", "binding", "batch", "optimizer", "micro", "ram_budget_bytes", "deadline",
-    "deadline_seconds", "verdict", "origin", "bound_joules", "gap", "overhead_gap", *_PLAN, *_USAGE,
-    "plan", "warm_start", "solve_seconds", "message",
-)  # fmt: skip
-"""Of a row, in order; docs/what-if.md describes them. Units end the names.
-
-Empty: not known, or without a plan.
-"""
 
 
 class Verdict(enum.Enum):
@@ -386,6 +366,48 @@ class WhatIf:
         """The plan of ``point``, if it has one."""
         return None if point.plan is None else self.plans[point.plan]
 
+    def planned(self) -> Iterator[tuple[int, Point, FoundPlan]]:
+        """Index, point and plan of every point that has one."""
+        for index, point in enumerate(self.points):
+            plan = self.plan_of(point)
+            if plan is not None:
+                yield index, point, plan
+
+    def of_chosen(self) -> tuple[Point, Setting, FoundPlan, Usage]:
+        """The chosen point with all that belongs to it; there must be one."""
+        assert self.chosen is not None
+        point, usage = self.points[self.chosen], self.usages[self.chosen]
+        plan = self.plan_of(point)
+        assert plan is not None
+        assert usage is not None
+        return point, self.setting_of(point), plan, usage
+
+    def leanest(self, index: int) -> int:
+        """The point with a plan of the same setting and deadline that has the least RAM budget."""
+        alike = self.points[index].setting, self.points[index].deadline
+        return min(
+            (point.limits.ram_budget_bytes or 0, number)
+            for number, point, _ in self.planned()
+            if (point.setting, point.deadline) == alike
+        )[1]
+
+    def per_sample(self, index: int) -> float:
+        """Joules per sample of a point with a plan, or per step where the batch is not known."""
+        plan = self.plan_of(self.points[index])
+        assert plan is not None
+        return plan.joules / (self.setting_of(self.points[index]).batch or 1)
+
+    def is_there(self, point: Point, plan: FoundPlan) -> bool:
+        """Whether the device has the RAM that the plan takes; larger budgets ask about another board."""
+        profile = self.setting_of(point).profile
+        return profile is None or plan.peak_ram_bytes <= profile.memory.ram_bytes.value
+
+    def is_usable(self, point: Point, plan: FoundPlan) -> bool:
+        """Whether, besides, at least one step is within the energy budget."""
+        budget = self.question.duty.energy_budget
+        affordable = budget is None or plan.joules <= budget.joules * (1 + 1e-12)
+        return affordable and self.is_there(point, plan)
+
     def rows(self) -> list[dict[str, CellValue]]:
         """One dict per point, with `COLUMNS` as keys."""
         return [_row(self, index, point) for index, point in enumerate(self.points)]
@@ -400,7 +422,19 @@ class WhatIf:
             import pandas
         except ImportError:
             raise InputError(f"to_pandas needs pandas; {how_to_install('pandas')}") from None
-        return pandas.DataFrame(self.rows(), columns=list(COLUMNS))
+        return pandas.DataFrame(self.rows())
+
+
+_PLAN = tuple(
+    item.name for item in fields(FoundPlan) if item.name not in ("setting", "schedule", "accumulating")
+)
+_USAGE = tuple(item.name for item in fields(Usage))
+COLUMNS = (
+    "point", "device", "binding", "batch", "optimizer", "micro", "ram_budget_bytes", "deadline",
+    "deadline_seconds", "verdict", "origin", "bound_joules", "gap", "overhead_gap", *_PLAN, *_USAGE,
+    "plan", "warm_start", "solve_seconds", "message",
+)  # fmt: skip
+"""Of a row, in order; docs/what-if.md describes them. Empty: not known, or without a plan."""
 
 
 def _row(result: WhatIf, index: int, point: Point) -> dict[str, CellValue]:

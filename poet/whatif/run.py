@@ -23,20 +23,17 @@ from poet.solution import SolveOptions
 from poet.strips import Gradients
 from poet.whatif import grid
 from poet.whatif.answers import answers_of, choose
-from poet.whatif.asked import DEFAULT_OPTIMIZER, WHOLE, Asked, profiles_of, specs_of
 from poet.whatif.cache import Cache, users_cache
-from poet.whatif.largest import largest_answer, read_axis
+from poet.whatif.daily import usage_of
+from poet.whatif.largest import largest_answer
 from poet.whatif.marginal import marginals_of
 from poet.whatif.models import TrainedAs
 from poet.whatif.question import SECONDS_PER_POINT, DataSupply, Duty, Question
 from poet.whatif.result import Answer, DataStall, Marginal, Origin, Setting, WhatIf
-from poet.whatif.searches import Solver
-from poet.whatif.settings import grid_of
+from poet.whatif.settings import DEFAULT_OPTIMIZER, WHOLE, Asked, grid_of, profiles_of, specs_of
 from poet.whatif.stalls import data_stall, fetch_seconds
 from poet.whatif.sweep import Report, Sweep, Swept
-from poet.whatif.usage import usage_of
-from poet.whatif.wording import leanest
-from poet.whatif.workers import Workers, default_jobs, working
+from poet.whatif.workers import Solver, Workers, default_jobs, working
 
 if TYPE_CHECKING:
     from torch import nn
@@ -127,27 +124,23 @@ def what_if(
         ),
         batch=batch if batch is None or isinstance(batch, str) else ",".join(map(str, batch)),
         bind=tuple(bind),
-        axes=tuple(read_axis(text) for text in largest),
+        axes=tuple(grid.read_axis(text) for text in largest),
         home=home,
-        cache=_cache_in(cache),
+        cache=users_cache() if cache == "" else Cache(None if cache is None else Path(cache)),
         workers=Workers(jobs or default_jobs(), cluster, worker_memory_bytes),
         micro=_micro_of(micro),
     )
     grid.check_ram(ram)
     deadlines = grid.deadlines(deadline)
     settings = asked.settings()
-    _check_data(data, settings)
+    if data is not None:
+        for setting in settings:
+            fetch_seconds(data, setting)  # refused before the work where no profile describes the storage
     question = Question(
-        model=asked.name,
+        **asked.told(settings),
         command=command,
-        devices=tuple(dict.fromkeys(setting.device for setting in settings)),
         ram=ram,
         deadlines=deadlines,
-        bindings=tuple(dict.fromkeys(setting.binding for setting in settings)),
-        optimizers=tuple(dict.fromkeys(setting.optimizer for setting in settings)),
-        micro=tuple(dict.fromkeys(setting.micro_text or "1" for setting in settings)),
-        train=asked.how.train or ("*",),
-        loss=loss,
         recompute=recompute,
         paging=paging,
         duty=duty or Duty(),
@@ -155,13 +148,6 @@ def what_if(
         options=replace(options or SolveOptions(time_limit_seconds=SECONDS_PER_POINT), progress=None),
     )
     return _swept(asked, question, settings, started, report, marginal=marginal)
-
-
-def _cache_in(folder: str | Path | None) -> Cache:
-    """The cache in ``folder``: empty is the user's own, ``None`` keeps nothing."""
-    if folder == "":
-        return users_cache()
-    return Cache(None if folder is None else Path(folder))
 
 
 def _micro_of(
@@ -176,17 +162,6 @@ def _micro_of(
         return WHOLE
     several = micro if isinstance(micro, Sequence) and not isinstance(micro, str) else (micro,)
     return grid.micro(",".join(map(str, several)))
-
-
-def _check_data(data: DataSupply | None, settings: Iterable[Setting]) -> None:
-    """Refuse, before the work, data that would have to be fetched from a storage that no profile describes.
-
-    Raises:
-        InputError: a setting has no such storage, and the time is not given either.
-    """
-    if data is not None:
-        for setting in settings:
-            fetch_seconds(data, setting)
 
 
 def _swept(
@@ -209,7 +184,7 @@ def _swept(
         solver = Solver(question.options, asked.cache, run)
         try:
             if finished and marginal and result.chosen is not None:
-                both = dict.fromkeys((result.chosen, leanest(result, result.chosen)))
+                both = dict.fromkeys((result.chosen, result.leanest(result.chosen)))
                 _log.info("what more RAM, flash and time buy begins")
                 marginals = marginals_of(result, tuple(both), solver)
             if finished and asked.axes:
@@ -261,7 +236,7 @@ def _result(question: Question, settings: list[Setting], sweep: Sweep, started: 
     result = replace(result, chosen=choose(result))
     if result.chosen is None or not stalls:
         return result
-    both = dict.fromkeys((result.chosen, leanest(result, result.chosen)))
+    both = dict.fromkeys((result.chosen, result.leanest(result.chosen)))
     return replace(result, stalls=tuple(stalls[index] for index in both))
 
 

@@ -1,27 +1,46 @@
-"""Data stalls: what fetching and preparing its input does to a step.
+"""Data stalls: what fetching and preparing its input does to a step, given or measured.
 
-The terms are those of DS-Analyzer (Mohan et al., "Analyzing and mitigating data stalls in DNN training",
-VLDB 2021): a fetch stall is waiting for storage, a prep stall waiting for decoding. Two resources are
-shared. Preparing runs on the processor that trains. Fetching uses the flash that pages use: where storage
-works in the background, pages and data queue on it while the processor works; where it blocks, all add up.
-A cache keeps a fixed part of the data set and never evicts it, so that its hit rate is its share of the
-bytes (the paper's MinIO cache); a cache that evicts would miss every time in a shuffled epoch.
+Terms and differential measurement are those of DS-Analyzer (Mohan et al., "Analyzing and mitigating data
+stalls in DNN training", VLDB 2021): a fetch stall is waiting for storage, a prep stall for decoding.
 """
 
 from __future__ import annotations
 
+import math
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from poet.devices.figures import OpClass
 from poet.devices.profile import Profile
 from poet.errors import InputError
+from poet.files.arrays import read_npy, read_npz
+from poet.files.tensorfile import TensorFile
 from poet.whatif.question import DataSupply
 from poet.whatif.result import DataStall, FoundPlan, Setting
+
+Array = NDArray[Any]
+
+SUFFIXES = (".npy", ".npz", ".safetensors")
+MOST_FILES = 10_000
+MOST_STEPS = 200
+PASSES = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Shares:
-    """Seconds of one step: what computes, what pages, and what brings the data."""
+    """Seconds of one step: what computes, what pages, and what brings the data.
+
+    Preparing runs on the processor that trains. Fetching uses the flash that pages use: where storage works
+    in the background, pages and data queue on it; where it blocks, all add up.
+    """
 
     compute_seconds: float
     paging_seconds: float
@@ -107,6 +126,7 @@ def fetch_seconds(data: DataSupply, setting: Setting) -> float:
 
 
 def _cached_share(data: DataSupply) -> float | None:
+    """Of the bytes: a cache keeps a fixed part of the data and never evicts it, as the paper's MinIO does."""
     if data.cache_bytes is None or not data.dataset_bytes:
         return None
     return min(1.0, data.cache_bytes / data.dataset_bytes)
@@ -130,3 +150,136 @@ def _joules(shares: Shares, profile: Profile | None) -> float:
         + shares.prepare_seconds * prepare_watts
         + waiting_seconds * profile.charged_idle_watts
     )
+
+
+# --- measuring --------------------------------------------------------------------------------
+
+
+def measure_data(path: Path, batch: int = 1) -> DataSupply:
+    """What fetching and preparing a sample of the data at ``path`` costs on this machine.
+
+    An epoch is read from batches in memory, from files in the page cache, and from files that were dropped
+    from it. Preparing costs the second less the first, fetching the third less the second.
+
+    Args:
+        path: a file whose arrays have the samples as their first dimension, or a folder of such files.
+        batch: samples per step.
+
+    Raises:
+        InputError: there are no such files, or one is damaged.
+    """
+    files = _files(path)
+
+    def epoch() -> Iterator[list[Array]]:
+        return _batches((arrays for file in files for arrays in [_read(file)]), batch)
+
+    prepared = [[array.copy() for array in arrays] for arrays in islice(epoch(), MOST_STEPS)]
+    if not prepared:
+        raise InputError(f"{path}: no batch of {batch} in it")
+    synthetic, cached = (_sample_seconds(each, batch) for each in (lambda: iter(prepared), epoch))
+    real = _sample_seconds(epoch, batch, before=lambda: _forget(files))
+    samples = sum(len(arrays[0]) if arrays and arrays[0].ndim else 1 for arrays in map(_read, files))
+    return _supply(synthetic, cached, real, sum(file.stat().st_size for file in files), samples)
+
+
+def measure_loader(epoch: Callable[[], Iterable[Any]], *, batch: int, sample_bytes: int = 0) -> DataSupply:
+    """The same of a loader: ``epoch()`` gives an epoch's batches, such as ``lambda: data_loader``.
+
+    The first pass counts as the real one, later ones as cached: start with a cold page cache.
+    """
+    started = time.perf_counter()
+    kept = list(islice(epoch(), MOST_STEPS))
+    if not kept:
+        raise InputError("the loader gives no batch")
+    samples = len(kept) * batch
+    real = (time.perf_counter() - started) / samples
+    synthetic, cached = (_sample_seconds(each, batch) for each in (lambda: kept, epoch))
+    return _supply(synthetic, cached, real, sample_bytes * samples, samples)
+
+
+def _supply(synthetic: float, cached: float, real: float, dataset_bytes: int, samples: int) -> DataSupply:
+    """Of seconds per sample in three kinds of pass."""
+    return DataSupply(
+        prepare_seconds=max(0.0, cached - synthetic),
+        bytes=dataset_bytes // max(1, samples),
+        dataset_bytes=dataset_bytes or None,
+        host_fetch_seconds=max(0.0, real - cached),
+    )
+
+
+def _sample_seconds(
+    epoch: Callable[[], Iterable[Any]], batch: int, before: Callable[[], object] = lambda: None
+) -> float:
+    """Of the fastest of `PASSES`, as any disturbance only slows one."""
+    fastest = math.inf
+    for _ in range(PASSES):
+        before()
+        started = time.perf_counter()
+        steps = sum(1 for _ in islice(epoch(), MOST_STEPS))
+        fastest = min(fastest, (time.perf_counter() - started) / (steps * batch))
+    return fastest
+
+
+# --- files ------------------------------------------------------------------------------------
+
+
+def _files(path: Path) -> list[Path]:
+    if path.is_dir():
+        found = sorted(file for file in path.iterdir() if file.suffix in SUFFIXES)[:MOST_FILES]
+    else:
+        found = [path] if path.suffix in SUFFIXES and path.is_file() else []
+    if not found:
+        raise InputError(f"{path}: no data; expected {', '.join(SUFFIXES)} files or a folder of them")
+    return found
+
+
+def _read(file: Path) -> list[Array]:
+    """The arrays in ``file``, read into memory."""
+    if file.suffix == ".safetensors":
+        return _read_tensors(file)
+    if file.suffix == ".npy":
+        return [read_npy(file)]
+    return [array for _, array in sorted(read_npz(file).items())]
+
+
+def _read_tensors(file: Path) -> list[Array]:
+    """Raw bytes per tensor, a row per sample."""
+    tensors = TensorFile(file, error=InputError)
+    try:
+        arrays = []
+        for name, entry in sorted(tensors.entries.items()):
+            raw = np.frombuffer(tensors.read(name), dtype=np.uint8)
+            rows = entry.shape[0] if entry.shape else 1
+            arrays.append(raw.reshape(rows, -1).copy() if rows else raw)
+        return arrays
+    finally:
+        tensors.close()
+
+
+def _batches(shards: Iterable[list[Array]], batch: int) -> Iterator[list[Array]]:
+    """Batches of ``batch`` samples, collated over shards as a step would take them."""
+    waiting: list[list[Array]] = []
+    count = 0
+    for shard in shards:
+        size = len(shard[0]) if shard and shard[0].ndim else 0
+        shard = [array for array in shard if array.ndim and len(array) == size]
+        start = 0
+        while size - start + count >= batch and shard:
+            need = batch - count
+            waiting.append([array[start : start + need] for array in shard])
+            yield [np.concatenate(parts) for parts in zip(*waiting, strict=False)]
+            start, count, waiting = start + need, 0, []
+        if start < size:
+            waiting.append([array[start:] for array in shard])
+            count += size - start
+
+
+def _forget(files: list[Path]) -> None:
+    """Ask the kernel to drop the files' pages from its cache."""
+    for file in files:
+        descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK)
+        try:
+            os.fsync(descriptor)
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+        finally:
+            os.close(descriptor)

@@ -1,18 +1,19 @@
-"""Work in parallel, by joblib: on local processes, or on a Dask cluster named by its scheduler.
+"""Searches in parallel, by joblib: on local processes, or on a Dask cluster named by its scheduler.
 
-A task and its answer travel as bytes, so that they depend on no shared folder and on nothing that
-only one worker holds: the task of a worker that died is run again by another.
+A task and its answer travel as bytes, so that they depend on no shared folder and on nothing that only one
+worker holds: the task of a worker that died is run again by another. Answers are validated here and kept.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import gzip
 import logging
 import os
 import resource
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from joblib import Parallel, delayed, parallel_config
@@ -23,9 +24,20 @@ from poet import children, interrupts
 from poet.errors import InputError
 from poet.extras import how_to_install
 from poet.problem import Limits, Problem
-from poet.solution import SolveOptions
+from poet.solution import SolveOptions, Start
 from poet.solvers import solve
-from poet.whatif.cache import pack_solution, unpack
+from poet.units import format_joules
+from poet.whatif.cache import (
+    Cache,
+    SolvedCell,
+    cached_cell,
+    cell_key,
+    digest_of,
+    judge_cell,
+    pack,
+    pack_solution,
+    unpack,
+)
 
 MEMORY_SHARE = 0.8
 """Of the machine's memory that all local workers may take together, where no bound is given."""
@@ -233,7 +245,68 @@ def _check_address(address: str) -> None:
         ) from None
 
 
-# --- the task of a search ---------------------------------------------------------------------
+# --- searches ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A problem to solve inside limits; ``name`` is for the log, ``start`` is what to begin with."""
+
+    problem: Problem
+    limits: Limits
+    name: str
+    start: Start = field(default_factory=Start)
+
+
+@dataclass(frozen=True, slots=True)
+class Solver:
+    """What solves: the options of every search, the cache of answers, and the workers."""
+
+    options: SolveOptions
+    cache: Cache
+    run: Run
+    _packed: dict[int, tuple[Problem, bytes, str]] = field(init=False, default_factory=dict, compare=False)
+
+    def cached(self, item: Wanted) -> SolvedCell | None:
+        """The answer of an earlier search."""
+        return cached_cell(self.cache, self._key(item), item.problem, item.limits)
+
+    def search(self, wanted: Sequence[Wanted]) -> Iterator[tuple[int, SolvedCell | None]]:
+        """Index and answer of each as it comes; ``None`` where a search took its worker down."""
+        tasks = []
+        for item in wanted:
+            options = replace(self.options, start=item.start, progress=None)
+            _, packed, _ = self._of(item.problem)
+            tasks.append(functools.partial(search, packed, item.limits, options, item.name))
+        for index, packed_answer in self.run(tasks):
+            item, answer = wanted[index], None
+            if packed_answer is not None:
+                content = gzip.decompress(packed_answer)
+                answer = judge_cell(content, item.problem, item.limits, where="worker")
+                self.cache.keep("answers", self._key(item), packed_answer)
+            yield index, answer
+
+    def solve(self, wanted: Sequence[Wanted]) -> list[SolvedCell | None]:
+        """The answers in order, from the cache where they are there."""
+        found = [self.cached(item) for item in wanted]
+        missing = [index for index, answer in enumerate(found) if answer is None]
+        for item, answer in zip(wanted, found, strict=True):
+            if answer is not None:
+                _log.info("%s: answered by the cache", item.name)
+        for number, answer in self.search([wanted[index] for index in missing]):
+            found[missing[number]] = answer
+            _log.info("%s: %s", wanted[missing[number]].name, _outcome(answer))
+        return found
+
+    def _key(self, item: Wanted) -> str:
+        return cell_key(self._of(item.problem)[2], item.limits, self.options)
+
+    def _of(self, problem: Problem) -> tuple[Problem, bytes, str]:
+        """A problem, packed once however often it is searched, and its hash."""
+        if id(problem) not in self._packed:
+            data = problem.to_json()
+            self._packed[id(problem)] = problem, pack(data), digest_of(data)
+        return self._packed[id(problem)]
 
 
 def search(problem: bytes, limits: Limits, options: SolveOptions, name: str) -> bytes:
@@ -245,6 +318,14 @@ def search(problem: bytes, limits: Limits, options: SolveOptions, name: str) -> 
 @functools.lru_cache(maxsize=2)
 def _unpacked(problem: bytes) -> Problem:
     return Problem.from_json(unpack(problem))
+
+
+def _outcome(answer: SolvedCell | None) -> str:
+    """For the log."""
+    if answer is None:
+        return given_up("the search")
+    plan = "no plan" if answer.trace is None else f"a plan that takes {format_joules(answer.trace.joules)}"
+    return f"{plan}, {answer.status.name.lower()}, after {answer.solve_seconds:.3f} s"
 
 
 def given_up(what: str) -> str:

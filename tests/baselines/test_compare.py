@@ -25,7 +25,7 @@ from poet.baselines.comparison import Comparison, compare
 from poet.baselines.registry import BASELINES, EXACT_BASELINES
 from poet.problem import Limits, Objective, Pins, Problem
 from poet.ram_survey import keep_everything_bytes
-from poet.report.compare import comparison_data, comparison_report
+from poet.report.searches import comparison_data, comparison_report
 from poet.simulator import simulate
 from poet.solution import SolveOptions, Status, amount_of
 from poet.solvers import solve

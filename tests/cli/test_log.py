@@ -78,7 +78,7 @@ def test_a_full_disk_ends_the_log_not_the_search(
 
 def what_if(folder: Path, *more: str) -> tuple[int, str, str]:
     """A sweep of two points, neither of which follows from arithmetic."""
-    grid = ("--ram", "31MiB,34MiB", "--deadline", "none", "--time-limit", "1s", "--cache", str(folder))
+    grid = ("--ram", "31MiB,34MiB", "--deadline", "none", "--time-limit", "20s", "--cache", str(folder))
     return invoke("what-if", str(INSTANCE), *grid, *more)
 
 

@@ -35,9 +35,9 @@ from poet.solvers import minimum_ram_bytes, solve
 from poet.solvers.heuristics.policies import keep_everything
 from poet.whatif import cache
 from poet.whatif.knowledge import Knowledge
-from poet.whatif.measure import _read
-from poet.whatif.models import OnnxModel, TrainedAs, _Imported
+from poet.whatif.models import OnnxModel, TrainedAs, _dimensions, _Imported, _imported
 from poet.whatif.settings import setting_of
+from poet.whatif.stalls import _read
 
 Mutate = Callable[[bytes, random.Random], bytes]
 Subject = tuple[list[bytes], Mutate, Callable[[Path], str], str]
@@ -150,7 +150,6 @@ def use_problem(path: Path) -> str:
 
 # --- cached answers ---------------------------------------------------------------------------
 
-_KINDS = ("answers", "graphs", "dimensions")
 _KEY = "k"
 
 
@@ -166,7 +165,7 @@ class _OneFile(cache.Cache):
 
 
 def cache_files(folder: Path) -> Subject:
-    """Files of what-if's cache; half of the changed ones carry a seal all the same."""
+    """Files of what-if's cache."""
     problem = mixed_problem(7)
     model = Path(f"{folder}.d") / "model.onnx"
     model.parent.mkdir()
@@ -177,14 +176,7 @@ def cache_files(folder: Path) -> Subject:
         "graphs": [cache.pack(codec.encode(_Imported(hand_net.graph(), hand_net.KERNELS)))],
         "dimensions": [cache.pack([["N", 3, 16, 16], [5]])],
     }
-    bases = [cache._sealed(packed, f"{kind}/{_KEY}") for kind in _KINDS for packed in contents[kind]]
-
-    def mutate(content: bytes, rng: random.Random) -> bytes:
-        if rng.random() < 0.5:
-            return strange.mutated_gzip(content, rng)
-        kind = next(kind for kind in _KINDS if cache._opened(content, f"{kind}/{_KEY}") is not None)
-        packed = strange.mutated_gzip(cache._opened(content, f"{kind}/{_KEY}") or b"", rng)
-        return cache._sealed(packed, f"{kind}/{_KEY}") if packed[3:4] == b"\0" else packed
+    bases = [packed for kind in ("answers", "graphs", "dimensions") for packed in contents[kind]]
 
     def use(path: Path) -> str:
         kept = _OneFile(path)
@@ -197,13 +189,13 @@ def cache_files(folder: Path) -> Subject:
             known.add(0, LIMITS, cell)
             known.best(LIMITS)
             return "believed"
-        if onnx._kept_import(_KEY) is not None:
+        if onnx._kept("graphs", _KEY, _imported) is not None:
             return "believed"
-        if onnx._kept_dimensions(_KEY) is not None:
+        if onnx._kept("dimensions", _KEY, _dimensions) is not None:
             return "believed"
         raise InputError("counts as missing")
 
-    return bases, mutate, use, ".json.gz"
+    return bases, strange.mutated_gzip, use, ".json.gz"
 
 
 SUBJECTS: dict[str, Callable[[Path], Subject]] = {

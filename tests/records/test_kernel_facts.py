@@ -20,7 +20,7 @@ from poet.kernel_allocations import KernelAllocation
 from poet.kernel_facts import KernelFacts, OpFacts, stated
 from poet.plans.plan_file import read_plan, write_plan
 from poet.plans.training_plan import Plan
-from poet.report.graph import graph_text
+from poet.report.plan import graph_text
 from poet.whatif import models
 from poet.whatif.cache import pack, unpack
 

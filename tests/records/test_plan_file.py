@@ -19,7 +19,7 @@ from safetensors import safe_open
 from poet.errors import PlanError, ReplayError
 from poet.plans.plan_file import PlanFile, read_plan, write_plan
 from poet.plans.planned_step import stored_values
-from poet.report.data import plan_data
+from poet.report.plan_data import plan_data
 from poet.runtime import Trainer
 from poet.search_record import Advance, Phase, Rejected, SearchRecord
 

@@ -30,8 +30,8 @@ from poet.plans.plan_file import PlanFile, read_plan
 from poet.problem import Problem
 from poet.runtime.runs.fit import load_samples
 from poet.runtime.storage.state import Saved
-from poet.whatif.measure import measure_data
 from poet.whatif.models import _digest
+from poet.whatif.stalls import measure_data
 
 INSTANCE = Path(__file__).parents[1] / "instances" / "linear.m4.json"
 

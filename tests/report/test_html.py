@@ -28,14 +28,13 @@ from poet.homes import decided
 from poet.plans.plan_parts import PriceRange
 from poet.problem import Limits, Pins, Problem
 from poet.report.diff import diff_plans
-from poet.report.html import charts, diff_page, plan_page
+from poet.report.html import diff_page, plan_page
 from poet.report.html.page import _chart_library
-from poet.report.html.plan_words import headline
+from poet.report.html.plan_charts import PART_COLOURS, timeline_data
+from poet.report.html.plan_page import headline
 from poet.report.html.subject import Subject, subject_of_plan
-from poet.report.html.timeline_data import timeline_data
 from poet.report.plan import plan_summary
 from poet.report.request import asked_by, solve_command
-from poet.report.timeline import timeline
 from poet.schedule import PageIn, PageOut
 from poet.search_record import Advance, SearchRecord
 from poet.simulator import simulate
@@ -108,7 +107,7 @@ def test_a_page_of_a_plan_that_moves_tensors_has_what_moves_take() -> None:
     )
     subject = subject_of_plan(plan)
     assert subject.trace.moves
-    assert {part.what for part in subject.parts} <= set(charts.PARTS)
+    assert {part.what for part in subject.parts} <= set(PART_COLOURS)
     assert "moves in RAM" in plan_page(plan, command="poet explain plan.poet --html page.html")
 
 
@@ -188,7 +187,6 @@ def _subject(problem: Problem, schedule: Any) -> Subject:
         limits=Limits(),
         schedule=schedule,
         trace=trace,
-        line=timeline(at_home, schedule, trace),
     )
 
 
@@ -199,7 +197,7 @@ def test_a_page_of_thousands_of_ops_stays_small() -> None:
     subject = _subject(problem, schedule)
     times = 3000 // len(subject.line.frames)
     many = dataclasses.replace(subject.line, frames=subject.line.frames * times)
-    text = json.dumps(timeline_data(dataclasses.replace(subject, line=many)), separators=(",", ":"))
+    text = json.dumps(timeline_data(subject, many), separators=(",", ":"))
     assert len(text) < 60 * 3000
 
 

@@ -7,10 +7,8 @@ from helpers.random_problems import mixed_problem
 
 from poet.homes import as_decided, decided
 from poet.problem import Limits, Pins, Problem, ProblemOp, Tensor, Transfer
-from poet.report.alternatives import alternatives
-from poet.report.energy import energy_by_kind, energy_by_part, kind_of
-from poet.report.reasons import DECISIONS, tensor_verdicts
-from poet.report.schedule_rows import tensor_fates
+from poet.report.reasons import DECISIONS, alternatives, tensor_verdicts
+from poet.report.schedule_rows import energy_by_kind, energy_by_part, kind_of, tensor_fates
 from poet.report.timeline import timeline
 from poet.schedule import Compute, Free, PageIn, PageOut, Schedule
 from poet.simulator import simulate

@@ -14,8 +14,7 @@ from poet.baselines.page_everything import page_everything
 from poet.baselines.recompute_all import recompute_all
 from poet.homes import DecidedProblem, as_decided
 from poet.problem import Limits, Problem, ProblemOp, Tensor, Transfer
-from poet.report.timeline import timeline
-from poet.report.trace import TRACKS, role_bytes, trace_events
+from poet.report.timeline import TRACKS, role_bytes, timeline, trace_events
 from poet.schedule import Compute, Free, PageIn, PageOut, Schedule
 from poet.simulator import simulate
 from poet.solvers import minimum_ram_bytes

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from poet.report.energy import kind_of
+from poet.report.schedule_rows import kind_of
 from poet.units import format_count, scale_of
 
 

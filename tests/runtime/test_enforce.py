@@ -26,7 +26,7 @@ from poet.errors import InputError, ReplayError
 from poet.plans.plan_file import read_plan
 from poet.plans.run_request import Epoch, RunRequest
 from poet.ram_survey import keep_everything_bytes
-from poet.report.enforce import enforced_data, plain_verdict, plan_verdict
+from poet.report.run import enforced_data, plain_verdict, plan_verdict
 from poet.runtime import Trainer
 
 CLASSES, CHANNELS, SIDE, BATCH, STEPS = 5, 8, 48, 16, 3

@@ -26,7 +26,7 @@ from poet.passes.parts import in_parts_of, with_parts
 from poet.planning.exported import export_state
 from poet.plans.plan_file import read_plan
 from poet.random_batches import random_batch
-from poet.report.data import parts_data
+from poet.report.plan_data import parts_data
 from poet.report.training import part_lines
 from poet.runtime import Trainer
 from poet.runtime.steps.lasting import joined

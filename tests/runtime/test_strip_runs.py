@@ -28,8 +28,8 @@ from poet.passes.block_choice import chosen_strips, offered, with_strips
 from poet.plans.plan_file import read_plan, write_plan
 from poet.plans.training_plan import Plan
 from poet.random_batches import random_batch
-from poet.report.data import strips_data
 from poet.report.html.subject import subject_of_plan
+from poet.report.plan_data import strips_data
 from poet.report.training import strip_lines
 from poet.runtime import Trainer
 from poet.runtime.storage.state import raw_tensor

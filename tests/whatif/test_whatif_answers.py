@@ -31,18 +31,19 @@ from poet.solvers import solve
 from poet.whatif import export, grid
 from poet.whatif.answers import least_joules_at
 from poet.whatif.cache import Cache
+from poet.whatif.daily import usage_of
+from poet.whatif.grid import read_axis
 from poet.whatif.knowledge import Candidate
-from poet.whatif.largest import LARGEST_SIZE, _Probe, _Search, read_axis
+from poet.whatif.largest import LARGEST_SIZE, _Probe, _Search
 from poet.whatif.marginal import ram_step_bytes, with_flash_bandwidth
-from poet.whatif.measure import measure_data, measure_loader
 from poet.whatif.models import ModelVariant, variant_of
 from poet.whatif.question import DataSupply, Duty
 from poet.whatif.result import COLUMNS, Basis, FoundPlan, Setting, Verdict, WhatIf
 from poet.whatif.run import what_if
-from poet.whatif.searches import Solver
 from poet.whatif.settings import problem_of, setting_of
-from poet.whatif.stalls import Shares, data_stall
-from poet.whatif.usage import found_plan, usage_of
+from poet.whatif.stalls import Shares, data_stall, measure_data, measure_loader
+from poet.whatif.sweep import found_plan
+from poet.whatif.workers import Solver
 
 TRANSFORMER = Path(__file__).parents[1] / "instances" / "transformer.m4.json"
 QUICK = SolveOptions(time_limit_seconds=2.0)

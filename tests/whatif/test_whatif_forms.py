@@ -8,9 +8,9 @@ from torch import nn
 
 from poet.planning.prepared import prepare
 from poet.problem import Place
-from poet.whatif.asked import Asked, profiles_of, specs_of
 from poet.whatif.cache import Cache
 from poet.whatif.models import TrainedAs
+from poet.whatif.settings import Asked, profiles_of, specs_of
 from poet.whatif.workers import Workers
 
 

@@ -21,9 +21,8 @@ from poet.report.whatif import what_if_report
 from poet.simulator import simulate
 from poet.solution import SolveOptions
 from poet.whatif import export
-from poet.whatif.by_pieces import micro_batches
-from poet.whatif.knowledge import Candidate, Knowledge
-from poet.whatif.pieces import Joined, joined, judged, parts_of
+from poet.whatif.answers import micro_batches
+from poet.whatif.knowledge import Candidate, Joined, Knowledge, joined, judged, parts_of
 from poet.whatif.result import FoundPlan, Origin, Point, Setting, Verdict, WhatIf
 from poet.whatif.run import what_if
 from poet.whatif.sweep import SweepProgress

@@ -1,4 +1,4 @@
-"""What comes from a cache: this user's own answers, sealed and judged; everything else counts as missing."""
+"""What comes from a cache: this user's own answers, simulated again; everything else counts as missing."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 from helpers import hand_net
-from helpers.pace import with_slow
 from helpers.random_problems import mixed_problem
 
 from poet import codec
@@ -21,12 +20,10 @@ from poet.problem import Limits, Problem
 from poet.runtime.native.build import Unavailable, find_compiler
 from poet.solution import SolveOptions, Status
 from poet.solvers import solve
-from poet.whatif import cache as caches
 from poet.whatif.cache import Cache, cached_cell, cell_key, default_folder, digest_of, pack, pack_solution
 from poet.whatif.knowledge import Knowledge
-from poet.whatif.models import OnnxModel, TrainedAs, _Imported
+from poet.whatif.models import OnnxModel, TrainedAs, _dimensions, _Imported, _imported
 from poet.whatif.question import Question
-from poet.whatif.result import Origin, Verdict
 from poet.whatif.settings import grid_of, setting_of
 from poet.whatif.sweep import Sweep
 from poet.whatif.workers import Workers, working
@@ -61,29 +58,9 @@ LIES: dict[str, Lie] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("lie", with_slow(LIES, {"a bound of 1e30"}))
-@pytest.mark.slow
-def test_a_planted_answer_is_not_repeated(lie: str, tmp_path: Path) -> None:
-    """Whoever writes a file without the user's key has written nothing; the sweep searches as if new."""
-    problem = Problem.load(TRANSFORMER)
-    honest = _sweep(problem, Cache(tmp_path / "cache")).swept()
-    files = sorted((tmp_path / "cache" / "answers").iterdir())
-    assert files
-    for file in files:
-        data = LIES[lie](json.loads(gzip.decompress(file.read_bytes())))
-        file.write_bytes(gzip.compress(json.dumps(data).encode()))
-    again = _sweep(problem, Cache(tmp_path / "cache")).swept()
-    assert Origin.CACHE not in {point.origin for point in again.points}
-    assert [point.verdict for point in again.points if point.verdict is Verdict.INFEASIBLE] == [
-        point.verdict for point in honest.points if point.verdict is Verdict.INFEASIBLE
-    ]
-    assert all(point.bound_joules < 1e29 for point in again.points)
-    assert "planted" not in {point.message for point in again.points}
-
-
 @pytest.mark.parametrize("lie", ["infeasible", "a bound of 1e30"])
-def test_even_a_sealed_lie_is_refuted_by_a_plan(lie: str, tmp_path: Path) -> None:
-    """The seal says whose word it is; a plan that the simulator accepts outweighs any word."""
+def test_a_wrong_answer_is_refuted_by_a_plan(lie: str, tmp_path: Path) -> None:
+    """A plan that the simulator accepts outweighs what any file says."""
     problem = mixed_problem(7)
     limits = Limits()
     cache, key = Cache(tmp_path / "cache"), cell_key(digest_of(problem.to_json()), limits, QUICK)
@@ -105,35 +82,6 @@ def test_even_a_sealed_lie_is_refuted_by_a_plan(lie: str, tmp_path: Path) -> Non
     assert best.plan is not None
     assert best.bound_joules <= best.plan.trace.joules
     assert cell is None or known.refutes(limits, cell)
-
-
-def test_a_seal_holds_for_one_name_only(tmp_path: Path) -> None:
-    cache = Cache(tmp_path / "cache")
-    cache.write("answers", "a", pack([1]))
-    folder = tmp_path / "cache" / "answers"
-    (folder / "b.json.gz").write_bytes((folder / "a.json.gz").read_bytes())
-    assert cache.read("answers", "a") == b"[1]"
-    assert cache.read("answers", "b") is None
-    assert gzip.decompress((folder / "a.json.gz").read_bytes()) == b"[1]"  # a gzip file like any other
-
-
-def test_another_users_key_opens_nothing(tmp_path: Path, home: Path) -> None:
-    cache = Cache(tmp_path / "cache")
-    cache.write("answers", "a", pack([1]))
-    key = home / "poet" / "what-if.key"
-    assert key.stat().st_mode & 0o777 == 0o600
-    key.write_bytes(bytes(32))
-    caches._user_key.cache_clear()
-    assert cache.read("answers", "a") is None
-
-
-def test_a_damaged_key_is_made_anew(tmp_path: Path, home: Path) -> None:
-    (home / "poet").mkdir(parents=True, mode=0o700)
-    (home / "poet" / "what-if.key").write_bytes(b"short")
-    cache = Cache(tmp_path / "cache")
-    cache.write("answers", "a", pack([1]))
-    caches._user_key.cache_clear()
-    assert cache.read("answers", "a") == b"[1]"
 
 
 def test_what_is_made_is_for_its_owner(tmp_path: Path, home: Path) -> None:
@@ -194,33 +142,27 @@ def test_what_is_no_file_counts_as_missing(tmp_path: Path) -> None:
 # --- damage -----------------------------------------------------------------------------------
 
 
-def test_every_flipped_byte_counts_as_missing(tmp_path: Path) -> None:
+def test_a_flipped_byte_changes_no_answer(tmp_path: Path) -> None:
     cache = Cache(tmp_path / "cache")
     cache.write("answers", "a", pack({"some": ["content", 1.5]}))
     path = tmp_path / "cache" / "answers" / "a.json.gz"
     good = path.read_bytes()
+    said = cache.read("answers", "a")
     for at in range(len(good)):
         path.write_bytes(good[:at] + bytes([good[at] ^ 0x10]) + good[at + 1 :])
-        assert cache.read("answers", "a") is None, at
+        assert cache.read("answers", "a") in (None, said), at  # some bits of a gzip file mean nothing
     for end in range(len(good)):
         path.write_bytes(good[:end])
         assert cache.read("answers", "a") is None, end
 
 
-def _resealed(packed: bytes, kind: str) -> bytes:
-    return caches._sealed(packed, f"{kind}/key")
-
-
-def test_damage_under_a_seal_counts_as_missing(tmp_path: Path) -> None:
-    """A file that was damaged before it was sealed, or by a fault of ours."""
+def test_content_that_is_no_gzip_counts_as_missing(tmp_path: Path) -> None:
     packed = pack({"some": list(range(1000))})
     flipped = bytearray(packed)
     flipped[40] ^= 0x55
-    damaged = [bytes(flipped), packed[:-9], packed[:30], packed[:-8] + struct.pack("<II", 0, 0)]
     cache = Cache(tmp_path / "cache")
-    cache.write("answers", "key", packed)
-    for content in damaged:
-        (tmp_path / "cache" / "answers" / "key.json.gz").write_bytes(_resealed(content, "answers"))
+    for content in (bytes(flipped), packed[:-9], packed[:30], packed[:-8] + struct.pack("<II", 0, 0)):
+        cache.write("answers", "key", content)
         assert cache.read("answers", "key") is None
 
 
@@ -237,14 +179,14 @@ def test_what_is_no_graph_counts_as_missing(content: object, tmp_path: Path) -> 
     onnx = OnnxModel(model, TrainedAs(), Cache(tmp_path / "cache"))
     both = codec.encode(_Imported(hand_net.graph(), hand_net.KERNELS))
     onnx.cache.write("graphs", "key", pack(both))
-    assert onnx._kept_import("key") == _Imported(hand_net.graph(), hand_net.KERNELS)
+    assert onnx._kept("graphs", "key", _imported) == _Imported(hand_net.graph(), hand_net.KERNELS)
     onnx.cache.write("graphs", "key", pack(content))
-    assert onnx._kept_import("key") is None
+    assert onnx._kept("graphs", "key", _imported) is None
     onnx.cache.write("dimensions", "key", pack(content))
     if content != []:
-        assert onnx._kept_dimensions("key") is None
+        assert onnx._kept("dimensions", "key", _dimensions) is None
     onnx.cache.write("dimensions", "key", pack([["N", 3], []]))
-    assert onnx._kept_dimensions("key") == [["N", 3], []]
+    assert onnx._kept("dimensions", "key", _dimensions) == [["N", 3], []]
 
 
 @pytest.mark.parametrize(

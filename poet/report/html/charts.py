@@ -1,19 +1,21 @@
 """Charts as Vega-Lite specifications.
 
-Colours are names of the style sheet's variables, so that light, dark and print are the style
-sheet's alone. Field names are fixed here and never come from a model: names of tensors and ops are
-data. Amounts are scaled in Python and tooltips are text, so that units are written in one place.
+Colours are names of the style sheet's variables, so that light, dark and print are the style sheet's alone.
+Field names are fixed here: names of tensors and ops are data. Amounts come in bytes, seconds and joules,
+and are scaled here; what hovering shows is text.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from poet.graph import Role
+from poet.report.rows import FORMATS
 from poet.report.schedule_rows import NO_ROLE
+from poet.units import scale_of
 
 Spec = dict[str, Any]
 
@@ -23,20 +25,18 @@ ACCENT, QUIET, INK, MUTED, WARNING = (
 )
 SERIES = tuple(f"var(--series-{number})" for number in range(1, 9))
 """Colours that stay apart for colour-blind eyes, after Okabe and Ito, in light and dark."""
-
+DASHES = ([1, 0], [6, 3], [2, 2], [8, 2, 2, 2], [1, 3], [10, 4], [4, 1], [3, 3, 1, 3])
+"""Lines of series, distinguishable without their colours."""
+SHAPES = ("circle", "triangle-up", "square")
 ROLE_ORDER = (
     Role.PARAMETER.value, Role.STATE.value, Role.OPTIMIZER_STATE.value, Role.ACCUMULATED.value,
     Role.GRADIENT.value, Role.INPUT.value, NO_ROLE, Role.SAVED.value, Role.ACTIVATION.value,
     Role.WORKSPACE.value,
 )  # fmt: skip
 """From the bottom of a stack of RAM upwards: what stays, then what comes and goes."""
-
-PARTS = ("first runs", "recomputation", "page-in", "page-out", "moves in RAM", "idle power")
-PART_COLOURS = ("var(--quiet)", SERIES[4], SERIES[1], SERIES[0], SERIES[3], SERIES[6])
-
-
-TEXT_PIXELS = 84
-"""Room for an amount's text beside the longest bar."""
+LOGARITHMIC_FROM = 30.0
+"""An axis whose amounts differ by this factor or more is logarithmic."""
+LEGEND: Spec = {"title": None, "orient": "top"}
 
 
 def role_colour(role: str) -> str:
@@ -45,34 +45,48 @@ def role_colour(role: str) -> str:
     return f"var(--role-{known.replace(' ', '-')})"
 
 
+# --- the layer --------------------------------------------------------------------------------
+
+
 def chart(height: int, **parts: Any) -> Spec:
     """A specification as wide as its place."""
-    return {
-        "$schema": SCHEMA,
-        "width": "container",
-        "height": height,
-        "autosize": {"type": "fit-x", "contains": "padding"},
-        **parts,
-    }
+    fitted = {"type": "fit-x", "contains": "padding"}
+    return {"$schema": SCHEMA, "width": "container", "height": height, "autosize": fitted, **parts}
 
 
-LOGARITHMIC_FROM = 30.0
-"""An axis whose amounts differ by this factor or more is logarithmic."""
+def _amount(field: str, **more: Any) -> Spec:
+    return {"field": field, "type": "quantitative", **more}
 
-LEGEND: Spec = {"title": None, "orient": "top"}
-STATUS_SHAPES = {
-    "optimal": "square", "feasible": "triangle-up", "infeasible": "circle", "timeout": "cross",
-    "unsolved": "diamond",
-}  # fmt: skip
-DASHES = ([1, 0], [6, 3], [2, 2], [8, 2, 2, 2], [1, 3], [10, 4], [4, 1], [3, 3, 1, 3])
-"""Lines of series, distinguishable without their colours."""
 
-SHAPES = ("circle", "triangle-up", "square")
+def _name(field: str, **more: Any) -> Spec:
+    return {"field": field, "type": "nominal", **more}
+
+
+def _by(field: str, domain: Iterable[str], values: Iterable[Any], legend: Spec | None = LEGEND) -> Spec:
+    """A colour, a shape or a dash for each value of ``field``."""
+    return _name(field, scale={"domain": list(domain), "range": list(values)}, legend=legend)
+
+
+def _mark(kind: str, **style: Any) -> Spec:
+    return {"type": kind, **style}
+
+
+def _hover(fields: Iterable[tuple[str, str]]) -> list[Spec]:
+    return [_name(field, title=title) for field, title in fields]
+
+
+def _axis(title: str | None, **more: Any) -> Spec:
+    return {"title": title, "grid": True, "ticks": False, "domain": False, "labelPadding": 6, **more}
+
+
+def _rows_axis(names: Sequence[str], limit: int = 170) -> Spec:
+    axis = {"title": None, "ticks": False, "domain": False, "labelPadding": 8, "labelLimit": limit}
+    return _name("name", sort=list(names), axis=axis)
 
 
 @dataclass(frozen=True, slots=True)
 class ChartAxis:
-    """The axis of a sweep's chart, with the range of its amounts."""
+    """An axis with the range of its amounts."""
 
     title: str
     lowest: float
@@ -83,80 +97,124 @@ class ChartAxis:
         """Whether amounts lie so far apart that equal steps would hide the small ones."""
         return self.lowest > 0 and self.highest / self.lowest >= LOGARITHMIC_FROM
 
+    def encoding(self, field: str) -> Spec:
+        """Of a position by ``field``, ``x`` or ``y``."""
+        ticks = {"expr": f"{'width' if field == 'x' else 'height'} / 75"}
+        if not self.logarithmic:
+            scale = {"zero": False, "padding": 12}
+            return _amount(field, axis=_axis(self.title, tickCount=ticks), scale=scale)
+        values = log_ticks(self.lowest, self.highest)
+        axis = _axis(f"{self.title}, logarithmic", tickCount=ticks, values=values, labelOverlap=False)
+        return _amount(field, axis=axis, scale={"type": "log", "nice": False, "padding": 12})
 
-def bars(rows: Sequence[Mapping[str, Any]], *, title: str, colours: Mapping[str, str]) -> Spec:
-    """Horizontal bars, one per ``name`` in the order given, stacked by ``series``.
+
+def log_ticks(lowest: float, highest: float) -> list[float]:
+    """Powers of ten around a range; over less than three decades their double and fivefold as well."""
+    first, last = math.floor(math.log10(lowest)), math.ceil(math.log10(highest))
+    steps = (1, 2, 5) if highest / lowest < 1e3 else (1,)
+    return [float(f"{step}e{power}") for power in range(first, last + 1) for step in steps]
+
+
+def _lines(
+    rows: Sequence[Mapping[str, Any]], at: str, position: Spec, colour: str, dash: Sequence[int]
+) -> list[Spec]:
+    """Straight lines across the chart at ``at``, ``x`` or ``y``, each with its ``words`` beside it."""
+    data = {"values": list(rows)}
+    rule = _mark("rule", color=colour, strokeDash=list(dash), strokeWidth=1.25)
+    beside = {"baseline": "bottom", "dy": -3, "dx": -2, "x": "width"}
+    below = {"baseline": "top", "dx": -4}
+    text = _mark("text", align="right", color=colour, fontSize=11, **(below if at == "x" else beside))
+    words = {at: position, "text": _name("words")}
+    if at == "x":  # below each other, so that words of lines that lie near do not overlap
+        words["y"] = _amount("row", scale=None)
+    return [
+        {"data": data, "mark": rule, "encoding": {at: position}},
+        {"data": data, "mark": text, "encoding": words},
+    ]
+
+
+# --- bars -------------------------------------------------------------------------------------
+
+
+def bars(
+    rows: Sequence[tuple[str, str, float, str]], *, unit: str, colours: Mapping[str, str], title: str = "{}"
+) -> Spec:
+    """Horizontal bars, one per name in the order given, stacked by series.
 
     Args:
-        rows: with ``name``, ``series``, ``amount`` and ``text``, what a reader sees on hovering.
-        title: of the axis, with the unit.
+        rows: name, series, amount and what a reader sees on hovering.
+        unit: of the amounts.
         colours: of the series, in stacking order.
+        title: of the axis, with a place for the scaled unit.
     """
-    names = list(dict.fromkeys(row["name"] for row in rows))
-    order = {series: number for number, series in enumerate(colours)}
-    values = [{**row, "order": order[row["series"]]} for row in rows]
+    names, order = list(dict.fromkeys(row[0] for row in rows)), list(colours)
+    sums = {name: math.fsum(row[2] for row in rows if row[0] == name) for name in names}
+    factor, scaled = scale_of(max(sums.values(), default=0.0), unit)
+    values = [
+        {"name": name, "series": one, "amount": amount / factor, "text": text, "order": order.index(one)}
+        for name, one, amount, text in rows
+    ]
+    ticks = {"expr": "width / 80"}
     return chart(
         max(60, 26 * len(names) + 4),
         data={"values": values},
-        mark={"type": "bar", "height": {"band": 0.64}, "cornerRadiusEnd": 2},
+        mark=_mark("bar", height={"band": 0.64}, cornerRadiusEnd=2),
         encoding={
-            "y": {"field": "name", "type": "nominal", "sort": names, "axis": _labels()},
-            "x": {
-                "field": "amount",
-                "type": "quantitative",
-                "axis": {**_axis(title), "tickCount": {"expr": "width / 80"}},
-                "stack": "zero",
-            },
-            "order": {"field": "order", "type": "quantitative"},
-            "color": {
-                **_colour("series", list(colours), list(colours.values())),
-                "legend": LEGEND if len(colours) > 1 else None,
-            },
-            "tooltip": [
-                {"field": "name", "type": "nominal", "title": " "},
-                {"field": "text", "type": "nominal", "title": "  "},
-            ],
+            "y": _rows_axis(names),
+            "x": _amount("amount", axis=_axis(title.format(scaled), tickCount=ticks), stack="zero"),
+            "order": _amount("order"),
+            "color": _by("series", colours, colours.values(), LEGEND if len(colours) > 1 else None),
+            "tooltip": _hover((("name", " "), ("text", "  "))),
         },
     )
 
 
-def ladder(rows: Sequence[Mapping[str, Any]], *, title: str, text_pixels: int = TEXT_PIXELS) -> Spec:
+def ladder(
+    rows: Sequence[tuple[str, float | None, str]],
+    *,
+    unit: str,
+    title: str = "{}",
+    texts: Sequence[str] = (),
+    text_pixels: int = 84,
+) -> Spec:
     """A few amounts below each other, each with its text at the bar's end.
 
     Args:
-        rows: with ``name``, ``amount``, ``text`` and ``colour``.
-        title: of the axis, with the unit.
+        rows: name, amount and colour; without an amount there is no bar.
+        unit: of the amounts, a key of `poet.report.rows.FORMATS`; ``%``: they are percentages.
+        title: of the axis, with a place for the scaled unit.
+        texts: at the bars' ends, where they are not the amounts.
         text_pixels: room for the text beside the longest bar.
     """
-    names = [row["name"] for row in rows]
-    largest = max((row["amount"] for row in rows), default=0.0) or 1.0
-    top = f"{largest!r} * width / max(width - {text_pixels}, 1)"
-    encoding = {
-        "y": {"field": "name", "type": "nominal", "sort": names, "axis": _labels()},
-        "x": {
-            "field": "amount",
-            "type": "quantitative",
-            "axis": {**_axis(title), "tickCount": {"expr": "width / 80"}},
-            "scale": {"domainMin": 0, "domainMax": {"expr": top}, "nice": False},
-        },
-    }
+    known = [(name, amount, colour) for name, amount, colour in rows if amount is not None]
+    largest = max((amount for _, amount, _ in known), default=0.0)
+    factor, scaled = (1.0, "%") if unit == "%" else scale_of(largest, unit)
+    told = texts or [FORMATS[unit](amount) for _, amount, _ in known]
+    values = [
+        {"name": name, "amount": amount / factor, "text": text, "colour": colour}
+        for (name, amount, colour), text in zip(known, told, strict=True)
+    ]
+    top = f"{(largest / factor) or 1.0!r} * width / max(width - {text_pixels}, 1)"
+    scale = {"domainMin": 0, "domainMax": {"expr": top}, "nice": False}
+    axis = _axis(title.format(scaled), tickCount={"expr": "width / 80"})
+    place = {"y": _rows_axis([name for name, _, _ in known]), "x": _amount("amount", axis=axis, scale=scale)}
     return chart(
-        30 * len(rows) + 4,
-        data={"values": list(rows)},
+        30 * len(known) + 4,
+        data={"values": values},
         layer=[
             {
-                "mark": {"type": "bar", "height": {"band": 0.6}, "cornerRadiusEnd": 2},
-                "encoding": {
-                    **encoding,
-                    "color": {"field": "colour", "type": "nominal", "scale": None, "legend": None},
-                },
+                "mark": _mark("bar", height={"band": 0.6}, cornerRadiusEnd=2),
+                "encoding": {**place, "color": _name("colour", scale=None, legend=None)},
             },
             {
-                "mark": {"type": "text", "align": "left", "dx": 6, "color": INK, "fontSize": 12},
-                "encoding": {**encoding, "text": {"field": "text", "type": "nominal"}},
+                "mark": _mark("text", align="left", dx=6, color=INK, fontSize=12),
+                "encoding": {**place, "text": _name("text")},
             },
         ],
     )
+
+
+# --- RAM over a step --------------------------------------------------------------------------
 
 
 def memory(roles: Sequence[str], *, unit: str, budget: float | None, plain: float | None) -> Spec:
@@ -168,56 +226,45 @@ def memory(roles: Sequence[str], *, unit: str, budget: float | None, plain: floa
         budget: in that unit; a line.
         plain: what plain training needs, in that unit; a second, quieter line where it is near.
     """
+    x = _amount("x", axis=_axis(None) | {"grid": False, "tickCount": 6}, scale={"nice": False, "zero": False})
+    area = {
+        "x": x,
+        "y": _amount("low", axis=_axis(unit)),
+        "y2": {"field": "high"},
+        "color": _by("role", roles, map(role_colour, roles), None),
+    }
     layers: list[Spec] = [
         {
             "data": {"name": "ram", "values": [{"x": 0, "low": 0, "high": 0, "role": roles[0]}]},
-            "mark": {"type": "area", "interpolate": "step-after", "fillOpacity": 0.92},
-            "encoding": {
-                "x": {
-                    "field": "x",
-                    "type": "quantitative",
-                    "axis": {**_axis(None), "grid": False, "tickCount": 6},
-                    "scale": {"nice": False, "zero": False},
-                },
-                "y": {"field": "low", "type": "quantitative", "axis": _axis(unit)},
-                "y2": {"field": "high"},
-                "color": _colour("role", list(roles), [role_colour(role) for role in roles]),
-            },
+            "mark": _mark("area", interpolate="step-after", fillOpacity=0.92),
+            "encoding": area,
         }
     ]
-    for amount, words, colour, dash in (
-        (plain, "plain training", MUTED, [2, 3]),
-        (budget, "budget", WARNING, [6, 3]),
-    ):
-        if amount is not None:
-            layers += _level(amount, words, colour, dash)
-    layers.append(
-        {
-            "data": {"name": "cursor", "values": [{"x": 0}]},
-            "mark": {"type": "rule", "color": INK, "strokeWidth": 1},
-            "encoding": {"x": {"field": "x", "type": "quantitative"}},
-        }
-    )
-    return chart(260, layer=layers)
+    if plain is not None:
+        layers += _lines([{"y": plain, "words": "plain training"}], "y", _amount("y"), MUTED, [2, 3])
+    if budget is not None:
+        layers += _lines([{"y": budget, "words": "budget"}], "y", _amount("y"), WARNING, [6, 3])
+    cursor = {"data": {"name": "cursor", "values": [{"x": 0}]}, "encoding": {"x": _amount("x")}}
+    return chart(260, layer=[*layers, {**cursor, "mark": _mark("rule", color=INK, strokeWidth=1)}])
 
 
-def strip(*, unit: str) -> Spec:
+def strip() -> Spec:
     """The whole step as a narrow band in which a part is chosen; the page's script gives the rows."""
     return chart(
         44,
         data={"name": "ram", "values": [{"x": 0, "high": 0}]},
         params=[{"name": "part", "select": {"type": "interval", "encodings": ["x"]}}],
-        mark={"type": "area", "interpolate": "step-after", "color": QUIET},
+        mark=_mark("area", interpolate="step-after", color=QUIET),
         encoding={
-            "x": {
-                "field": "x",
-                "type": "quantitative",
-                "axis": None,
-                "scale": {"nice": False, "zero": False},
-            },
-            "y": {"field": "high", "type": "quantitative", "axis": None, "title": unit},
+            "x": _amount("x", axis=None, scale={"nice": False, "zero": False}),
+            "y": _amount("high", axis=None),
         },
     )
+
+
+# --- points and staircases --------------------------------------------------------------------
+
+_STAIRCASE = _mark("line", interpolate="step-after", strokeWidth=1.75)
 
 
 def fronts(
@@ -227,80 +274,59 @@ def fronts(
     y: ChartAxis,
     series: Sequence[str],
     proofs: Sequence[str],
-    tooltip: Sequence[tuple[str, str]],
+    hover: Sequence[tuple[str, str]],
     height: int,
-    legend: bool,
     references: Sequence[Mapping[str, Any]] = (),
 ) -> Spec:
-    """Points of a sweep with the front of each series as a staircase.
+    """Points of a sweep with the front of each series as a staircase; a click on a name singles it out.
 
     Args:
-        rows: with ``x``, ``y`` and the fields of ``tooltip``, ``series``, ``proof``, ``front`` (whether no
+        rows: with ``x``, ``y`` and the fields of ``hover``, ``series``, ``proof``, ``front`` (whether no
             point of the series is better in both) and ``chosen``.
         x: the horizontal axis.
         y: the vertical axis.
         series: values of ``series``, in order.
         proofs: values of ``proof``, in order.
-        tooltip: fields and titles of what hovering shows.
+        hover: fields and titles of what hovering shows.
         height: of the chart.
-        legend: whether it names the series, which a click on a name then singles out.
         references: with ``x`` and ``words``: what plain training needs, upright lines.
     """
-    position = {"x": _position("x", x), "y": _position("y", y)}
-    names = {"title": None, "orient": "top", "labelLimit": 300} if legend and len(series) > 1 else None
+    place = {"x": x.encoding("x"), "y": y.encoding("y")}
+    names = {**LEGEND, "labelLimit": 300} if len(series) > 1 else None
     colours = [SERIES[number % len(SERIES)] for number in range(len(series))]
-    colour = {
-        "field": "series",
-        "type": "nominal",
-        "scale": {"domain": list(series), "range": colours},
-        "legend": names,
-    }
-    dash = {
-        "field": "series",
-        "type": "nominal",
-        "scale": {"domain": list(series), "range": [DASHES[n % len(DASHES)] for n in range(len(series))]},
-        "legend": names,
-    }
-    shape = {
-        "field": "proof",
-        "type": "nominal",
-        "scale": {"domain": list(proofs), "range": list(SHAPES[: len(proofs)])},
-        "legend": {"title": None, "orient": "top", "symbolFillColor": MUTED, "symbolStrokeWidth": 0}
-        if legend and len(proofs) > 1
-        else None,
-    }
-    shown = [{"field": name, "type": "nominal", "title": title} for name, title in tooltip]
+    dashes = [DASHES[number % len(DASHES)] for number in range(len(series))]
+    colour, dash = _by("series", series, colours, names), _by("series", series, dashes, names)
+    kinds = {**LEGEND, "symbolFillColor": MUTED, "symbolStrokeWidth": 0} if len(proofs) > 1 else None
+    shape = _by("proof", proofs, SHAPES[: len(proofs)], kinds)
     dim = {"opacity": {"condition": {"param": "picked", "value": 1}, "value": 0.12}} if names else {}
     picked = {"name": "picked", "select": {"type": "point", "fields": ["series"]}, "bind": "legend"}
-    line = {"type": "line", "interpolate": "step-after", "strokeWidth": 1.75}
-    point = {"type": "point", "filled": True, "size": 72, "stroke": "var(--paper)", "strokeWidth": 1}
-    ring = {"type": "point", "filled": False, "size": 260, "strokeWidth": 1.75, "color": INK}
+    lines = [{**line, "row": 2 + 14 * number} for number, line in enumerate(references)]
+    shown = _hover(hover)
     return chart(
         height,
         data={"values": list(rows)},
         layer=[
             {
                 "transform": [{"filter": "datum.front"}],
-                "mark": line,
-                "encoding": {**position, "color": colour, "strokeDash": dash, **dim},
+                "mark": _STAIRCASE,
+                "encoding": {**place, "color": colour, "strokeDash": dash, **dim},
             },
-            *(_plain_training(references, position["x"]) if references else []),
+            *(_lines(lines, "x", place["x"], MUTED, [2, 3]) if lines else []),
             {
                 **({"params": [picked]} if names else {}),
-                "mark": point,
-                "encoding": {**position, "color": colour, "shape": shape, **dim, "tooltip": shown},
+                "mark": _mark("point", filled=True, size=72, stroke="var(--paper)", strokeWidth=1),
+                "encoding": {**place, "color": colour, "shape": shape, **dim, "tooltip": shown},
             },
             {
                 "transform": [{"filter": "datum.chosen"}],
-                "mark": ring,
-                "encoding": {**position, "tooltip": shown},
+                "mark": _mark("point", filled=False, size=260, strokeWidth=1.75, color=INK),
+                "encoding": {**place, "tooltip": shown},
             },
         ],
     )
 
 
 PLAN, BOUND = "best plan", "bound"
-_SEARCH_COLOURS = {PLAN: SERIES[4], BOUND: SERIES[0]}
 
 
 def search(rows: Sequence[Mapping[str, Any]], *, x: ChartAxis, y: ChartAxis) -> Spec:
@@ -312,147 +338,54 @@ def search(rows: Sequence[Mapping[str, Any]], *, x: ChartAxis, y: ChartAxis) -> 
         x: the horizontal axis.
         y: the vertical axis.
     """
-    position = {"x": _position("x", x), "y": _position("y", y)}
-
-    def by_series(values: Sequence[Any]) -> Spec:
-        scale = {"domain": list(_SEARCH_COLOURS), "range": list(values)}
-        return {"field": "series", "type": "nominal", "scale": scale, "legend": LEGEND}
-
-    colour = by_series(list(_SEARCH_COLOURS.values()))
+    place = {"x": x.encoding("x"), "y": y.encoding("y")}
+    both = (PLAN, BOUND)
+    colour = _by("series", both, (SERIES[4], SERIES[0]))
     hover = (("series", " "), ("amount", "amount"), ("when", "after"), ("by", "by"))
+    point = {"color": colour, "shape": _by("series", both, SHAPES[:2]), "tooltip": _hover(hover)}
     return chart(
         240,
         data={"values": list(rows)},
         layer=[
             {
-                "mark": {"type": "line", "interpolate": "step-after", "strokeWidth": 1.75},
-                "encoding": {**position, "color": colour, "strokeDash": by_series(DASHES[:2])},
+                "mark": _STAIRCASE,
+                "encoding": {**place, "color": colour, "strokeDash": _by("series", both, DASHES[:2])},
             },
             {
                 "transform": [{"filter": "datum.found"}],
-                "mark": {"type": "point", "filled": True, "size": 60, "opacity": 1},
-                "encoding": {
-                    **position,
-                    "color": colour,
-                    "shape": by_series(SHAPES[:2]),
-                    "tooltip": [{"field": name, "type": "nominal", "title": words} for name, words in hover],
-                },
+                "mark": _mark("point", filled=True, size=60, opacity=1),
+                "encoding": {**place, **point},
             },
         ],
     )
 
 
-def _plain_training(references: Sequence[Mapping[str, Any]], x: Spec) -> list[Spec]:
-    """Upright lines at the RAM of plain training, each with its words at the top."""
-    rows = [{**line, "row": 2 + 14 * number} for number, line in enumerate(references)]
-    data = {"values": rows}  # below each other, so that words of lines that lie near do not overlap
-    return [
-        {
-            "data": data,
-            "mark": {"type": "rule", "color": MUTED, "strokeDash": [2, 3], "strokeWidth": 1.25},
-            "encoding": {"x": x},
-        },
-        {
-            "data": data,
-            "mark": {
-                "type": "text", "align": "right", "baseline": "top", "dx": -4,
-                "color": MUTED, "fontSize": 11,
-            },
-            "encoding": {
-                "x": x,
-                "y": {"field": "row", "type": "quantitative", "scale": None},
-                "text": {"field": "words", "type": "nominal"},
-            },
-        },
-    ]  # fmt: skip
-
-
-def _position(field: str, axis: ChartAxis) -> Spec:
-    title = f"{axis.title}, logarithmic" if axis.logarithmic else axis.title
-    drawn = {**_axis(title), "tickCount": {"expr": f"{'width' if field == 'x' else 'height'} / 75"}}
-    scale: Spec = {"zero": False, "padding": 12}
-    if axis.logarithmic:
-        drawn |= {"values": log_ticks(axis.lowest, axis.highest), "labelOverlap": False}
-        scale = {"type": "log", "nice": False, "padding": 12}
-    return {"field": field, "type": "quantitative", "axis": drawn, "scale": scale}
-
-
-def log_ticks(lowest: float, highest: float) -> list[float]:
-    """Powers of ten around a range; over less than three decades their double and fivefold as well."""
-    first, last = math.floor(math.log10(lowest)), math.ceil(math.log10(highest))
-    steps = (1, 2, 5) if highest / lowest < 1e3 else (1,)
-    return [float(f"{step}e{power}") for power in range(first, last + 1) for step in steps]
-
-
-def squares(rows: Sequence[Mapping[str, Any]], *, x: ChartAxis, colours: Mapping[str, str]) -> Spec:
-    """One mark per point, in a row per ``row``, its colour and its shape by ``status``.
+def squares(
+    rows: Sequence[Mapping[str, Any]],
+    *,
+    x: ChartAxis,
+    marks: Mapping[str, tuple[str, str]],
+    hover: Sequence[tuple[str, str]],
+) -> Spec:
+    """One mark per point, in a row per ``name``, its colour and its shape by ``status``.
 
     Args:
-        rows: with ``x``, ``row``, ``status``, and for hovering ``ram``, ``joules``, ``why``, ``origin``.
+        rows: with ``x``, ``name``, ``status``, and the fields of ``hover``.
         x: the horizontal axis.
-        colours: of the statuses.
+        marks: colour and shape of each status.
+        hover: fields and titles of what hovering shows.
     """
-    names = list(dict.fromkeys(row["row"] for row in rows))
-    hover = (
-        ("row", "setting"), ("ram", "RAM budget"), ("joules", "energy"), ("status", "status"), ("why", "why"),
-        ("origin", "decided by"),
-    )  # fmt: skip
+    names = list(dict.fromkeys(row["name"] for row in rows))
+    colours, shapes = zip(*marks.values(), strict=True)
     return chart(
         max(60, 20 * len(names)),
         data={"values": list(rows)},
-        mark={"type": "point", "filled": True, "size": 110, "opacity": 1},
+        mark=_mark("point", filled=True, size=110, opacity=1),
         encoding={
-            "y": {"field": "row", "type": "nominal", "sort": names, "axis": {**_labels(), "labelLimit": 220}},
-            "x": _position("x", x),
-            "color": {
-                "field": "status",
-                "type": "nominal",
-                "scale": {"domain": list(colours), "range": list(colours.values())},
-                "legend": LEGEND,
-            },
-            "shape": {
-                "field": "status",
-                "type": "nominal",
-                "scale": {"domain": list(colours), "range": [STATUS_SHAPES[status] for status in colours]},
-                "legend": LEGEND,
-            },
-            "tooltip": [{"field": name, "type": "nominal", "title": words} for name, words in hover],
+            "y": _rows_axis(names, limit=220),
+            "x": x.encoding("x"),
+            "color": _by("status", marks, colours),
+            "shape": _by("status", marks, shapes),
+            "tooltip": _hover(hover),
         },
     )
-
-
-def _level(amount: float, words: str, colour: str, dash: Sequence[int]) -> list[Spec]:
-    y = {"field": "y", "type": "quantitative"}
-    data = {"values": [{"y": amount, "words": words}]}
-    return [
-        {
-            "data": data,
-            "mark": {"type": "rule", "color": colour, "strokeDash": list(dash), "strokeWidth": 1.25},
-            "encoding": {"y": y},
-        },
-        {
-            "data": data,
-            "mark": {
-                "type": "text", "align": "right", "baseline": "bottom", "dy": -3, "dx": -2,
-                "color": colour, "fontSize": 11, "x": "width",
-            },
-            "encoding": {"y": y, "text": {"field": "words", "type": "nominal"}},
-        },
-    ]  # fmt: skip
-
-
-def _axis(title: str | None) -> Spec:
-    return {"title": title, "grid": True, "ticks": False, "domain": False, "labelPadding": 6}
-
-
-def _labels() -> Spec:
-    return {"title": None, "ticks": False, "domain": False, "labelPadding": 8, "labelLimit": 170}
-
-
-def _colour(field: str, domain: Sequence[str], colours: Sequence[str]) -> Spec:
-    return {
-        "field": field,
-        "type": "nominal",
-        "scale": {"domain": list(domain), "range": list(colours)},
-        "legend": None,
-    }

@@ -1,10 +1,8 @@
 """From a template and data to one HTML file that loads nothing.
 
-Names in a page come from untrusted models. Templates escape by themselves; data goes into a JSON
-block with ``<``, ``>`` and ``&`` written as escapes, and the scripts put it in place as text. What would
-turn text around or does not print is spelled out in both. Should
-anything slip through, the page's content security policy runs no script but the three whose hashes
-it names, and allows no connection.
+Names in a page come from untrusted models: templates escape them, and data is JSON with escapes for ``<``,
+``>`` and ``&`` that scripts put in place as text. The page's content security policy runs no script but the
+three whose hashes it names, and allows no connection.
 """
 
 from __future__ import annotations
@@ -23,7 +21,6 @@ from typing import Any
 from poet.errors import InputError, spelled_out
 from poet.extras import how_to_install
 from poet.report.html.charts import Spec
-from poet.report.html.tables import TableData
 from poet.version import __version__
 
 ASSETS = files("poet.report.html") / "assets"
@@ -38,13 +35,13 @@ class PageContent:
 
     Attributes:
         charts: Vega-Lite specifications by the id of their place in the page.
-        tables: rows that sort and filter, likewise.
-        timeline: see `poet.report.html.timeline_data`; ``None``: the page has none.
+        tables: rows that sort and filter, likewise, of `poet.report.rows.page_table`.
+        timeline: of `poet.report.html.plan_charts.timeline_data`; ``None``: the page has none.
         downloads: what buttons save: ``csv`` as text, ``json`` as objects.
     """
 
     charts: Mapping[str, Spec] = field(default_factory=dict)
-    tables: Mapping[str, TableData] = field(default_factory=dict)
+    tables: Mapping[str, dict[str, Any]] = field(default_factory=dict)
     timeline: Mapping[str, Any] | None = None
     downloads: Mapping[str, Any] | None = None
 
@@ -114,7 +111,7 @@ def _json_block(content: PageContent) -> str:
     """The data as JSON that cannot end its script element or open a comment in it."""
     data = {
         "charts": dict(content.charts),
-        "tables": {key: table.to_data() for key, table in content.tables.items()},
+        "tables": content.tables,
         "timeline": content.timeline,
         "downloads": content.downloads,
     }

@@ -1,4 +1,4 @@
-"""The points of a sweep as rows of charts and tables: fronts, statuses, daily use."""
+"""The points of a sweep as charts and tables: fronts, statuses, daily use, changes, data stalls."""
 
 from __future__ import annotations
 
@@ -13,22 +13,25 @@ from poet.report.html.charts import (
     WARNING,
     ChartAxis,
     Spec,
+    bars,
     fronts,
+    ladder,
     squares,
 )
-from poet.report.html.tables import DASH, Cell, TableColumn, TableData, count, duration, energy, share, size
-from poet.units import format_bytes, format_gap, format_joules, format_seconds, scale_of
-from poet.whatif.result import FoundPlan, Point, Setting, Usage, Verdict, WhatIf, micro_words
-from poet.whatif.wording import duration_text
+from poet.report.rows import DASH, Column, page_table
+from poet.units import format_bytes, format_gap, format_joules, format_seconds, format_share, scale_of
+from poet.whatif.daily import duration_text, saving_text
+from poet.whatif.result import FoundPlan, Point, Setting, Verdict, WhatIf, micro_words
 
 PROOFS = {Verdict.OPTIMAL: "optimal", Verdict.FEASIBLE: "feasible within a gap"}
-STATUS_COLOURS = {
-    Verdict.OPTIMAL.word: ACCENT,
-    Verdict.FEASIBLE.word: SERIES[5],
-    Verdict.INFEASIBLE.word: QUIET,
-    Verdict.TIMEOUT.word: WARNING,
-    Verdict.UNSOLVED.word: "var(--line)",
+STATUS_MARKS = {
+    Verdict.OPTIMAL.word: (ACCENT, "square"),
+    Verdict.FEASIBLE.word: (SERIES[5], "triangle-up"),
+    Verdict.INFEASIBLE.word: (QUIET, "circle"),
+    Verdict.TIMEOUT.word: (WARNING, "cross"),
+    Verdict.UNSOLVED.word: ("var(--line)", "diamond"),
 }
+"""Colour and shape."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,17 +40,16 @@ class PlannedPoint:
 
     Attributes:
         index: of the point.
-        point, setting, plan: what it is.
-        usage: what it means in daily use, if known.
+        point, plan: what it is.
+        keep_everything_bytes: what plain training needs.
         series: what distinguishes its setting from the others.
         samples: by which its joules and seconds are divided to be compared with others.
     """
 
     index: int
     point: Point
-    setting: Setting
     plan: FoundPlan
-    usage: Usage | None
+    keep_everything_bytes: int
     series: str
     samples: int
 
@@ -77,33 +79,38 @@ def planned(result: WhatIf) -> tuple[PlannedPoint, ...]:
     """The points that have a plan."""
     labels, divide = series_labels(result), per_sample(result)
     found = []
-    for index, point in enumerate(result.points):
-        plan, setting = result.plan_of(point), result.setting_of(point)
-        if plan is not None:
-            samples = (setting.batch or 1) if divide else 1
-            usage = result.usages[index]
-            found.append(PlannedPoint(index, point, setting, plan, usage, labels[point.setting], samples))
+    for index, point, plan in result.planned():
+        setting = result.setting_of(point)
+        samples = (setting.batch or 1) if divide else 1
+        label = labels[point.setting]
+        found.append(PlannedPoint(index, point, plan, setting.keep_everything_bytes, label, samples))
     return tuple(found)
+
+
+_TELLING: tuple[tuple[str, Callable[[Setting], str]], ...] = (
+    ("device", lambda setting: setting.device),
+    ("sizes", lambda setting: ", ".join(f"{name}={length}" for name, length in setting.binding)),
+    ("optimizer", lambda setting: setting.optimizer),
+    ("micro-batches", lambda setting: setting.micro_text or ""),
+)
+"""What may set settings apart."""
+
+
+def _varied(result: WhatIf) -> list[tuple[str, Callable[[Setting], str]]]:
+    return [(what, of) for what, of in _TELLING if len({of(setting) for setting in result.settings}) > 1]
 
 
 def series_labels(result: WhatIf) -> tuple[str, ...]:
     """Per setting, what sets it apart from the others, e.g. ``rpi4b, N=4``; the device where nothing does."""
-    settings = result.settings
-    telling: list[Callable[[Setting], str]] = [
-        lambda setting: setting.device,
-        lambda setting: ", ".join(f"{name}={length}" for name, length in setting.binding),
-        lambda setting: setting.optimizer,
-        _pieces,
-    ]
-    varied = [word for word in telling if len({word(setting) for setting in settings}) > 1] or telling[:1]
-    return tuple(", ".join(filter(None, (word(setting) for word in varied))) for setting in settings)
+
+    def pieces(setting: Setting) -> str:
+        return "whole batches" if setting.micro is None else micro_words(setting.micro)
+
+    telling = [pieces if what == "micro-batches" else of for what, of in _varied(result) or _TELLING[:1]]
+    return tuple(", ".join(filter(None, (of(setting) for of in telling))) for setting in result.settings)
 
 
-def _pieces(setting: Setting) -> str:
-    return "whole batches" if setting.micro is None else micro_words(setting.micro)
-
-
-# --- fronts ---------------------------------------------------------------------------------------
+# --- fronts and statuses ----------------------------------------------------------------------
 
 
 def front_of(amounts: Sequence[tuple[float, float]]) -> frozenset[int]:
@@ -116,12 +123,15 @@ def front_of(amounts: Sequence[tuple[float, float]]) -> frozenset[int]:
     return frozenset(kept)
 
 
-_TOOLTIP = (
+_HOVER = (
     ("series", "setting"), ("ram", "RAM budget"), ("peak", "RAM at the peak"), ("deadline", "deadline"),
     ("joules", "energy"), ("seconds", "time"), ("status", "proof"), ("gap", "gap"),
     ("recomputed", "recomputed runs"), ("written", "written"),
 )  # fmt: skip
-
+_STATUS_HOVER = (
+    ("name", "setting"), ("ram", "RAM budget"), ("joules", "energy"), ("status", "status"), ("why", "why"),
+    ("origin", "decided by"),
+)  # fmt: skip
 _AXES: dict[str, tuple[str, str, Callable[[PlannedPoint], float]]] = {
     "ram": ("RAM budget", "B", lambda point: float(point.ram_bytes)),
     "energy": ("energy", "J", lambda point: point.joules),
@@ -129,18 +139,12 @@ _AXES: dict[str, tuple[str, str, Callable[[PlannedPoint], float]]] = {
 }
 
 
-def front_chart(
-    result: WhatIf, points: Sequence[PlannedPoint], x: str, y: str, *, height: int, legend: bool = False
-) -> Spec:
+def front_chart(result: WhatIf, points: Sequence[PlannedPoint], x: str, y: str) -> Spec:
     """Points and fronts over two of ``ram``, ``energy`` and ``time``."""
-    across, upwards = _amounts(result, points, x), _amounts(result, points, y)
-    references = list(_plain_needs(points)) if x == "ram" else []
-    if references:
-        factor = scale_of(max(point.ram_bytes for point in points), "B")[0]
-        references = [{**line, "x": line["bytes"] / factor} for line in references]
-        values = [*across[1], *(line["x"] for line in references)]
-        across = (ChartAxis(across[0].title, min(values), max(values)), across[1])
-    pairs = list(zip(across[1], upwards[1], strict=True))
+    references = dict(_plain_needs(points)) if x == "ram" else {}
+    across, by_x = _amounts(result, points, x, extra=list(references))
+    upwards, by_y = _amounts(result, points, y)
+    pairs = [(_AXES[x][2](point) / by_x, _AXES[y][2](point) / by_y) for point in points]
     series = list(dict.fromkeys(point.series for point in points))
     best = set[int]()
     for name in series:
@@ -153,47 +157,45 @@ def front_chart(
             "proof": PROOFS[point.point.verdict],
             "front": number in best,
             "chosen": point.index == result.chosen,
-            **_hover(point),
+            **_hovered(point),
         }
         for number, point in enumerate(points)
     ]
     return fronts(
         rows,
-        x=across[0],
-        y=upwards[0],
+        x=across,
+        y=upwards,
         series=series,
         proofs=[proof for proof in PROOFS.values() if any(row["proof"] == proof for row in rows)],
-        tooltip=_TOOLTIP,
-        height=height,
-        legend=legend,
-        references=references,
+        hover=_HOVER,
+        height=320,
+        references=[{"x": size / by_x, "words": words} for size, words in references.items()],
     )
 
 
-def _plain_needs(points: Sequence[PlannedPoint]) -> Iterator[dict[str, Any]]:
-    """What plain training needs, once per amount, named where the settings differ in it."""
-    needs: dict[int, list[str]] = {}
+def _plain_needs(points: Sequence[PlannedPoint]) -> Iterator[tuple[int, str]]:
+    """Bytes that plain training needs, once per amount, named where the settings differ in it."""
+    needs: dict[int, dict[str, None]] = {}
     for point in points:
-        needs.setdefault(point.setting.keep_everything_bytes, []).append(point.series)
+        needs.setdefault(point.keep_everything_bytes, {})[point.series] = None
     for size_bytes, series in needs.items():
-        of = f" ({', '.join(dict.fromkeys(series))})" if len(needs) > 1 else ""
-        yield {"bytes": size_bytes, "words": f"plain training{of}"}
+        of = f" ({', '.join(series)})" if len(needs) > 1 else ""
+        yield size_bytes, f"plain training{of}"
 
 
-def _amounts(result: WhatIf, points: Sequence[PlannedPoint], name: str) -> tuple[ChartAxis, list[float]]:
-    """One of `_AXES` with the points' amounts in its unit."""
+def _amounts(
+    result: WhatIf, points: Sequence[PlannedPoint], name: str, extra: Sequence[float] = ()
+) -> tuple[ChartAxis, float]:
+    """One of `_AXES`, and what its amounts are divided by; it reaches to the ``extra`` amounts as well."""
     title, unit, amount = _AXES[name]
     values = [amount(point) for point in points]
-    factor, prefixed = scale_of(max(values), unit)
+    factor, scaled = scale_of(max(values), unit)
     each = "" if name == "ram" else " per sample" if per_sample(result) else " per step"
-    return _axis(f"{title}{each} ({prefixed})", values, factor), [value / factor for value in values]
+    ends = [*values, *extra]
+    return ChartAxis(f"{title}{each} ({scaled})", min(ends) / factor, max(ends) / factor), factor
 
 
-def _axis(title: str, values: Sequence[float], factor: float) -> ChartAxis:
-    return ChartAxis(title, min(values, default=0.0) / factor, max(values, default=0.0) / factor)
-
-
-def _hover(point: PlannedPoint) -> dict[str, str]:
+def _hovered(point: PlannedPoint) -> dict[str, str]:
     plan, limits = point.plan, point.point.limits
     each = " per sample" if point.samples > 1 else ""
     return {
@@ -204,7 +206,7 @@ def _hover(point: PlannedPoint) -> dict[str, str]:
         "joules": format_joules(point.joules) + each,
         "seconds": format_seconds(point.seconds) + each,
         "status": point.point.verdict.word,
-        "gap": gap(point.point)[1],
+        "gap": gap_text(point.point),
         "recomputed": str(plan.recomputed_runs),
         "written": format_bytes(plan.written_bytes),
     }
@@ -221,7 +223,7 @@ def status_chart(result: WhatIf) -> Spec:
         rows.append(
             {
                 "x": budget / factor,
-                "row": f"{labels[point.setting]}, {point.deadline or 'no deadline'}",
+                "name": f"{labels[point.setting]}, {point.deadline or 'no deadline'}",
                 "status": point.verdict.word,
                 "ram": format_bytes(budget) if budget else "none",
                 "joules": DASH if plan is None else format_joules(plan.joules),
@@ -229,119 +231,168 @@ def status_chart(result: WhatIf) -> Spec:
                 "origin": point.origin.value,
             }
         )
-    axis = _axis(f"RAM budget ({unit})", [budget for budget in budgets if budget], factor)
+    known = [budget / factor for budget in budgets if budget] or [0.0]
+    axis = ChartAxis(f"RAM budget ({unit})", min(known), max(known))
     seen = {str(row["status"]) for row in rows}
-    colours = {word: colour for word, colour in STATUS_COLOURS.items() if word in seen}
-    return squares(rows, x=axis, colours=colours)
+    marks = {word: mark for word, mark in STATUS_MARKS.items() if word in seen}
+    return squares(rows, x=axis, marks=marks, hover=_STATUS_HOVER)
 
 
-# --- tables ---------------------------------------------------------------------------------------
+def gap_text(point: Point) -> str:
+    """How far a plan may be above the best."""
+    return format_gap(point.gap or 0.0, optimal=point.verdict is Verdict.OPTIMAL, confirmed=False)
 
 
-def points_table(result: WhatIf) -> TableData:
+# --- tables -----------------------------------------------------------------------------------
+
+
+def points_table(result: WhatIf) -> dict[str, Any]:
     """Every point, with what its plan takes; what all settings have in common has no column."""
-    telling: tuple[tuple[str, Callable[[Setting], str]], ...] = (
-        ("device", lambda setting: setting.device),
-        ("sizes", lambda setting: ", ".join(f"{name}={size}" for name, size in setting.binding) or DASH),
-        ("optimizer", lambda setting: setting.optimizer or DASH),
-        ("micro-batches", lambda setting: setting.micro_text or DASH),
-    )
-    varied = [
-        (heading, word)
-        for heading, word in telling
-        if heading == "device" or len({word(setting) for setting in result.settings}) > 1
-    ]
+
+    def told(heading: str, of: Callable[[Setting], str]) -> Column:
+        return Column(heading, lambda point: of(result.setting_of(point)) or DASH, choice=True)
+
+    def planned(heading: str, figure: str, unit: str) -> Column:
+        def value(point: Point) -> Any:
+            plan = result.plan_of(point)
+            return None if plan is None else getattr(plan, figure)
+
+        return Column(heading, value, unit)
+
+    varied = [(what, of) for what, of in _TELLING if what == "device" or (what, of) in _varied(result)]
     timed = len({point.deadline for point in result.points}) > 1
     columns = (
-        *(TableColumn(heading, choice=True) for heading, _ in varied),
-        TableColumn("RAM budget", numeric=True),
-        *([TableColumn("deadline", choice=True)] if timed else []),
-        TableColumn("status", choice=True),
-        TableColumn("energy", numeric=True),
-        TableColumn("time", numeric=True),
-        TableColumn("RAM at the peak", numeric=True),
-        TableColumn("gap", numeric=True),
-        TableColumn("recomputed", numeric=True),
-        TableColumn("written", numeric=True),
-        TableColumn("origin", choice=True, hidden=True),
-        TableColumn("why", note=True),
+        *(told(what, of) for what, of in varied),
+        Column("RAM budget", lambda point: point.limits.ram_budget_bytes, "B"),
+        *([Column("deadline", lambda point: point.deadline or "none", choice=True)] if timed else []),
+        Column("status", lambda point: point.verdict.word, choice=True),
+        planned("energy", "joules", "J"),
+        planned("time", "seconds", "s"),
+        planned("RAM at the peak", "peak_ram_bytes", "B"),
+        Column("gap", "gap", "%", shown=gap_text),
+        planned("recomputed", "recomputed_runs", "n"),
+        planned("written", "written_bytes", "B"),
+        Column("origin", lambda point: point.origin.value, choice=True, hidden=True),
+        Column("why", "message", note=True),
     )
-    rows: list[tuple[Cell, ...]] = []
-    for point in result.points:
-        setting, plan = result.setting_of(point), result.plan_of(point)
-        rows.append(
-            (
-                *(word(setting) for _, word in varied),
-                size(point.limits.ram_budget_bytes),
-                *([point.deadline or "none"] if timed else []),
-                point.verdict.word,
-                energy(plan.joules if plan else None),
-                duration(plan.seconds if plan else None),
-                size(plan.peak_ram_bytes if plan else None),
-                gap(point),
-                count(plan.recomputed_runs if plan else None),
-                size(plan.written_bytes if plan else None),
-                point.origin.value,
-                point.message,
-            )
-        )
-    return TableData(columns, rows, noun="points")
+    return page_table(result.points, *columns, noun="points")
 
 
-def gap(point: Point) -> tuple[float | None, str]:
-    """A cell with how far its plan may be above the best."""
-    if point.gap is None:
-        return (None, DASH)
-    return (point.gap, format_gap(point.gap, optimal=point.verdict is Verdict.OPTIMAL, confirmed=False))
-
-
-def best_of_settings(points: Iterable[PlannedPoint]) -> list[PlannedPoint]:
-    """Per setting the point of the least energy."""
-    best: dict[int, PlannedPoint] = {}
-    for point in points:
-        known = best.get(point.point.setting)
-        if known is None or point.joules < known.joules:
-            best[point.point.setting] = point
-    return sorted(best.values(), key=lambda point: point.joules)
-
-
-_DAILY: tuple[tuple[str, Callable[[Usage], Cell]], ...] = (
-    ("energy per sample", lambda usage: energy(usage.joules_per_sample)),
-    ("session energy", lambda usage: energy(usage.session_joules)),
-    ("session time", lambda usage: (usage.session_seconds, duration_text(usage.session_seconds))),
-    ("of a charge per session", lambda usage: share(usage.battery_share_per_session)),
-    ("sessions per charge", lambda usage: count(usage.sessions_per_charge)),
-    ("steps in the energy budget", lambda usage: count(usage.budget_steps)),
-    ("samples in it", lambda usage: count(usage.budget_samples)),
-    ("epochs in it", lambda usage: count(usage.budget_epochs)),
-    ("flash life, steps", lambda usage: count(usage.flash_life_steps)),
-    ("flash life, years", lambda usage: count(usage.flash_life_years)),
-    ("CO₂ per session, g", lambda usage: count(usage.session_grams)),
+_DAILY = (
+    Column("energy per sample", "joules_per_sample", "J"),
+    Column("session energy", "session_joules", "J"),
+    Column("session time", "session_seconds", "s", shown=lambda usage: duration_text(usage.session_seconds)),
+    Column("of a charge per session", "battery_share_per_session", "%"),
+    Column("sessions per charge", "sessions_per_charge", "n"),
+    Column("steps in the energy budget", "budget_steps", "n"),
+    Column("samples in it", "budget_samples", "n"),
+    Column("epochs in it", "budget_epochs", "n"),
+    Column("flash life, steps", "flash_life_steps", "n"),
+    Column("flash life, years", "flash_life_years", "n"),
+    Column("CO₂ per session, g", "session_grams", "n"),
 )
 
 
-def daily_table(points: Iterable[PlannedPoint]) -> TableData:
+def daily_table(result: WhatIf, points: Iterable[PlannedPoint]) -> dict[str, Any]:
     """What the cheapest plan of each setting means daily; columns that nobody asked for are left out."""
-    rows = [(point, point.usage) for point in best_of_settings(points)]
-    known = [
-        (heading, cell)
-        for heading, cell in _DAILY
-        if any(usage is not None and cell(usage)[0] is not None for _, usage in rows)
-    ]
+    best: dict[int, PlannedPoint] = {}
+    for point in sorted(points, key=lambda point: point.joules):
+        best.setdefault(point.point.setting, point)
+    usages = [(point, result.usages[point.index]) for point in best.values()]
+    rows = [(point, usage) for point, usage in usages if usage is not None]
+    known = [column for column in _DAILY if any(column.of(usage) is not None for _, usage in rows)]
     columns = (
-        TableColumn("setting"),
-        TableColumn("RAM budget", numeric=True),
-        *(TableColumn(heading, numeric=True) for heading, _ in known),
+        Column("setting", lambda row: row[0].series),
+        Column("RAM budget", lambda row: row[0].ram_bytes, "B"),
+        *(_of_usage(column) for column in known),
     )
-    return TableData(
-        columns,
-        [
-            (
-                point.series,
-                size(point.ram_bytes),
-                *((None, DASH) if usage is None else cell(usage) for _, cell in known),
-            )
-            for point, usage in rows
-        ],
-        noun="settings",
+    return page_table(rows, *columns, noun="settings")
+
+
+def _of_usage(column: Column) -> Column:
+    """A column of usages for rows of a point and its usage."""
+    shown = column.shown
+    return Column(
+        column.heading,
+        lambda row: column.of(row[1]),
+        column.unit,
+        shown=None if shown is None else lambda row: shown(row[1]),
     )
+
+
+# --- what changes buy, and data stalls --------------------------------------------------------
+
+
+def marginal_table(result: WhatIf) -> dict[str, Any] | None:
+    """What each change buys; ``None``: none was asked about."""
+    labels = series_labels(result)
+
+    def place(row: Any) -> str:
+        point = result.points[row.point]
+        budget = point.limits.ram_budget_bytes
+        return f"{labels[point.setting]}, {'no budget' if budget is None else format_bytes(budget)}"
+
+    columns = (
+        Column("from", place),
+        Column("change", "change"),
+        Column("energy before", "joules_before", "J"),
+        Column("after", "joules_after", "J"),
+        Column("time after", "seconds_after", "s"),
+        Column("energy", "saved_share", shown=lambda row: saving_text(row.saved_share)),
+        Column("certain", lambda row: "yes" if row.certain else "within the gaps"),
+    )
+    return page_table(result.marginals, *columns) if result.marginals else None
+
+
+def marginal_chart(result: WhatIf) -> Spec | None:
+    """Energy that each change of the chosen point saves; ``None``: none was asked about."""
+    found = [
+        (marginal, marginal.saved_share)
+        for marginal in result.marginals
+        if marginal.saved_share is not None and marginal.point == result.chosen
+    ]
+    rows = [
+        (marginal.change, max(0.0, 100 * share), ACCENT if marginal.certain else QUIET)
+        for marginal, share in found
+    ]
+    texts = [saving_text(share) for _, share in found]
+    return ladder(rows, unit="%", title="{} of the energy", texts=texts, text_pixels=120) if rows else None
+
+
+def stall_table(result: WhatIf) -> dict[str, Any] | None:
+    """Steps with their data; ``None``: data were not asked about."""
+    labels = series_labels(result)
+
+    def cached(stall: Any) -> str | None:
+        if stall.cached_step_seconds is None or stall.cached_share is None:
+            return None
+        return f"{format_seconds(stall.cached_step_seconds)}, {format_share(stall.cached_share)} held"
+
+    columns = (
+        Column("setting", lambda stall: labels[result.points[stall.point].setting]),
+        Column("RAM budget", lambda stall: result.points[stall.point].limits.ram_budget_bytes or 0, "B"),
+        Column("bound by", "bound_by"),
+        Column("without data", "plan_seconds", "s"),
+        Column("with data", "step_seconds", "s"),
+        Column("fetch", "fetch_seconds", "s"),
+        Column("prepare", "prepare_seconds", "s"),
+        Column("stall", "stall_seconds", "s"),
+        Column("flash busy", "flash_seconds", "s"),
+        Column("energy of it", "stall_joules", "J"),
+        Column("with the cache", cached, "right"),
+    )
+    return page_table(result.stalls, *columns) if result.stalls else None
+
+
+def stall_chart(result: WhatIf) -> Spec | None:
+    """Seconds of a step with its data: of the plan, and waiting; ``None``: data were not asked about."""
+    labels, rows = series_labels(result), []
+    for stall in result.stalls:
+        point = result.points[stall.point]
+        name = f"{labels[point.setting]}, {format_bytes(point.limits.ram_budget_bytes or 0)}"
+        whole, waiting = stall.step_seconds, stall.stall_seconds
+        for series, seconds in (("the plan", whole - waiting), ("waiting for data", waiting)):
+            text = f"{series}: {format_seconds(seconds)} of {format_seconds(whole)}"
+            rows.append((name, series, seconds, text))
+    colours = {"the plan": QUIET, "waiting for data": WARNING}
+    return bars(rows, unit="s", title="step ({})", colours=colours) if rows else None

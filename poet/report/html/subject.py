@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 from poet.devices.load import load_profile
 from poet.devices.profile import Profile
 from poet.errors import ProfileError
-from poet.graph import Graph
 from poet.homes import DecidedProblem, decided
 from poet.named import trained_in_words
 from poet.plans import flash_life
 from poet.plans.plan_parts import PriceRange
 from poet.plans.training_plan import Plan
 from poet.problem import Limits, Objective
-from poet.report.alternatives import Alternative, alternatives
-from poet.report.energy import Share, energy_by_kind, energy_by_part
-from poet.report.reasons import TensorVerdict, tensor_verdicts
-from poet.report.schedule_rows import PeakMoment, peak, tensor_fates
+from poet.report.reasons import Alternative, TensorVerdict, alternatives, tensor_verdicts
+from poet.report.schedule_rows import (
+    PeakMoment,
+    Share,
+    energy_by_kind,
+    energy_by_part,
+    peak,
+    tensor_fates,
+)
 from poet.report.timeline import StepTimeline, timeline
 from poet.report.training import strip_lines
 from poet.schedule import Schedule
@@ -25,8 +30,8 @@ from poet.search_record import NO_SEARCH, SearchRecord
 from poet.simulator import Trace, judge
 from poet.solution import SAYS_FILE, WHOLE_PROBLEM, LowerBound, Status, is_confirmed, sentence_of
 from poet.solvers import minimum_ram_bytes
+from poet.whatif.daily import life_of
 from poet.whatif.result import FoundPlan, Point, Setting, Verdict, WhatIf
-from poet.whatif.usage import endurance_of, wear_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +65,9 @@ class PlanQuality:
         return self.proof if self.proof and self.objective is Objective.ENERGY else "the plan is at its bound"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Subject:
-    """A plan with everything that is worked out from it.
+    """A plan, and everything that is worked out from it.
 
     Attributes:
         model: name, with the sizes of its dynamic dimensions.
@@ -75,7 +80,6 @@ class Subject:
         keep_everything_bytes: what plain training needs, if known.
         lower_bound: RAM below which no schedule exists.
         life_steps: that the device's storage survives, if known; infinite where nothing is written.
-        line, fullest, verdicts, parts, kinds, others: worked out.
         price_range: what a step takes at the ends of the device's figures, if known.
     """
 
@@ -92,18 +96,38 @@ class Subject:
     keep_everything_bytes: int | None
     lower_bound: LowerBound
     life_steps: float | None
-    line: StepTimeline
-    fullest: PeakMoment
-    verdicts: tuple[TensorVerdict, ...]
-    parts: tuple[Share, ...]
-    kinds: tuple[Share, ...]
-    others: tuple[Alternative, ...]
     price_range: PriceRange | None = None
 
+    @cached_property
+    def line(self) -> StepTimeline:
+        """What happens when."""
+        return timeline(self.problem, self.schedule, self.trace)
 
-def _in_strips(graph: Graph) -> str:
-    """What the line about training says of strips; empty where no op runs so."""
-    return "".join(f"; {line}" for line in strip_lines(graph))
+    @cached_property
+    def fullest(self) -> PeakMoment:
+        """Who holds the RAM at the peak."""
+        return peak(self.problem, self.schedule, self.trace)
+
+    @cached_property
+    def verdicts(self) -> tuple[TensorVerdict, ...]:
+        """What becomes of each tensor, and why."""
+        fates = tensor_fates(self.problem, self.schedule, self.trace)
+        return tensor_verdicts(self.problem, self.limits, self.line, fates)
+
+    @cached_property
+    def parts(self) -> tuple[Share, ...]:
+        """Where the energy goes."""
+        return energy_by_part(self.problem, self.schedule, self.trace)
+
+    @cached_property
+    def kinds(self) -> tuple[Share, ...]:
+        """The same by kind of op."""
+        return energy_by_kind(self.problem, self.schedule)
+
+    @cached_property
+    def others(self) -> tuple[Alternative, ...]:
+        """Simpler ways to train."""
+        return alternatives(self.problem, self.limits)
 
 
 def subject_of_plan(plan: Plan, *, profile: Profile | None = None) -> Subject:
@@ -116,10 +140,10 @@ def subject_of_plan(plan: Plan, *, profile: Profile | None = None) -> Subject:
     outcome, prediction = plan.outcome, plan.prediction
     found, note = (profile, "") if profile is not None else _shipped(plan.device.name)
     sizes = "".join(f", {name}={size}" for name, size in plan.model.binding)
-    return _worked_out(
+    trained = f"{trained_in_words(plan.graph)}, {plan.request.loss}, {plan.optimizer.name}"
+    return Subject(
         model=f"{plan.model.name}{sizes}",
-        training=f"{trained_in_words(plan.graph)}, {plan.request.loss}, "
-        f"{plan.optimizer.name}{_in_strips(plan.graph)}",
+        training="; ".join((trained, *strip_lines(plan.graph))),
         device=plan.device.title or plan.device.name,
         profile=found,
         profile_note=note,
@@ -156,14 +180,13 @@ def subject_of_point(result: WhatIf, index: int) -> Subject | None:
         return None
     problem = decided(setting.problem, plan.schedule)
     trace = judge(problem, plan.schedule, point.limits)
-    return _worked_out(
+    no_device = "The costs are those of the problem file; it names no device."
+    return Subject(
         model=", ".join((result.question.model, *(f"{name}={size}" for name, size in setting.binding))),
         training=", ".join(filter(None, (result.question.loss, setting.optimizer))),
         device=setting.device_title or setting.device,
         profile=setting.profile,
-        profile_note=""
-        if setting.profile
-        else "The costs are those of the problem file; it names no device.",
+        profile_note="" if setting.profile else no_device,
         problem=problem,
         limits=point.limits,
         schedule=plan.schedule,
@@ -171,7 +194,7 @@ def subject_of_point(result: WhatIf, index: int) -> Subject | None:
         proof=quality_of_point(point, setting, plan, trace),
         keep_everything_bytes=setting.keep_everything_bytes,
         lower_bound=setting.lower_bound,
-        life_steps=flash_life.life_steps(endurance_of(setting.profile), wear_of(plan, setting)),
+        life_steps=life_of(plan, setting),
         price_range=_range_of(plan) if plan.accumulating is None else None,
     )
 
@@ -182,89 +205,35 @@ def quality_of_point(point: Point, setting: Setting, plan: FoundPlan, trace: Tra
     Of two schedules that are shown as one, all that the step could save is what this one could save at most;
     a plan of a step that is optimal within the gaps of its search has an optimal schedule here.
     """
-    bound, gap, overhead_gap = point.bound_joules, point.gap, point.overhead_gap
-    verdict = point.verdict
+    bound, gap, overhead_gap, verdict = point.bound_joules, point.gap, point.overhead_gap, point.verdict
     if plan.accumulating is not None:
-        optimal = verdict is Verdict.OPTIMAL
         least = setting.problem.compute_joules
-        bound = trace.joules if optimal else max(least, trace.joules - (plan.joules - point.bound_joules))
-        saved, above = trace.joules - bound, trace.joules - least
+        saved = 0.0 if verdict is Verdict.OPTIMAL else min(trace.joules - least, plan.joules - bound)
+        bound = trace.joules - saved
         if saved <= 1e-9 * trace.joules:
             verdict, bound, gap, overhead_gap = Verdict.OPTIMAL, trace.joules, 0.0, 0.0
         else:
-            gap, overhead_gap = saved / trace.joules, min(1.0, saved / above)
-    return PlanQuality(
-        verdict.word,
-        verdict.value,
-        bound,
-        WHOLE_PROBLEM,
-        gap,
-        overhead_gap,
-        plan.solver,
-        point.solve_seconds,
-    )
+            gap, overhead_gap = saved / trace.joules, min(1.0, saved / (trace.joules - least))
+    told = gap, overhead_gap, plan.solver, point.solve_seconds
+    return PlanQuality(verdict.word, verdict.value, bound, WHOLE_PROBLEM, *told)
 
 
 def _range_of(plan: FoundPlan) -> PriceRange | None:
-    ends = plan.good_seconds, plan.bad_seconds, plan.good_joules, plan.bad_joules
-    good_seconds, bad_seconds, good_joules, bad_joules = ends
-    if good_seconds is None or bad_seconds is None or good_joules is None or bad_joules is None:
+    good, bad = (plan.good_seconds, plan.good_joules), (plan.bad_seconds, plan.bad_joules)
+    if good[0] is None or good[1] is None or bad[0] is None or bad[1] is None:
         return None
-    return PriceRange(good_seconds, bad_seconds, good_joules, bad_joules)
+    return PriceRange(good[0], bad[0], good[1], bad[1])
 
 
 def _shipped(name: str) -> tuple[Profile | None, str]:
+    """The profile of that name, and what to say of it."""
     try:
-        profile = load_profile(name)
+        return load_profile(name), (
+            "The profile is the one that this poet has under the plan's device name; the plan's own costs "
+            "were worked out when it was made."
+        )
     except ProfileError:
         return None, (
             f"The plan names the device {name}, which is no profile of this poet; "
             "give its file with --device to see where the figures come from."
         )
-    return profile, (
-        "The profile is the one that this poet has under the plan's device name; the plan's own costs were "
-        "worked out when it was made."
-    )
-
-
-def _worked_out(
-    *,
-    model: str,
-    training: str,
-    device: str,
-    profile: Profile | None,
-    profile_note: str,
-    problem: DecidedProblem,
-    limits: Limits,
-    schedule: Schedule,
-    trace: Trace,
-    proof: PlanQuality,
-    keep_everything_bytes: int | None,
-    lower_bound: LowerBound,
-    life_steps: float | None,
-    price_range: PriceRange | None = None,
-) -> Subject:
-    line = timeline(problem, schedule, trace)
-    fates = tensor_fates(problem, schedule, trace)
-    return Subject(
-        model=model,
-        training=training,
-        device=device,
-        profile=profile,
-        profile_note=profile_note,
-        problem=problem,
-        limits=limits,
-        schedule=schedule,
-        trace=trace,
-        proof=proof,
-        keep_everything_bytes=keep_everything_bytes,
-        lower_bound=lower_bound,
-        life_steps=life_steps,
-        line=line,
-        fullest=peak(problem, schedule, trace),
-        verdicts=tensor_verdicts(problem, limits, line, fates),
-        parts=energy_by_part(problem, schedule, trace),
-        kinds=energy_by_kind(problem, schedule),
-        others=alternatives(problem, limits),
-        price_range=price_range,
-    )

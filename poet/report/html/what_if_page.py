@@ -2,28 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from poet.report.html import marginals, points, stalls
-from poet.report.html.charts import Spec
+from poet.report.html import points
 from poet.report.html.page import PageContent, render
-from poet.report.html.plan_tables import figure_rows
-from poet.report.html.plan_words import Tile, unbroken
-from poet.report.html.sections import plan_content, plan_context
+from poet.report.html.plan_page import Tile, figures_of, plan_content, plan_context, unbroken
 from poet.report.html.subject import subject_of_point
-from poet.report.html.tables import DASH
-from poet.units import (
-    IN_ORDER,
-    format_bytes,
-    format_count,
-    format_gap,
-    format_joules,
-    format_seconds,
-    format_share,
-)
+from poet.report.rows import DASH
+from poet.units import IN_ORDER, format_bytes, format_count, format_joules, format_seconds, format_share
 from poet.whatif import export
-from poet.whatif.result import Answer, Basis, Point, Verdict, WhatIf, micro_words
+from poet.whatif.result import Answer, Basis, WhatIf, micro_words
 
 QUESTIONS = {
     "which-device": "Which device?",
@@ -49,34 +38,30 @@ def what_if_page(result: WhatIf) -> str:
     """
     found = points.planned(result)
     subject = None if result.chosen is None else subject_of_point(result, result.chosen)
-    charts: dict[str, Spec] = {"status": points.status_chart(result)}
-    if found:
-        charts |= {
-            "answer": points.front_chart(result, found, "ram", "energy", height=320, legend=True),
-            "ram-time": points.front_chart(result, found, "ram", "time", height=320, legend=True),
-            "time-energy": points.front_chart(result, found, "time", "energy", height=320, legend=True),
-        }
-    marginal, waiting = marginals.marginal_chart(result), stalls.stall_chart(result)
-    charts |= {
-        name: chart for name, chart in (("marginal", marginal), ("stalls", waiting)) if chart is not None
+    fronts = (("answer", "ram", "energy"), ("ram-time", "ram", "time"), ("time-energy", "time", "energy"))
+    drawn = {
+        "status": points.status_chart(result),
+        "marginal": points.marginal_chart(result),
+        "stalls": points.stall_chart(result),
+        **{name: points.front_chart(result, found, x, y) for name, x, y in fronts if found},
     }
-    tables = {"points": points.points_table(result), "daily": points.daily_table(found)}
+    charts = {name: spec for name, spec in drawn.items() if spec is not None}
+    tables = {"points": points.points_table(result), "daily": points.daily_table(result, found)}
     downloads = {"csv": export.to_csv(result), "json": export.to_json(result)}
-    content = PageContent(charts, tables, downloads=downloads)
-    context: dict[str, Any] = {"chosen": None}
     commands = [("this report", result.question.command)] if result.question.command else []
-    if subject is not None:
+    context, line = _context(result, charts) | {"commands": commands, "chosen": None}, None
+    if subject is not None and result.chosen is not None:
         of_plan = plan_content(subject)
-        content = PageContent(
-            {**charts, **of_plan.charts}, {**tables, **of_plan.tables}, of_plan.timeline, downloads
-        )
-        context = {**plan_context(subject, commands=commands), "chosen": result.points[result.chosen or 0]}
-    return render("what_if.html", content, {**context, **_context(result, charts), "commands": commands})
+        charts, tables, line = {**charts, **of_plan.charts}, {**tables, **of_plan.tables}, of_plan.timeline
+        shown = plan_context(subject, commands=commands)
+        context = {**shown, **context, "chosen": result.points[result.chosen]}
+    return render("what_if.html", PageContent(charts, tables, line, downloads), context)
 
 
-def _context(result: WhatIf, charts: dict[str, Spec]) -> dict[str, Any]:
+def _context(result: WhatIf, charts: Mapping[str, Any]) -> dict[str, Any]:
     said = result.answers[0].sentence if result.answers else result.question.model
     sentence, _, after = said.partition("; ")
+    profiles = {setting.device: setting.profile for setting in result.settings if setting.profile is not None}
     return {
         "title": f"{result.question.model}: what if",
         "result": result,
@@ -87,12 +72,10 @@ def _context(result: WhatIf, charts: dict[str, Spec]) -> dict[str, Any]:
         "answers": list(_grouped(result.answers[1:])),
         "drawn": charts,
         "counts": _counts(result),
-        "marginals": list(marginals.marginal_rows(result)),
-        "stall_rows": list(stalls.stall_rows(result)),
+        "marginals": points.marginal_table(result),
+        "stalls": points.stall_table(result),
         "each": "per sample" if points.per_sample(result) else "per step",
-        "devices": [
-            {"profile": profile, "figures": figure_rows(profile)} for profile in _profiles(result).values()
-        ],
+        "devices": [(profile, figures_of(profile)) for profile in profiles.values()],
         "measured": result.question.data is not None and result.question.data.measured,
     }
 
@@ -103,10 +86,6 @@ def _part(result: WhatIf) -> str:
     if setting is None or setting.accumulating is None or setting.micro is None:
         return ""
     return f": the last of {micro_words(setting.micro)}, which sums gradients and updates"
-
-
-def _profiles(result: WhatIf) -> dict[str, Any]:
-    return {setting.device: setting.profile for setting in result.settings if setting.profile is not None}
 
 
 def _grouped(answers: Sequence[Answer]) -> Iterator[tuple[str, list[tuple[str, str]]]]:
@@ -139,13 +118,13 @@ def _tiles(result: WhatIf) -> Iterator[Tile]:
     if plan is None:
         return
     budget = point.limits.ram_budget_bytes
-    yield Tile("Energy per step", format_joules(plan.joules), _gap(point))
-    yield Tile("Time per step", format_seconds(plan.seconds), _deadline(point.deadline))
-    yield Tile(
-        "RAM at the peak",
-        format_bytes(plan.peak_ram_bytes),
-        "no budget" if budget is None else f"budget {format_bytes(budget)}",
-    )
+    deadline = "no deadline" if point.deadline is None else f"deadline {point.deadline}"
+    ram = "no budget" if budget is None else f"budget {format_bytes(budget)}"
+    gap = points.gap_text(point)
+    above = "at its bound" if gap == "closed" else f"at most {gap} above the least"
+    yield Tile("Energy per step", format_joules(plan.joules), above)
+    yield Tile("Time per step", format_seconds(plan.seconds), deadline)
+    yield Tile("RAM at the peak", format_bytes(plan.peak_ram_bytes), ram)
     if usage is None:
         return
     if usage.battery_share_per_session is not None:
@@ -168,12 +147,3 @@ def _tiles(result: WhatIf) -> Iterator[Tile]:
         DASH if years is None else "not worn" if years == float("inf") else f"{format_count(years)} years",
         f"{format_bytes(plan.written_bytes)} written per step",
     )
-
-
-def _deadline(deadline: str | None) -> str:
-    return "no deadline" if deadline is None else f"deadline {deadline}"
-
-
-def _gap(point: Point) -> str:
-    gap = format_gap(point.gap or 0.0, optimal=point.verdict is Verdict.OPTIMAL, confirmed=False)
-    return "at its bound" if gap == "closed" else f"at most {gap} above the least"
