@@ -6,6 +6,7 @@ import functools
 import logging
 import os
 import signal
+import sys
 import time
 from collections.abc import Iterator
 
@@ -16,6 +17,7 @@ import typer.testing
 # Before torch is loaded, and for the processes that tests start: a worker of the tests on each core, and
 # threads that wait for one another, cost more than the work. A test of two threads asks for two.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 # A search must not start from what another test, or whoever runs the tests, found before.
 os.environ["POET_NO_KEPT_PLANS"] = "1"
@@ -66,10 +68,15 @@ def rejections() -> Iterator[list[str]]:
     assert not listener.heard, "a schedule of ours broke a rule that its maker looks after"
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def one_thread() -> Iterator[None]:
-    """torch computes with one thread."""
-    from poet.runtime.system.process import torch_threads
+    """torch, where it is loaded, computes with one thread unless the test sets another number."""
+    _set_one_thread()
+    yield
+    _set_one_thread()
 
-    with torch_threads(1):
-        yield
+
+def _set_one_thread() -> None:
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        torch.set_num_threads(1)

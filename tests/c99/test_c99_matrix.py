@@ -6,9 +6,8 @@ the bits of the plan of the same net and optimizer that keeps everything, compil
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable, Iterator, Sequence
-from functools import cache
+from collections.abc import Callable, Sequence
+from functools import cache, partial
 from itertools import combinations
 from pathlib import Path
 from typing import NamedTuple
@@ -18,6 +17,7 @@ import torch
 from helpers import sequence_nets
 from helpers.c_plans import CNet, traced
 from helpers.c_watched import alive_at_rows, can_watch, said_by
+from helpers.pairwise import covering
 from mlperf_tiny import NETS
 from torch import Tensor, nn
 
@@ -39,7 +39,29 @@ class Case(NamedTuple):
     is_watched: bool
 
 
-SEQUENCES = ("mlp", "tcn", "lstm", "transformer")
+class _Text(nn.Module):
+    """The mean of the words' and the places' rows, in classes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.places = nn.Embedding(11, 6, padding_idx=0), nn.Embedding(4, 6)
+        self.out = nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = torch.tanh(self.words(x) + self.places(torch.arange(x.shape[1])))
+        scores: Tensor = self.out(y.mean(1))
+        return scores
+
+
+def _decoder() -> nn.Module:
+    layers = [nn.Conv2d(2, 4, 3), nn.GroupNorm(2, 4), nn.Mish(), nn.ConvTranspose2d(4, 3, 3, stride=2)]
+    return nn.Sequential(*layers, nn.Tanh(), nn.ConvTranspose2d(3, 2, 1), nn.Flatten(), nn.Linear(162, 3))
+
+
+OTHERS: dict[str, tuple[Callable[[], nn.Module], Callable[[], Tensor]]] = {
+    "text": (_Text, lambda: torch.randint(11, (5, 4))),
+    "decoder": (_decoder, lambda: torch.randn(2, 2, 6, 6)),
+} | {name: (net.build, partial(torch.randn, net.shape)) for name, net in sequence_nets.NETS.items()}
 KINDS = {
     "keep": {},
     "recompute": {"seed": 3},
@@ -47,42 +69,16 @@ KINDS = {
     "recompute and page": {"seed": 5, "pages": True},
     "moved": {"seed": 6, "pages": True, "moves": True, "moved_share": 0.01},
 }
-COLUMNS: tuple[Sequence[str | bool], ...] = (
-    (*NETS, *SEQUENCES),
-    tuple(KINDS),
-    ("sgd", "momentum", "adamw"),
-    ("-O0", "-O2", "-O3"),
-    ("gcc", "clang") if can_watch("clang") else ("gcc",),
-    (False, True),
-    (False, True),
-)
-
-
-def covering(columns: Sequence[Sequence[str | bool]], seed: int = 0) -> Iterator[Case]:
-    """Cases in which every two values of different columns occur together, greedily few."""
-    rng = random.Random(seed)
-    pairs = {
-        ((one, a), (other, b))
-        for one, other in combinations(range(len(columns)), 2)
-        for a in columns[one]
-        for b in columns[other]
-    }
-
-    def of(case: Sequence[str | bool]) -> set[tuple[tuple[int, str | bool], tuple[int, str | bool]]]:
-        return set(combinations(enumerate(case), 2)) & pairs
-
-    while pairs:
-        (one, a), (other, b) = min(pairs, key=str)
-        drawn = ([rng.choice(column) for column in columns] for _ in range(200))
-        tried = [
-            [a if at == one else b if at == other else it for at, it in enumerate(case)] for case in drawn
-        ]
-        best = max(tried, key=lambda case: len(of(case)))
-        pairs -= of(best)
-        yield Case(*best)  # type: ignore[arg-type]  # the columns are its fields
-
-
-CASES = tuple(covering(COLUMNS))
+AXES: dict[str, Sequence[str | bool]] = {
+    "net": (*NETS, *OTHERS),
+    "kind": tuple(KINDS),
+    "optimizer": ("sgd", "momentum", "adamw"),
+    "level": ("-O0", "-O2", "-O3"),
+    "compiler": ("gcc", "clang") if can_watch("clang") else ("gcc",),
+    "is_fused": (False, True),
+    "is_watched": (False, True),
+}
+CASES = [Case(**case) for case in covering(AXES)]
 NetOf = Callable[[str, str], CNet]
 
 
@@ -94,13 +90,11 @@ def net_of() -> NetOf:
     def of(name: str, optimizer: str) -> CNet:
         torch.manual_seed(0)
         spec = OptimizerSpec(optimizer, lr=0.02, weight_decay=0.01)
-        module: nn.Module
-        inputs: Tensor
         if name in NETS:
             module, inputs = NETS[name].smaller(), torch.randn(NETS[name].smaller_shape)
             return traced(module, inputs, loss=NETS[name].loss, optimizer=spec)
-        module, inputs = sequence_nets.NETS[name].build(), torch.randn(sequence_nets.NETS[name].shape)
-        return traced(module, inputs, optimizer=spec)
+        build, given = OTHERS[name]
+        return traced(build(), given(), optimizer=spec)
 
     return of
 
@@ -124,7 +118,7 @@ def _said(net: CNet, case: Case, folder: Path) -> list[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", COLUMNS[0])
+@pytest.mark.parametrize("name", AXES["net"])
 def test_all_ways_to_plan_and_build_a_net_give_the_same_bits(
     name: str, net_of: NetOf, tmp_path: Path
 ) -> None:
@@ -140,9 +134,9 @@ def test_all_ways_to_plan_and_build_a_net_give_the_same_bits(
 
 def test_every_pair_occurs() -> None:
     seen = {pair for case in CASES for pair in combinations(enumerate(case), 2)}
-    counts = [len(column) for column in COLUMNS]
+    counts = [len(values) for values in AXES.values()]
     assert len(seen) == sum(one * other for one, other in combinations(counts, 2))
-    assert len(CASES) < 60
+    assert len(CASES) < 100
 
 
 @pytest.mark.slow

@@ -15,7 +15,7 @@ import torch
 from helpers.c_build import COPY, SYNC, CStep, StorageRecord, build
 from helpers.c_nets import EVERY, net_of
 from helpers.c_plans import CNet, traced
-from helpers.pace import few_or_many, with_slow
+from helpers.pace import with_slow
 from mlperf_tiny import NETS, ds_cnn
 from torch import nn
 
@@ -60,30 +60,6 @@ def _trained(step: CStep, steps: int = STEPS) -> Trained:
 
 
 CASES = [(name, optimizer) for name in EVERY for optimizer in ("sgd", "momentum", "adamw")]
-
-
-WAYS = ((3, ("-O2",)), (4, ("-O3", "-fstrict-aliasing", "-funroll-loops")))
-"""Schedules, by the seed of what they drop, and how each is compiled."""
-
-
-@few_or_many("ways", WAYS[:1], WAYS)
-@pytest.mark.parametrize(("name", "optimizer"), with_slow(CASES, set(CASES) - {("micro", "momentum")}))
-def test_every_plan_of_a_graph_gives_the_same_bits(
-    name: str,
-    optimizer: str,
-    ways: tuple[tuple[int, tuple[str, ...]], ...],
-    kept_of: KeptOf,
-    tmp_path: Path,
-) -> None:
-    """Keeping everything and recomputing, compiled in different ways."""
-    net, kept = net_of(name, optimizer), kept_of(name, optimizer)
-    assert len(set(kept[0])) == STEPS
-    for seed, flags in ways:
-        folder = tmp_path / f"c{seed}"
-        project = net.project(folder, seed)
-        runs = [item.op for item in project.statements.statements]
-        assert len(runs) > len(set(runs)), "nothing is recomputed"
-        assert _trained(CStep(project, build(folder, *flags), graph=net.step.graph)) == kept
 
 
 @pytest.mark.parametrize(("name", "optimizer"), with_slow(CASES, set(CASES) - {("micro", "sgd")}))
@@ -218,20 +194,6 @@ def test_paging_gives_the_same_bits_and_tells_of_failures(name: str, kept_of: Ke
         for _ in range(2):
             assert step.library.poet_train_step(step.net, None) == 3
             assert step.transfers == failing + 1, "nothing is tried after a failure, in that step or the next"
-
-
-MOVED = [("micro", False), ("autoencoder", False), ("autoencoder", True)]
-
-
-@pytest.mark.parametrize(("name", "pages"), with_slow(MOVED, MOVED[1:]))
-def test_moves_within_the_arena_give_the_same_bits(
-    name: str, pages: bool, kept_of: KeptOf, tmp_path: Path
-) -> None:
-    net = net_of(name, "sgd")
-    project = net.project(tmp_path / "c", 5, pages=pages, moves=True)
-    assert "    move(net, " in project.files["poet_step.c"]
-    step = CStep(project, build(tmp_path / "c", "-O1"), graph=net.step.graph)
-    assert _trained(step) == kept_of(name, "sgd")
 
 
 @pytest.mark.parametrize("name", with_slow(EVERY, NETS))

@@ -14,6 +14,7 @@ import c99_operators
 import numpy as np
 import pytest
 import torch
+from helpers.c_plans import traced
 from helpers.c_rows import Errors, errors_of, worst_ratios
 from helpers.pace import few_or_many, with_slow
 from helpers.random_c_nets import KINDS, convolutions
@@ -23,6 +24,7 @@ from torch import Tensor, nn
 from poet.c99 import sources
 from poet.c99.calls import float_text
 from poet.c99.rows import ROWS
+from poet.frontend.traced_operators import small_operators
 
 _SLOW_DRAWS = {(kind, seed) for kind in KINDS for seed in (100, 101)} - {("dense", 100)}
 
@@ -250,3 +252,14 @@ def test_every_row_calls_functions_that_exist(tmp_path: Path) -> None:
 @pytest.mark.parametrize("number", [0.1, 1.0, -2.5, 1e-5, 1e30, 1.0 / 3.0, 2.0**-126, 16777217.0])
 def test_numbers_in_c_are_the_floats_they_stand_for(number: float) -> None:
     assert np.float32(float(float_text(number)[:-1])) == np.float32(number)
+
+
+def test_the_small_operators_are_torchs_own() -> None:
+    """Elsewhere an LSTM stays one op, and the flag that switches oneDNN off is set back."""
+    torch.manual_seed(0)
+    module, inputs = NETS["lstm"].build(), torch.randn(NETS["lstm"].shape)
+    before = torch.backends.mkldnn.enabled
+    with small_operators():
+        targets = {op.call.target for op in traced(module, inputs).step.graph.ops}
+    assert torch.backends.mkldnn.enabled == before
+    assert not any("mkldnn" in target or "recurrent" in target for target in targets)

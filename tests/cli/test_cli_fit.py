@@ -25,7 +25,7 @@ def net(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def fit(net: Path, ram: str) -> tuple[int, str, str]:
-    asked = ["fit", str(net), "--device", "rpi4b", "--ram", ram, "--time-limit", "2s"]
+    asked = ["fit", str(net), "--device", "rpi4b", "--ram", ram, "--time-limit", "0.5s"]
     done = CliRunner().invoke(app, asked)
     return done.exit_code, done.stdout, done.stderr
 
@@ -38,7 +38,7 @@ def test_one_line_says_the_largest_batch_and_its_price(net: Path) -> None:
     assert found is not None
     made = api.plan(
         net, device="rpi4b", ram="140KiB", bind={"N": int(found[1])}, evaluation=False,
-        time_limit_seconds=4.0,
+        time_limit_seconds=1.0,
     )  # fmt: skip
     assert made.plan.step_peak_ram_bytes <= 140 * 1024
 

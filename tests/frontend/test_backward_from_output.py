@@ -6,7 +6,6 @@ import math
 
 import pytest
 import torch
-from helpers.reference import run_graph
 from torch import nn
 from torch.nn import functional as F
 
@@ -41,25 +40,6 @@ def same_bits(one: torch.Tensor, other: torch.Tensor) -> None:
 def net_of(layer: nn.Module) -> nn.Module:
     torch.manual_seed(0)
     return nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), layer, nn.Flatten(), nn.Linear(144, 3))
-
-
-@pytest.mark.parametrize("threads", [1, 2])
-@pytest.mark.parametrize("layer", [nn.ReLU6(), nn.LeakyReLU(0.1)], ids=lambda layer: type(layer).__name__)
-def test_a_step_has_the_gradients_of_plain_pytorch(layer: nn.Module, threads: int) -> None:
-    net, before = net_of(layer), torch.get_num_threads()
-    x, targets = 30 * torch.randn(2, 3, 8, 8), torch.tensor([0, 2])
-    step = trace_training_step(net, x)
-    torch.set_num_threads(threads)
-    try:
-        own = {name: tensor.clone() for name, tensor in step.tensors.items()}
-        inputs = dict(zip(step.graph.inputs, (x, targets), strict=True))
-        values = run_graph(step.graph, own, inputs, step.optimizer.hyperparameters(1))
-        torch.autograd.backward(F.cross_entropy(net(x), targets))
-    finally:
-        torch.set_num_threads(before)
-    for name, parameter in net.named_parameters():
-        assert parameter.grad is not None
-        assert torch.equal(values[f"{name}.grad"], parameter.grad), name
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,6 @@ from torch import nn
 
 import poet
 from poet.c99.statements import uses_elements
-from poet.c99.vectors import PlainSteps
 from poet.errors import GraphError
 from poet.frontend.trace import TrainingStep, trace_training_step
 from poet.graph import Graph, Strip
@@ -53,25 +52,6 @@ def test_every_gradient_joins_its_update(optimizer: str) -> None:
     assert {parameter.gradient for parameter in step.graph.parameters} <= inner
     assert Graph.from_json(fused.to_json()) == fused
     check_exact(fused)
-
-
-@pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adamw"])
-def test_pytorch_makes_the_same_calls(optimizer: str) -> None:
-    """Two steps, op by op, of both graphs: every parameter and state to the bit."""
-    step = _traced(optimizer)
-    fused = with_updates_fused(step.graph, uses_elements, is_always=True)
-    graph = step.graph
-    kept = {graph.buffer_of(name): tensor.detach().flatten() for name, tensor in step.tensors.items()}
-    given = {graph.inputs[0]: torch.randn(2, 2, 6, 6), graph.inputs[1]: torch.tensor([1, 3])}
-    runs = []
-    for one in (graph, fused):
-        plain = PlainSteps(one, step.optimizer, kept)
-        for _ in range(2):
-            plain.fill(given)
-            plain.step()
-        runs.append({name: plain.tensors[name] for name in kept})
-    assert all(torch.equal(runs[0][name], runs[1][name]) for name in kept)
-    assert any(not torch.equal(runs[0][name], kept[name]) for name in kept)
 
 
 def test_what_is_read_in_between_stays_apart() -> None:

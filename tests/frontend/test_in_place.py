@@ -12,7 +12,6 @@ from torch import Tensor, nn
 import poet
 from poet.c99.calls import Placed
 from poet.c99.rows import OVERWRITTEN, overwrites, strip_calls
-from poet.c99.vectors import PlainSteps
 from poet.errors import UnsupportedOperator
 from poet.frontend.trace import TrainingStep, trace_training_step
 from poet.graph import Graph, Ref
@@ -55,30 +54,6 @@ def test_the_way_back_takes_over_memory() -> None:
     assert with_results_in_place(graph, lambda call: ()) is graph
     forward = [op.name for op in step.graph.ops if op.call.target == "aten.relu.default"]
     assert all(op.strip is None for op in graph.ops if op.name in forward), "the way there is left alone"
-
-
-def test_the_bits_are_those_of_separate_memory() -> None:
-    """Also where a gradient is read again after something could have been written over it."""
-    step = _traced()
-    graph = step.graph
-    kept = {graph.buffer_of(name): tensor.detach().flatten() for name, tensor in step.tensors.items()}
-    given = {graph.inputs[0]: torch.randn(2, 2, 3, 3), graph.inputs[1]: torch.tensor([1, 2])}
-    found = []
-    for one in (graph, with_results_in_place(graph, overwrites)):
-        plain = PlainSteps(one, step.optimizer, kept)
-        for _ in range(2):
-            plain.fill(given)
-            plain.step()
-        found.append(plain.tensors)
-    assert all(torch.equal(found[0][name], found[1][name]) for name in kept)
-
-
-def test_a_plan_replays_exactly(tmp_path: Path) -> None:
-    inputs = torch.randn(2, 2, 3, 3)
-    planned = poet.plan(_Net(), inputs, device="nrf52840", ram="3KiB", time_limit_seconds=2.0)
-    planned.save(tmp_path / "net.poet")
-    assert any(op.strip is not None and op.updates and op.outputs for op in planned.plan.graph.ops)
-    assert verify(tmp_path / "net.poet", module=_Net(), threads=(1, 2)).exact
 
 
 def test_c_writes_over_operands_alone() -> None:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -13,12 +11,10 @@ from helpers.oracle import least_joules
 from helpers.random_problems import floor_bytes, keep_bytes
 from torch import Tensor, nn
 
-import poet
 from poet import api, strips
 from poet.errors import ReplayError
 from poet.frontend.trace import trace_training_step
 from poet.graph import Graph
-from poet.micro import MicroBatches
 from poet.passes import in_place
 from poet.passes.in_place import chosen_takeovers
 from poet.passes.rewrite import Technique
@@ -114,30 +110,6 @@ def test_whoever_keeps_gradients_has_all_of_them_apart() -> None:
     assert not written_over(step.graph)
 
 
-@pytest.mark.parametrize(
-    ("share", "options"),
-    [
-        (0.3, Limits()),
-        pytest.param(0.8, Limits(paging=False), marks=pytest.mark.slow),
-        pytest.param(0.05, Limits(recompute=False), marks=pytest.mark.slow),
-        pytest.param(0.02, Limits(), marks=pytest.mark.slow),
-    ],
-)
-def test_the_bits_are_those_of_plain_training(
-    prepared: Prepared, share: float, options: Limits, tmp_path: Path
-) -> None:
-    least, most = minimum_ram_bytes(prepared.problem).bytes, keep_everything_bytes(prepared.problem)
-    budget = least + round(share * (most - least))
-    limits = replace(options, ram_budget_bytes=budget)
-    planned = api.plan_step(prepared, limits, QUICK)
-    path = tmp_path / "net.poet"
-    planned.save(path)
-    plan = read_plan(path)
-    assert written_over(plan.graph)
-    assert simulate(plan.problem, plan.schedule, limits).peak_ram_bytes <= budget
-    verify(path, module=_Net(), steps=2, threads=(1, 2)).require()
-
-
 def copied(graph: Graph) -> set[str]:
     """The ops of ``graph`` whose result is copied over an operand."""
     over = {
@@ -196,19 +168,6 @@ def test_what_is_apart_is_measured_so(prepared: Prepared) -> None:
     for name in forms.apart:
         assert ample.step.kernels.of(name).workspace_bytes == facts.of(name).workspace_bytes
         assert ample.step.kernels.of(name).workspace_bytes < forms.long_kernels.of(name).workspace_bytes
-
-
-@pytest.mark.slow
-def test_in_micro_batches_and_at_home_in_storage(tmp_path: Path) -> None:
-    every: tuple[dict[str, Any], ...] = ({"micro": MicroBatches(2)}, {"home": "storage"})
-    for number, options in enumerate(every):
-        path = tmp_path / f"{number}.poet"
-        planned = poet.plan(
-            _Net(), torch.zeros(4, 2, 24, 24), device="rpi4b", ram=None, time_limit_seconds=2.0, **options,
-        )  # fmt: skip
-        planned.save(path)
-        assert written_over(read_plan(path).graph)
-        verify(path, module=_Net(), steps=2, threads=(1, 2)).require()
 
 
 def _other_bits(*args: Tensor, out: Tensor, **_: object) -> Tensor:

@@ -55,11 +55,7 @@ def _plan_file(path: Path, loss: str) -> None:
     step = trace_training_step(
         _words(), torch.zeros(3, 6, 4), loss=loss, optimizer=OptimizerSpec("sgd", lr=0.1), measure=False
     )
-    of = hand_net.problem(step.graph)
-    plan = hand_net.plan(
-        of, step.graph, random_schedule(of, 1), optimizer=step.optimizer, loss=step.loss, slack=0.5
-    )
-    write_plan(path, plan, {name: raw_tensor(tensor) for name, tensor in step.tensors.items()})
+    hand_net.write_step(path, step, slack=0.5)
 
 
 # --- which dim --------------------------------------------------------------------------------

@@ -4,21 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 
-import poet
-from poet.c99.vectors import PlainSteps
 from poet.errors import PlanError
 from poet.frontend.trace import TrainingStep, trace_training_step
 from poet.graph import Call, Graph, Ref
 from poet.passes.fused import NORM_RELU, NORM_RELU_BACKWARD, with_norms_and_relus
 from poet.runtime.kernels.guards import check_calls
-from poet.schedule import Compute, PageIn
-from poet.verification import verify
 
 
 class _Net(nn.Module):
@@ -85,35 +80,6 @@ def test_a_gradient_of_another_layout_stays_with_the_rectifier() -> None:
     types = {Ref(value.name): value.type for value in graph.values}
     assert types[Ref(str(gate.outputs[0]))] != types[gate.call.args[0]]  # type: ignore[index]
     assert with_norms_and_relus(graph) is graph
-
-
-def test_the_bits_are_those_of_both_apart(step: TrainingStep) -> None:
-    graph = step.graph
-    kept = {graph.buffer_of(name): tensor.detach().flatten() for name, tensor in step.tensors.items()}
-    given = {graph.inputs[0]: torch.randn(2, 2, 4, 4), graph.inputs[1]: torch.tensor([1, 2])}
-    found = []
-    for one in (graph, with_norms_and_relus(graph)):
-        plain = PlainSteps(one, step.optimizer, kept)
-        for _ in range(3):
-            plain.fill(given)
-            plain.step()
-        found.append(plain.tensors)
-    assert all(torch.equal(found[0][name], found[1][name]) for name in kept)
-
-
-@pytest.mark.slow
-def test_a_plan_that_recomputes_and_pages_replays_exactly(tmp_path: Path) -> None:
-    planned = poet.plan(
-        _Net(), torch.randn(2, 2, 4, 4), device="nrf52840", ram="3KiB", home="either",
-        time_limit_seconds=2.0,
-    )  # fmt: skip
-    planned.save(tmp_path / "net.poet")
-    ran = Counter(item.op for item in planned.plan.schedule if isinstance(item, Compute))
-    ones = {op.name for op in planned.plan.graph.ops if op.call.target == NORM_RELU}
-    assert len(ones) == 2
-    assert sum(ran.values()) > len(ran)
-    assert any(isinstance(item, PageIn) for item in planned.plan.schedule)
-    assert verify(tmp_path / "net.poet", module=_Net(), threads=(1, 2)).exact
 
 
 def test_a_call_that_torch_would_not_survive_is_refused(step: TrainingStep) -> None:

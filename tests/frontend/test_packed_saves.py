@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 import torch
-from helpers import hand_net
-from helpers.schedules import keep_everything, random_schedule
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -16,13 +12,8 @@ from poet.frontend.trace import TrainingStep, trace_training_step
 from poet.graph import Graph, Role
 from poet.passes.compressed import compressible
 from poet.planning.prepared import form_on
-from poet.plans.plan_file import write_plan
 from poet.problem import Place
 from poet.report.training import packed_lines
-from poet.runtime.storage.state import raw_tensor
-from poet.schedule import Compute
-from poet.simulator import simulate
-from poet.verification import verify
 
 
 class Net(nn.Module):
@@ -93,29 +84,3 @@ def test_plans_of_several_shapes_save_as_plain_training_does() -> None:
     profile = load_profile("rpi4b")
     assert form_on(profile, Place.RAM).in_short_forms
     assert not form_on(profile, Place.RAM, has_shapes=True).in_short_forms
-
-
-@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (None, 2))])
-def test_any_schedule_gives_the_bits_of_plain_pytorch(
-    step: TrainingStep, seed: int | None, tmp_path: Path
-) -> None:
-    """Keeping everything, and with recomputing and paging; at one thread and at two."""
-    of = hand_net.problem(step.graph, kernels=step.kernels)
-    schedule = keep_everything(of) if seed is None else random_schedule(of, seed)
-    runs = [item.op for item in schedule if isinstance(item, Compute)]
-    relus = {
-        op.name for op in step.graph.ops if op.call.target in ("poet.relu", "poet.max_pool", "poet.masked")
-    }
-    assert seed is None or any(runs.count(name) > 1 for name in relus)
-    plan = hand_net.plan(
-        of,
-        step.graph,
-        schedule,
-        optimizer=step.optimizer,
-        loss="cross-entropy",
-        slack=1.0,
-        kernels=step.kernels,
-    )
-    assert simulate(of, plan.schedule)
-    write_plan(tmp_path / "p", plan, {value: raw_tensor(tensor) for value, tensor in step.tensors.items()})
-    verify(tmp_path / "p", module=net(), steps=2, threads=(1, 2)).require()

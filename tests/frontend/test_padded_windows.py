@@ -6,7 +6,6 @@ from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
-import mlperf_tiny
 import numpy as np
 import pytest
 import torch
@@ -17,13 +16,10 @@ from torch import Tensor, nn
 import poet
 from poet.c99.calls import OpRun, Placed
 from poet.c99.rows import c_calls
-from poet.c99.vectors import PlainSteps
 from poet.errors import UnsupportedOperator
 from poet.frontend.trace import TrainingStep, trace_training_step
 from poet.graph import Call, Graph
 from poet.passes.fused import PADDED, PADDED_BACKWARD, with_padded_windows
-from poet.schedule import Compute, PageIn
-from poet.verification import verify
 
 _PAD = "aten.constant_pad_nd.default"
 
@@ -102,51 +98,6 @@ def test_ops_without_arguments_are_passed_over() -> None:
     graph = trace_training_step(net, torch.randn(1, 1, 96, 96), measure=False).graph
     assert any(not op.call.args for op in graph.ops)
     assert _targets(with_padded_windows(graph))[PADDED] == 1
-
-
-@pytest.mark.parametrize("threads", [1, 2])
-def test_the_bits_are_those_of_both_apart(step: TrainingStep, threads: int) -> None:
-    kept = {step.graph.buffer_of(name): item.detach().flatten() for name, item in step.tensors.items()}
-    given = {step.graph.inputs[0]: torch.randn(2, 2, 12, 12), step.graph.inputs[1]: torch.tensor([1, 2])}
-    found, before = [], torch.get_num_threads()
-    torch.set_num_threads(threads)
-    try:
-        for graph in (step.graph, with_padded_windows(step.graph)):
-            plain = PlainSteps(graph, step.optimizer, kept)
-            for _ in range(3):
-                plain.fill(given)
-                plain.step()
-            found.append(plain.tensors)
-    finally:
-        torch.set_num_threads(before)
-    assert all(torch.equal(found[0][name], found[1][name]) for name in kept)
-
-
-@pytest.mark.slow
-def test_a_plan_that_recomputes_and_pages_replays_exactly(tmp_path: Path) -> None:
-    net = mlperf_tiny.NETS["mobilenetv1"]
-    torch.manual_seed(0)
-    module, x = net.smaller(), torch.randn(net.smaller_shape)
-    wide, tight = (
-        poet.plan(
-            module,
-            x,
-            device="nrf52840",
-            ram=ram,
-            home="either",
-            time_limit_seconds=2.0,
-            evaluation=False,
-        )
-        for ram in (None, "8KiB")
-    )
-    tight.save(tmp_path / "net.poet")
-    ran = Counter(item.op for item in tight.plan.schedule if isinstance(item, Compute))
-    assert _targets(tight.plan.graph)[PADDED] > 0
-    assert _targets(tight.plan.graph)[_PAD] == 0
-    assert _targets(tight.plan.graph) == _targets(wide.plan.graph)
-    assert sum(ran.values()) > len(ran)
-    assert any(isinstance(item, PageIn) for item in tight.plan.schedule)
-    assert verify(tmp_path / "net.poet", module=net.smaller(), threads=(1, 2)).exact
 
 
 @pytest.mark.slow

@@ -14,12 +14,9 @@ from helpers.schedules import random_schedule
 from poet.frontend.evaluation import EvaluationStep, trace_evaluation
 from poet.frontend.trace import TrainingStep, trace_training_step
 from poet.optimizer import OptimizerSpec
-from poet.planning.beside import at_home
 from poet.plans.plan_file import write_plan
-from poet.plans.plan_parts import Request
 from poet.plans.training_plan import Plan
 from poet.runtime.storage.state import raw_tensor
-from poet.simulator import simulate
 
 
 @cache
@@ -41,15 +38,8 @@ def plan_by_chance(
     of = hand_net.problem(step.graph, parameters_in_storage=in_storage)
     schedule = random_schedule(of, seed, share=share)
     plan = hand_net.plan(of, step.graph, schedule, optimizer=step.optimizer, loss="cross-entropy", slack=1.0)
-    beside = at_home(hand_net.problem(evaluation.graph), plan)
-    schedule = random_schedule(beside, seed + 1, share=share)
-    peak_bytes = simulate(beside, schedule).peak_ram_bytes
-    limits = replace(plan.request.limits, ram_budget_bytes=peak_bytes)
-    found = hand_net.plan(beside, evaluation.graph, schedule, optimizer=step.optimizer, loss="cross-entropy")
-    found = replace(found, request=Request(limits, "cross-entropy"), model=plan.model)
-    budget_bytes = max(peak_bytes, plan.request.limits.ram_budget_bytes or 0)
-    request = replace(plan.request, limits=replace(limits, ram_budget_bytes=budget_bytes))
-    return replace(plan, request=request, evaluation=found)
+    found = hand_net.beside(plan, evaluation.graph, seed=seed + 1, share=share)
+    return replace(plan, request=replace(plan.request, limits=found.request.limits), evaluation=found)
 
 
 def write(path: Path, plan: Plan) -> None:

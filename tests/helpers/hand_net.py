@@ -5,7 +5,9 @@ It stands for what tracing makes, so that the runtime's tests need no tracing.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
@@ -16,6 +18,7 @@ from poet.graph import Argument, Buffer, Call, Graph, Op, Parameter, Ref, Role, 
 from poet.homes import decided
 from poet.kernel_facts import KernelFacts
 from poet.optimizer import OptimizerSpec
+from poet.planning.beside import at_home
 from poet.plans.plan_file import write_plan
 from poet.plans.plan_parts import Device, Model, Request, SearchOutcome
 from poet.plans.training_plan import Plan, make_plan
@@ -23,6 +26,9 @@ from poet.problem import Limits, Place, Problem, ProblemOp, Tensor, Transfer
 from poet.runtime.storage.state import raw_tensor
 from poet.schedule import Schedule
 from poet.simulator import simulate
+
+if TYPE_CHECKING:
+    from poet.frontend.trace import TrainingStep
 
 BATCH, WIDTH = 8, 64
 
@@ -189,6 +195,16 @@ def plan(
     )
 
 
+def beside(of: Plan, what: Graph, *, seed: int, share: float = 0.5) -> Plan:
+    """A plan of ``what``, an auxiliary schedule of ``of``, by chance; its budget has room for both."""
+    problem_beside = at_home(problem(what), of)
+    schedule = random_schedule(problem_beside, seed, share=share)
+    found = plan(problem_beside, what, schedule, optimizer=of.optimizer, loss=of.request.loss)
+    budget_bytes = max(found.trace.peak_ram_bytes, of.request.limits.ram_budget_bytes or 0)
+    limits = replace(of.request.limits, ram_budget_bytes=budget_bytes)
+    return replace(found, request=replace(found.request, limits=limits), model=of.model)
+
+
 def stored(module: nn.Module) -> dict[str, RawTensor]:
     return {name: raw_tensor(parameter) for name, parameter in module.named_parameters()}
 
@@ -207,3 +223,22 @@ def paging_plan(seed: int = 3) -> Plan:
     what = graph()
     of = problem(what)
     return plan(of, what, random_schedule(of, seed))
+
+
+def write_step(
+    path: Path,
+    step: TrainingStep,
+    seed: int | None = 1,
+    *,
+    share: float = 0.5,
+    in_storage: bool = False,
+    slack: float = 1.0,
+) -> Plan:
+    """A plan file of a traced step with a random schedule, or for ``None`` with one that keeps everything."""
+    of = problem(step.graph, parameters_in_storage=in_storage, kernels=step.kernels)
+    schedule = keep_everything(of) if seed is None else random_schedule(of, seed, share=share)
+    made = plan(
+        of, step.graph, schedule, optimizer=step.optimizer, loss=step.loss, slack=slack, kernels=step.kernels
+    )
+    write_plan(path, made, {name: raw_tensor(tensor) for name, tensor in step.tensors.items()})
+    return made

@@ -9,12 +9,9 @@ import torch
 from torch import nn
 
 from helpers import hand_net
-from helpers.schedules import random_schedule
 from poet.frontend.trace import trace_training_step
 from poet.optimizer import OptimizerSpec, ParameterGroup
-from poet.plans.plan_file import write_plan
 from poet.plans.training_plan import Plan
-from poet.runtime.storage.state import raw_tensor
 
 
 def net() -> nn.Sequential:
@@ -28,11 +25,7 @@ def net() -> nn.Sequential:
 def write(path: Path, spec: OptimizerSpec, *, seed: int = 1, share: float = 0.5) -> Plan:
     """A plan that recomputes and pages."""
     step = trace_training_step(net(), torch.zeros(3, 2, 4, 4), optimizer=spec, measure=False)
-    of = hand_net.problem(step.graph)
-    schedule = random_schedule(of, seed, share=share)
-    plan = hand_net.plan(of, step.graph, schedule, optimizer=spec, loss="cross-entropy", slack=1.0)
-    write_plan(path, plan, {name: raw_tensor(tensor) for name, tensor in step.tensors.items()})
-    return plan
+    return hand_net.write_step(path, step, seed, share=share)
 
 
 GROUPS = (

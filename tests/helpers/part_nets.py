@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
+from functools import cache, partial
 
 import pytest
 import torch
 
 from helpers import hand_net
-from helpers.schedules import keep_everything, random_schedule
-from poet.frontend.trace import TrainingStep
 from poet.passes import parts
-from poet.plans.plan_file import write_plan
-from poet.plans.training_plan import Plan
-from poet.runtime.storage.state import raw_tensor
 from poet.runtime.trials import trial
 
 
@@ -36,7 +30,7 @@ def tiny_parts(
     torch.set_num_threads(threads)
 
 
-@functools.cache
+@cache
 def sums_alike() -> bool:
     """Whether torch's product has the same bits where its sum is taken part by part, at these tests' sizes.
 
@@ -60,12 +54,5 @@ needs_equal_sums = pytest.mark.skipif(
 """Of tests in which parameters are in parts whose results are summed."""
 
 
-def write(path: Path, step: TrainingStep, seed: int | None, *, in_storage: bool = True) -> Plan:
-    """A plan file at ``path``: a random schedule of ``step``, or for ``None`` one that keeps everything."""
-    of = hand_net.problem(step.graph, parameters_in_storage=in_storage, kernels=step.kernels)
-    schedule = keep_everything(of) if seed is None else random_schedule(of, seed)
-    plan = hand_net.plan(
-        of, step.graph, schedule, optimizer=step.optimizer, loss=step.loss, slack=1.0, kernels=step.kernels
-    )
-    write_plan(path, plan, {value: raw_tensor(tensor) for value, tensor in step.tensors.items()})
-    return plan
+write = partial(hand_net.write_step, in_storage=True)
+"""See there; parameters are in storage."""

@@ -10,11 +10,7 @@ import pytest
 import torch
 from helpers import hand_net
 from helpers.failing_pages import fail_write
-from helpers.nets import small_net
 from helpers.schedules import random_schedule
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
-from test_runtime import traced
 
 from poet.errors import PageFileError, ReplayError
 from poet.plans.plan_file import write_plan
@@ -24,13 +20,9 @@ from poet.problem import Problem
 from poet.runtime import Trainer
 from poet.runtime.storage.background import Background
 from poet.runtime.storage.page_file import PageFile
-from poet.runtime.storage.state import raw_tensor
 from poet.schedule import Compute, PageIn, PageOut, Schedule
 from poet.simulator import simulate
 from poet.solvers.instance.incumbent import overlap
-from poet.verification import verify
-
-pytestmark = pytest.mark.usefixtures("one_thread")
 
 PATIENCE_SECONDS = 20.0
 
@@ -50,28 +42,6 @@ def write_hand_net(path: Path, seed: int, *, in_storage: bool = False) -> Plan:
 
 
 # --- exactness --------------------------------------------------------------------------------
-
-
-@pytest.mark.slow
-@settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(
-    optimizer=st.sampled_from(["sgd", "momentum", "adamw"]),
-    seed=st.integers(0, 10**6),
-    share=st.sampled_from([0.3, 0.9]),
-    in_storage=st.booleans(),
-    threads=st.sampled_from([1, 2]),
-)
-def test_schedules_with_early_transfers_give_the_bits_of_plain_pytorch(
-    tmp_path: Path, optimizer: str, seed: int, share: float, in_storage: bool, threads: int
-) -> None:
-    step = traced(optimizer)
-    of = replace(hand_net.problem(step.graph, parameters_in_storage=in_storage), background_storage=True)
-    plan = hand_net.plan(
-        of, step.graph, _early(of, seed, share), optimizer=step.optimizer, loss="cross-entropy"
-    )
-    path = tmp_path / "net.poet"
-    write_plan(path, plan, {name: raw_tensor(tensor) for name, tensor in step.tensors.items()})
-    verify(path, module=small_net(), steps=3, threads=(threads,), seed=seed).require()
 
 
 def test_the_schedules_under_test_compute_between_a_transfer_and_its_use(tmp_path: Path) -> None:

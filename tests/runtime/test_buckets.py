@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
 from fractions import Fraction
 from functools import cache
 from pathlib import Path
@@ -28,12 +27,6 @@ from poet.runtime.training.shapes import types_of
 
 WORDS, CLASSES, SAMPLES, LENGTHS = 11, 5, 4, (32, 24, 16)
 ADAMW = OptimizerSpec("adamw", lr=0.01)
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    with torch_threads(1):
-        yield
 
 
 class Tagger(nn.Module):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
@@ -25,12 +24,6 @@ from poet.runtime.training.budgets import Budgets, within
 
 LAYERS = 5
 QUICKLY = partial(plan_again, time_limit_seconds=0.5)
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    with torch_threads(1):
-        yield
 
 
 @cache

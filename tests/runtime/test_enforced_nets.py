@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -29,7 +29,6 @@ from poet.runtime import Trainer, load_samples, native
 from poet.runtime.runs import confined
 from poet.runtime.storage.state import raw_tensor
 from poet.runtime.system.confinement import Rehearsal
-from poet.runtime.system.process import torch_threads
 from poet.solvers import minimum_ram_bytes
 
 pytestmark = pytest.mark.skipif(not native.available(), reason="needs a C++ compiler")
@@ -113,12 +112,6 @@ def cases() -> dict[str, Case]:
 
 
 CASES = cases()
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    with torch_threads(1):
-        yield
 
 
 def sequences(like: Tensor) -> list[Tensor]:

@@ -36,8 +36,6 @@ from poet.runtime.storage.state import raw_tensor
 from poet.schedule import PageIn
 from poet.verification import verify
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 BESIDE_BYTES = 4096
 """Of a peak: the last page of what stands throughout."""
 
@@ -388,3 +386,23 @@ def test_verify_finds_an_evaluation_that_is_not_the_models(planned: Path, tmp_pa
     write(tmp_path / "p", replace(plan, evaluation=wrong, request=Request(Limits(), "cross-entropy")))
     report = verify(tmp_path / "p", module=small_net(), steps=1, threads=(1,))
     assert "evaluation: output 0" in str(report.comparisons[0].difference)
+
+
+def test_what_cannot_be_evaluated_is_said() -> None:
+    class Counting(nn.Module):
+        seen: Tensor
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = nn.Linear(4, 3)
+            self.register_buffer("seen", torch.zeros(3))
+
+        def forward(self, x: Tensor) -> Tensor:
+            with torch.no_grad():
+                self.seen += 1
+            y: Tensor = self.inner(x)
+            return y
+
+    with pytest.warns(UserWarning, match="no evaluation is planned: .* writes seen"):
+        made = api.plan(Counting(), torch.zeros(2, 4), device="rpi4b", ram=None)
+    assert made.plan.evaluation is None

@@ -6,29 +6,21 @@ strided and sizes odd, so that these kernels give other bits.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
-import torch.nn.functional as F
 from helpers.evaluation_plans import plan_by_chance
-from helpers.pace import with_slow
 from torch import Tensor, nn
 
 from poet.frontend.evaluation import trace_evaluation
 from poet.frontend.trace import trace_training_step
 from poet.plans.plan_file import write_plan
 from poet.plans.training_plan import Plan
-from poet.random_batches import random_batch
-from poet.runtime import Trainer
 from poet.runtime.storage.state import raw_tensor
-from poet.schedule import Compute, PageIn
 from poet.verification import verify
-
-pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 class Sequence(nn.Module):
@@ -79,45 +71,6 @@ def planned(module: nn.Module, inputs: Tensor, *, share: float, path: Path) -> P
     plan = plan_by_chance(step, evaluation, 1, share=share)
     write_plan(path, plan, {name: raw_tensor(tensor) for name, tensor in step.tensors.items()})
     return plan
-
-
-@pytest.mark.parametrize("share", with_slow([0.0, 0.5], {0.0}))
-@pytest.mark.parametrize("case", with_slow(CASES, CASES.keys() - {"gru, batch first", "lstm, batch first"}))
-def test_evaluation_is_that_of_eval_without_gradients(case: str, share: float, tmp_path: Path) -> None:
-    module, inputs = built(case)
-    plan = planned(module, inputs, share=share, path=tmp_path / "p")
-    assert plan.evaluation is not None
-    if share:
-        runs = [step for step in plan.evaluation.schedule if isinstance(step, Compute)]
-        assert any(isinstance(step, PageIn) for step in plan.evaluation.schedule)
-        assert len(runs) > len(plan.evaluation.graph.ops)
-    _, targets = random_batch(plan, 0)
-    assert isinstance(targets, Tensor)
-    plain = copy.deepcopy(module).eval()
-    for threads in (1, 2):
-        torch.set_num_threads(threads)
-        with Trainer.open(tmp_path / "p", seed=1) as trainer:
-            trainer.step(inputs, targets)
-            plain.load_state_dict(trainer.state_dict())
-            with torch.no_grad():
-                expected = _by_written_ops(plain, inputs)
-                loss = F.cross_entropy(expected, targets)
-            if "lstm" not in case:  # whose kernel asks for the mode; an encoder's own is not used in this one
-                with torch.enable_grad():
-                    assert torch.equal(plain(inputs), expected)
-            assert torch.equal(trainer.predict(inputs)[0], expected)
-            assert trainer.evaluate([(inputs, targets)]).loss == float(loss)
-    verify(tmp_path / "p", module=module, steps=1).require()
-
-
-def _by_written_ops(plain: nn.Module, inputs: Tensor) -> Tensor:
-    """What ``plain`` gives with an encoder's own kernel for evaluation off."""
-    torch.backends.mha.set_fastpath_enabled(False)
-    try:
-        result: Tensor = plain(inputs)
-    finally:
-        torch.backends.mha.set_fastpath_enabled(True)
-    return result
 
 
 def test_a_frozen_weight_takes_the_kernel_that_it_takes_in_plain_pytorch(tmp_path: Path) -> None:

@@ -7,8 +7,6 @@ from pathlib import Path
 import faults
 import pytest
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 
 @pytest.mark.slow
 @pytest.mark.parametrize("in_storage", [False, True], ids=["in-ram", "in-storage"])

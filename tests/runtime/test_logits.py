@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
@@ -15,7 +14,6 @@ from poet.errors import InputError, ModelError, ReplayError
 from poet.frontend.trace import TrainingStep, trace_training_step
 from poet.micro import MicroBatches
 from poet.optimizer import OptimizerSpec
-from poet.passes import strips as frontend_strips
 from poet.plans.plan_file import read_plan
 from poet.runtime import Trainer
 from poet.runtime.kernels import logits
@@ -23,14 +21,6 @@ from poet.runtime.trials import forms, trial
 from poet.verification import verify
 
 WORDS, WIDTH, LENGTH = 640, 32, 16
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 class Model(nn.Module):
@@ -117,32 +107,6 @@ def test_a_step_without_logits_gives_the_bits_of_plain_pytorch(tmp_path: Path) -
         wrong[1, 2] = WORDS
         with pytest.raises(InputError, match=f"sample 1 holds {WORDS}; the classes are 0 to {WORDS - 1}"):
             trainer.step(tokens, wrong)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("kind", "optimizer"), [("plain", "sgd"), ("tied", "adamw")])
-def test_any_schedule_gives_the_bits(
-    kind: str, optimizer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    torch.set_num_threads(2)
-    monkeypatch.setattr(frontend_strips, "LEAST_BYTES", 4096)
-    step = traced(kind, optimizer=optimizer)
-    for seed in (1, 2, None):
-        write(tmp_path / "p", step, seed, in_storage=seed == 2)
-        report = verify(tmp_path / "p", module=module_of(kind), steps=2, threads=(1, 2))
-        assert [comparison.difference for comparison in report.comparisons] == [None, None]
-
-
-@pytest.mark.slow
-def test_micro_batches_and_a_frozen_head(tmp_path: Path) -> None:
-    step = traced("plain", micro=MicroBatches(2))
-    assert step.accumulation is not None
-    assert targets_of(step) >= ALL
-    frozen = traced("plain", train=["words.*", "mix.*"], optimizer="momentum")
-    assert "poet.logits_weight_gradient" not in targets_of(frozen)
-    write(tmp_path / "p", frozen, 1)
-    report = verify(tmp_path / "p", module=module_of("plain"), steps=2, threads=(1,))
-    assert [comparison.difference for comparison in report.comparisons] == [None]
 
 
 def test_rows_that_are_left_out_and_sums_and_special_numbers() -> None:

@@ -17,8 +17,6 @@ from poet.runtime import Trainer
 from poet.runtime.data import counting
 from poet.runtime.data.metrics import metric_named
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_what_is_counted_in_pieces_is_what_torch_counts(dtype: torch.dtype) -> None:

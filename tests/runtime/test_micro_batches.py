@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -10,14 +9,12 @@ from pathlib import Path
 import pytest
 import torch
 from helpers import hand_net
-from helpers.nets import NETS, small_net
-from helpers.pace import with_slow
+from helpers.nets import small_net
 from helpers.schedules import random_schedule
 from torch import Tensor, nn
 
 from poet.api import plan as plan_module
 from poet.errors import Infeasible, InputError, PlanError, ReplayError
-from poet.frontend.plain import PlainTrainer
 from poet.frontend.trace import TrainingStep, trace_training_step
 from poet.kernel_facts import KernelFacts, OpFacts
 from poet.micro import MicroBatches, candidates, micro_batches
@@ -26,15 +23,12 @@ from poet.passes.block_choice import with_strips
 from poet.planning.auxiliary import without_updates
 from poet.planning.beside import at_home
 from poet.planning.pipeline import least_energy
-from poet.plans.plan_file import read_plan, write_plan
+from poet.plans.plan_file import write_plan
 from poet.plans.training_plan import Plan
 from poet.runtime import Trainer, native
 from poet.runtime.storage.state import raw_tensor
-from poet.schedule import PageIn
 from poet.simulator import judge
 from poet.verification import verify
-
-pytestmark = pytest.mark.usefixtures("one_thread")
 
 PIECES = 3
 OPTIMIZERS = {
@@ -62,15 +56,8 @@ def small_plan(
     schedule = random_schedule(of, seed, share=share)
     plan = hand_net.plan(of, step.graph, schedule, optimizer=step.optimizer, loss="cross-entropy", slack=1.0)
     assert step.accumulation is not None
-    beside = at_home(hand_net.problem(step.accumulation.graph), plan)
-    schedule = random_schedule(beside, seed + 1, share=share)
-    found = hand_net.plan(
-        beside, step.accumulation.graph, schedule, optimizer=step.optimizer, loss="cross-entropy"
-    )
-    budget_bytes = max(found.trace.peak_ram_bytes, plan.trace.peak_ram_bytes)
-    limits = replace(plan.request.limits, ram_budget_bytes=budget_bytes)
-    found = replace(found, request=replace(found.request, limits=limits), model=plan.model)
-    request = replace(plan.request, limits=limits, micro=MicroBatches(PIECES, loss))
+    found = hand_net.beside(plan, step.accumulation.graph, seed=seed + 1, share=share)
+    request = replace(plan.request, limits=found.request.limits, micro=MicroBatches(PIECES, loss))
     return replace(plan, request=request, accumulation=found)
 
 
@@ -84,23 +71,6 @@ def batch(number: int) -> tuple[Tensor, Tensor]:
     return torch.randn(2 * PIECES, 2, 8, 8, generator=generator), torch.randint(
         5, (2 * PIECES,), generator=generator
     )
-
-
-@pytest.mark.parametrize(
-    ("optimizer", "in_storage"),
-    with_slow(
-        [(optimizer, in_storage) for optimizer in OPTIMIZERS for in_storage in (False, True)],
-        {("sgd", True), ("momentum", True), ("adamw", False), ("adamw", True)},
-    ),
-)
-def test_steps_have_the_bits_of_a_plain_loop(tmp_path: Path, optimizer: str, in_storage: bool) -> None:
-    plan = small_plan(optimizer, 1, in_storage=in_storage)
-    assert plan.accumulation is not None
-    assert any(isinstance(step, PageIn) for step in plan.accumulation.schedule)
-    path = write(tmp_path / "plan.poet", plan, traced(optimizer))
-    assert read_plan(path) == plan
-    threads = (1, 2) if in_storage else (1,)
-    verify(path, module=small_net(), threads=threads, steps=2, arena=False).require()
 
 
 def test_a_loss_that_is_not_divided(tmp_path: Path) -> None:
@@ -189,52 +159,6 @@ def test_what_asks_for_micro_batches_needs_a_plan_with_them(tmp_path: Path) -> N
     path = write(tmp_path / "plan.poet", without, traced("sgd"))
     with pytest.raises(PlanError, match="no hyperparameter 'is_first'"):
         Trainer.open(path, arena=False)
-
-
-FAST = ("cnn", "tied", "dropout")
-
-
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[] if name in FAST else pytest.mark.slow) for name in NETS]
-)
-def test_every_net_sums_what_backward_sums(tmp_path: Path, name: str) -> None:
-    """Every net of the tests, the same pieces given twice: on schedules that page, against plain PyTorch."""
-    net = NETS[name]
-    torch.manual_seed(0)
-    module, inputs, targets = net.build(), net.inputs(), net.targets()
-    spec = OptimizerSpec("momentum", lr=0.05)
-    step = trace_training_step(
-        module, inputs, loss=net.loss, train=net.train, optimizer=spec, measure=False, micro=MicroBatches(2)
-    )
-    assert step.accumulation is not None
-    of = hand_net.problem(step.graph)
-    plan = hand_net.plan(of, step.graph, random_schedule(of, 1), optimizer=spec, loss=step.loss, slack=1.0)
-    beside = at_home(hand_net.problem(step.accumulation.graph), plan)
-    other = hand_net.plan(
-        beside, step.accumulation.graph, random_schedule(beside, 2), optimizer=spec, loss=step.loss
-    )
-    limits = replace(plan.request.limits, ram_budget_bytes=None)
-    other = replace(other, model=plan.model, request=replace(other.request, limits=limits))
-    request = replace(plan.request, limits=limits, micro=MicroBatches(2))
-    path = write(tmp_path / "plan.poet", replace(plan, request=request, accumulation=other), step)
-    plain = PlainTrainer(
-        copy.deepcopy(module),
-        loss=net.loss,
-        optimizer=spec,
-        trained=[item.name for item in step.graph.parameters if item.gradient is not None],
-    )
-    torch.manual_seed(5)
-    (first, _), (second, _) = plain.step_in_pieces([(inputs, targets)] * 2, divisor=2)
-    seen: dict[str, Tensor] = {}
-    with Trainer.open(path, seed=5, arena=False) as trainer:
-        assert trainer.accumulate(inputs, targets).loss == float(first)
-        result = trainer.step(
-            inputs, targets, on_gradient=lambda key, tensor: seen.update({key: tensor.clone()})
-        )
-        assert result.loss == float(second)
-        assert seen.keys() == plain.gradients.keys()
-        for key, gradient in plain.gradients.items():
-            assert torch.equal(seen[key], gradient), key
 
 
 # --- the schedule without updates -------------------------------------------------------------

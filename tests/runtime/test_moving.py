@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -28,57 +27,11 @@ from poet.runtime.steps import instructions as moving
 from poet.runtime.storage.state import raw_tensor
 from poet.schedule import Compute
 from poet.simulator import judge
-from poet.verification import verify
 
 pytestmark = pytest.mark.skipif(not native.available(), reason="needs a C++ compiler")
 
 
-@pytest.fixture(autouse=True)
-def _threads() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 # --- exactness ----------------------------------------------------------------------------------
-
-
-CASES = [  # optimizer, seed, share of what is dropped, home in storage, background, threads
-    ("adamw", 1, 0.9, False, True, 2),
-    ("sgd", 3, 0.0, False, False, 1),
-    ("sgd", 4, 0.3, True, False, 2),
-    ("momentum", 5, 0.9, True, True, 1),
-    ("momentum", 6, 0.3, False, False, 1),
-    ("adamw", 7, 0.9, True, False, 1),
-    ("sgd", 8, 0.9, False, True, 2),
-]
-
-
-@pytest.mark.parametrize(
-    ("optimizer", "seed", "share", "in_storage", "in_background", "threads"),
-    [CASES[0], *(pytest.param(*case, marks=pytest.mark.slow) for case in CASES[1:])],
-)
-def test_moved_tensors_give_the_bits_of_plain_pytorch(
-    tmp_path: Path,
-    optimizer: str,
-    seed: int,
-    share: float,
-    in_storage: bool,
-    in_background: bool,
-    threads: int,
-) -> None:
-    """With recomputation, paging and both; moves between places that overlap as well."""
-    torch.set_num_threads(threads)
-    step = traced(optimizer)
-    path = tmp_path / "net.poet"
-    plan = write_shuffled(path, step, seed, share=share, in_storage=in_storage, in_background=in_background)
-    assert plan.trace.moves > 5
-    verify(path, module=small_net(), steps=3, threads=(threads,), seed=seed).require()
-    with Trainer.open(path, arena="require") as trainer:
-        for number in range(3):
-            trainer.step(*random_batch(plan, number))
-        assert trainer.memory.endswith("as planned")
 
 
 def traced(optimizer: str) -> TrainingStep:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -33,14 +32,6 @@ from poet.runtime.steps import instructions as moving
 from poet.runtime.storage.state import raw_tensor
 
 pytestmark = pytest.mark.skipif(not native.available(), reason="needs a C++ compiler")
-
-
-@pytest.fixture(autouse=True)
-def _threads() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @cache

@@ -101,14 +101,6 @@ def allocator() -> Iterator[NativeAllocator]:
     assert not loaded._library.attached(), "a scope or a block in an arena was left behind"
 
 
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 def run_python(source: str, *arguments: str) -> str:
     """The output of a fresh interpreter that runs ``source``; it must end well and say nothing else."""
     paths = os.pathsep.join([str(Path(__file__).parents[1]), *sys.path])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
@@ -38,12 +38,6 @@ from poet.solution import SolveOptions, Start
 ADAMW = OptimizerSpec("adamw", lr=0.01)
 CLASSES = 3
 Kind = Callable[[], nn.Module]
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    with torch_threads(1):
-        yield
 
 
 class Attention(nn.Module):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
@@ -35,12 +34,6 @@ from poet.solvers import minimum_ram_bytes
 ADAMW = OptimizerSpec("adamw", lr=0.01)
 AT_ONCE = partial(plan_again, time_limit_seconds=0.0)
 LAYERS, ROWS = 6, 512
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    with torch_threads(1):
-        yield
 
 
 def net() -> nn.Module:

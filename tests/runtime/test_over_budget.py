@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -34,12 +33,6 @@ ABOVE = (
     r"steps held .* KiB of tensors, .* B above the budget of .* KiB: the plan does not say where tensors "
     r"lie; plan again, .*; more RAM, or --allow-over-budget \(allow_over_budget\), lets it pass"
 )
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    with torch_threads(1):
-        yield
 
 
 def net() -> nn.Module:

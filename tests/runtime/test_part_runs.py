@@ -24,7 +24,6 @@ from poet.optimizer import OptimizerSpec
 from poet.passes.part_uses import blanked
 from poet.passes.parts import in_parts_of, with_parts
 from poet.planning.exported import export_state
-from poet.plans.plan_file import read_plan
 from poet.random_batches import random_batch
 from poet.report.plan_data import parts_data
 from poet.report.training import part_lines
@@ -32,7 +31,6 @@ from poet.runtime import Trainer
 from poet.runtime.steps.lasting import joined
 from poet.runtime.trials import forms, trial
 from poet.runtime.trials.forms import is_exact_in_parts
-from poet.verification import verify
 from poet.wholes import Axis, PartedCall, Whole, check_whole, cuts_of
 
 
@@ -88,22 +86,6 @@ EXPECTED = {
     "layers": {"0.weight": 3, "3.weight": 5, "5.weight": 3},
     "products": {"there": 5, "last.weight": 6},  # the gradient of the weight that is used twice is a sum
 }
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "optimizer"), [("layers", "sgd"), ("layers", "adamw"), ("products", "momentum")]
-)
-@needs_equal_sums
-def test_any_schedule_gives_the_bits_of_plain_pytorch(name: str, optimizer: str, tmp_path: Path) -> None:
-    torch.set_num_threads(2)  # tried at 2 and at 1
-    step = traced(name, optimizer)
-    assert in_parts(step.graph).keys() == EXPECTED[name].keys()
-    for seed in (1, 2):
-        plan = write(tmp_path / "p", step, seed=seed, in_storage=seed == 2)
-        assert read_plan(tmp_path / "p") == plan
-        report = verify(tmp_path / "p", module=module_of(name), steps=2, threads=(1, 2))
-        assert [comparison.difference for comparison in report.comparisons] == [None, None]
 
 
 def test_what_comes_back_is_whole(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import cache, partial
 from pathlib import Path
 
@@ -23,12 +23,6 @@ from poet.runtime.system.process import torch_threads
 WORDS, CLASSES, SAMPLES = 11, 24, 4
 
 pytestmark = pytest.mark.skipif(not native.available(), reason="needs a C++ compiler")
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    with torch_threads(1):
-        yield
 
 
 class Tagger(nn.Module):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -30,13 +29,6 @@ from poet.verification import verify
 pytestmark = pytest.mark.skipif(not native.available(), reason="needs a C++ compiler")
 
 SIZE = NETS["resnet18"].small
-
-
-@pytest.fixture(autouse=True)
-def _threads() -> Iterator[None]:
-    before = torch.get_num_threads()
-    yield
-    torch.set_num_threads(before)
 
 
 def module() -> torch.nn.Module:

@@ -30,8 +30,6 @@ from poet.runtime import Trainer
 from poet.runtime.runs.fit import fit, load_samples
 from poet.runtime.storage.state import raw_tensor
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 ROWS, CLASSES, BATCH, SAMPLES = 10, 5, 4, 22
 POET = Path(sys.executable).with_name("poet")
 

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 import torch
 from helpers import hand_net
-from helpers.pace import with_slow
 from helpers.part_nets import needs_equal_sums, tiny_parts, write
 from helpers.schedules import random_schedule
 from helpers.stored_table import InRam
@@ -30,7 +29,6 @@ from poet.passes.rewrite import Technique
 from poet.passes.stored_rows import row_reads
 from poet.planning.prepared import Prepared, prepare
 from poet.planning.saves_choice import offered, solve_choosing, with_choice
-from poet.plans.plan_file import read_plan
 from poet.problem import Limits, Place, Problem, ProblemOp, Transfer
 from poet.problem import Tensor as Held
 from poet.report.training import row_lines
@@ -139,21 +137,6 @@ def test_without_a_page_file_no_row_is_read() -> None:
 
 
 # --- bits -------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("name", with_slow(NETS, {"decoder"}))
-@needs_equal_sums
-def test_any_schedule_gives_the_bits_of_plain_pytorch(name: str, tmp_path: Path) -> None:
-    torch.set_num_threads(2)  # tried at 2 and at 1
-    step = by_row(name)
-    parts = step.graph.wholes[0].parts
-    assert [op.stored for op in readers(step.graph)] == [parts] * (2 if name == "looked" else 1)
-    assert not any(op.call.target == "poet.look_up" for op in step.graph.ops)
-    for seed in (AGAIN, 2, None):
-        plan = write(tmp_path / "p", step, seed)
-        assert read_plan(tmp_path / "p") == plan
-        report = verify(tmp_path / "p", module=module_of(name), steps=2, threads=(1, 2))
-        assert [comparison.difference for comparison in report.comparisons] == [None, None]
 
 
 def test_the_first_of_those_schedules_reads_rows_again() -> None:

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from helpers.pace import few_or_many
 from helpers.part_nets import tiny_parts, write
 from helpers.row_net import LOSS, RATE, SGD, by_row, module_of, traced
 from helpers.stored_table import InRam
@@ -143,18 +142,6 @@ def test_an_evaluation_reads_by_row_what_training_does() -> None:
     assert {op.name for op in found.graph.ops} == {facts.name for facts in found.kernels.ops}
     parted = trace_evaluation(module, tokens, traced(module))
     assert not any(op.stored for op in parted.graph.ops)
-
-
-@few_or_many("words", 90, 500)
-def test_any_schedule_gives_the_bits_of_plain_pytorch(words: int, tmp_path: Path) -> None:
-    torch.set_num_threads(2)  # tried at 2 and at 1
-    step = by_row(words)
-    assert len(op_of(step.graph).stored) == (6 if words == 500 else 1)
-    assert not any("sgd" in op.call.target for op in step.graph.ops if "words" in op.name and not op.stored)
-    for seed in (1, 2, None):
-        write(tmp_path / "p", step, seed)
-        report = verify(tmp_path / "p", module=module_of(words), steps=3, threads=(1, 2))
-        assert [comparison.difference for comparison in report.comparisons] == [None, None]
 
 
 def test_only_rows_that_are_looked_up_come_and_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -36,8 +36,6 @@ from poet.runtime.system.memory import PeakMeter, return_freed_memory
 from poet.schedule import Compute, PageIn, PageOut
 from poet.verification import verify
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 ROOT = Path(__file__).parents[2]
 
 
@@ -50,14 +48,7 @@ def traced(optimizer: str) -> TrainingStep:
 def write_small(
     path: Path, optimizer: str, seed: int, *, share: float, in_storage: bool = False, slack: float = 0.0
 ) -> Plan:
-    step = traced(optimizer)
-    of = hand_net.problem(step.graph, parameters_in_storage=in_storage)
-    schedule = random_schedule(of, seed, share=share)
-    plan = hand_net.plan(
-        of, step.graph, schedule, optimizer=step.optimizer, loss="cross-entropy", slack=slack
-    )
-    write_plan(path, plan, {name: raw_tensor(tensor) for name, tensor in step.tensors.items()})
-    return plan
+    return hand_net.write_step(path, traced(optimizer), seed, share=share, in_storage=in_storage, slack=slack)
 
 
 # --- exactness --------------------------------------------------------------------------------
@@ -97,13 +88,6 @@ def assert_exact(
     report = verify(path, module=small_net(), steps=3, threads=(threads,), seed=seed)
     report.require()
     assert report.comparisons[0].tensors >= 3 * (1 + 1 + 6 + 9)  # loss, output, gradients, state
-
-
-def test_the_schedules_under_test_recompute_and_page(tmp_path: Path) -> None:
-    plan = write_small(tmp_path / "net.poet", "momentum", 1, share=0.5)
-    kinds = {type(step) for step in plan.schedule}
-    assert {PageIn, PageOut} <= kinds
-    assert plan.trace.recomputed_runs > 0
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -444,21 +428,6 @@ def test_the_measured_peak_is_the_predicted_one(share: float, tmp_path: Path) ->
 
 
 needs_native = pytest.mark.skipif(not native.available(), reason="needs a C++ compiler")
-
-
-@needs_native
-@pytest.mark.parametrize("in_storage", with_slow([False, True], {False}))
-def test_steps_in_an_arena_give_the_bits_of_plain_pytorch(in_storage: bool, tmp_path: Path) -> None:
-    write_small(tmp_path / "p", "momentum", 5, share=0.4, in_storage=in_storage, slack=1.0)
-    verify(tmp_path / "p", module=small_net(), steps=8, threads=(1, 2), arena=True).require()
-    with Trainer.open(tmp_path / "p", arena=True, seed=0) as trainer:
-        batches = [random_batch(trainer.plan, number) for number in range(8)]
-        kept = [trainer.step(*batch).predictions[0] for batch in batches]
-        assert trainer.memory.startswith("arena of")
-    with Trainer.open(tmp_path / "p", seed=0, arena=False) as trainer:
-        assert trainer.memory == "heap"
-        for prediction, batch in zip(kept, batches, strict=True):
-            assert torch.equal(trainer.step(*batch).predictions[0], prediction)
 
 
 @needs_native

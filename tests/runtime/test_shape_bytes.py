@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -32,12 +31,6 @@ from poet.solvers import minimum_ram_bytes
 
 BUDGET_BYTES = 33_000  # keeping everything takes 34,944
 SGD = OptimizerSpec("momentum", lr=0.01)
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    with torch_threads(1):
-        yield
 
 
 def test_a_law_is_the_simplest_that_gives_the_bytes() -> None:

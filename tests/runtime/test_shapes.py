@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from itertools import count
@@ -27,12 +27,6 @@ from poet.runtime.system.process import torch_threads
 from poet.verification import verify
 
 ADAMW = OptimizerSpec("adamw", lr=0.01)
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    with torch_threads(1):
-        yield
 
 
 def conv_net() -> nn.Sequential:

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 import torch
 from helpers import hand_net
-from helpers.pace import with_slow
 from helpers.schedules import keep_everything, random_schedule
 from torch import Tensor, nn
 
@@ -35,10 +34,8 @@ from poet.runtime.kernels.guards import check_calls
 from poet.runtime.kernels.strips import StripRun
 from poet.runtime.storage.state import raw_tensor
 from poet.runtime.trials import blocks
-from poet.schedule import Compute
 from poet.solution import SolveOptions
 from poet.strips import check_strip
-from poet.verification import verify
 
 CONV, CONV_BACK = "aten.convolution.default", "aten.convolution_backward.default"
 NORM_BACK = "aten.native_batch_norm_backward.default"
@@ -261,14 +258,6 @@ def test_what_has_a_large_workspace_is_sliced_and_needs_less(step: TrainingStep)
     assert any("in slices" in line for line in strip_lines(step.graph))
 
 
-@pytest.mark.parametrize("seed", with_slow([1, 2, 3], {1, 2}))
-def test_any_schedule_gives_the_bits_of_plain_pytorch(step: TrainingStep, seed: int, tmp_path: Path) -> None:
-    plan = write(tmp_path / "p", step, seed=seed)
-    runs = [item.op for item in plan.schedule if isinstance(item, Compute)]
-    assert any(runs.count(name) > 1 for name in sliced(step.graph))  # one is recomputed in slices
-    verify(tmp_path / "p", module=net(), steps=2, threads=(1, 2)).require()
-
-
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.slow
 def test_blocks_and_results_lie_at_their_planned_places(threads: int, tmp_path: Path) -> None:
@@ -318,8 +307,3 @@ def test_batch_norm_is_cut_by_channels_alone() -> None:
     ops = tuple(replace(op, strip=strip) if other.name == name else other for other in graph.ops)
     with pytest.raises(PlanError, match="its kernel takes"):
         check_calls(replace(graph, ops=ops))
-
-
-def called(op: Op) -> str:
-    assert op.strip is not None
-    return op.strip.links[0].call.target

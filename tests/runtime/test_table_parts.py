@@ -27,7 +27,6 @@ from poet.runtime.kernels import tables
 from poet.runtime.storage.page_file import PageFile
 from poet.runtime.trials import forms
 from poet.runtime.trials.forms import is_exact_in_parts
-from poet.verification import verify
 from poet.wholes import Axis, PartedCall, Whole, cuts_of
 
 
@@ -106,29 +105,6 @@ def test_a_tied_table_in_parts_gives_the_bits_of_plain_pytorch(tmp_path: Path) -
         assert trainer.step(inputs, targets).loss == loss.item()
         trained = trainer.state_dict()
     assert all(torch.equal(trained[name], item) for name, item in module.named_parameters())
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "optimizer", "train"),
-    [
-        ("tied", "adamw", None),
-        ("tied", "momentum", ("mix*",)),
-        ("decoder", "sgd", ADAPTERS),
-        ("decoder", "momentum", None),
-    ],
-)
-@needs_equal_sums
-def test_any_schedule_gives_the_bits_of_plain_pytorch(
-    name: str, optimizer: str, train: tuple[str, ...] | None, tmp_path: Path
-) -> None:
-    torch.set_num_threads(2)  # tried at 2 and at 1
-    step = traced(name, optimizer, train=train)
-    assert step.graph.wholes
-    for seed in (1, 2, None):
-        write(tmp_path / "p", step, seed, in_storage=seed != 1)
-        report = verify(tmp_path / "p", module=module_of(name), steps=2, threads=(1, 2))
-        assert [comparison.difference for comparison in report.comparisons] == [None, None]
 
 
 @needs_equal_sums

@@ -40,12 +40,6 @@ HELPERS = Path(__file__).parents[1] / "helpers"
 LARGE, SMALL = 256 * 1024, 64 * 1024
 
 
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    with torch_threads(1):
-        yield
-
-
 @cache
 def planned() -> Planned:
     """A net that trains in 256 KiB as it is, and in 64 KiB with recomputation or paging."""

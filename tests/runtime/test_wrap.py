@@ -19,8 +19,6 @@ from poet.errors import Infeasible, InputError, ModelError, ReplayError
 from poet.integrations.wrapping import Wrapped
 from poet.runtime.system.memory import PeakMeter, return_freed_memory
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 
 def deep_net() -> nn.Module:
     """Small nets one after the other, whose middle takes more than any op."""
