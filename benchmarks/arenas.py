@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from apart import ROOT, found_apart
 
-from poet.units import format_bytes, format_share
+from poet.util.units import format_bytes, format_share
 
 if TYPE_CHECKING:
     from poet.planning.prepared import Prepared
@@ -79,8 +79,8 @@ def prepared_for(source: str, net: str, batch: int) -> tuple[Prepared, list[tupl
     import torch
 
     from poet import api
+    from poet.planning.ram_survey import budget_between, keep_everything_bytes
     from poet.problem import Limits
-    from poet.ram_survey import budget_between, keep_everything_bytes
     from poet.solvers import minimum_ram_bytes
 
     torch.manual_seed(0)
@@ -127,7 +127,7 @@ def measured(
     from poet.planning.planned import fit_step
     from poet.planning.saves_choice import solve_choosing
     from poet.problem import Limits
-    from poet.solution import SolveOptions
+    from poet.problem.solution import SolveOptions
 
     for share, budget_bytes in budgets:
         limits = Limits(ram_budget_bytes=budget_bytes)

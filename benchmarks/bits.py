@@ -33,17 +33,17 @@ from helpers.schedules import random_schedule  # noqa: E402
 
 from poet.frontend.plain import PlainTrainer  # noqa: E402
 from poet.frontend.trace import TrainingStep, trace_training_step  # noqa: E402
-from poet.micro import MicroBatches  # noqa: E402
-from poet.named import named_parameters  # noqa: E402
-from poet.optimizer import OptimizerSpec, ParameterGroup  # noqa: E402
+from poet.ir.micro import MicroBatches  # noqa: E402
+from poet.ir.named import named_parameters  # noqa: E402
+from poet.ir.optimizer import OptimizerSpec, ParameterGroup  # noqa: E402
 from poet.planning.beside import at_home  # noqa: E402
 from poet.plans.plan_file import write_plan  # noqa: E402
 from poet.plans.training_plan import Plan  # noqa: E402
-from poet.random_batches import random_batch  # noqa: E402
+from poet.problem.schedule import Compute, PageIn  # noqa: E402
 from poet.runtime import Trainer  # noqa: E402
+from poet.runtime.data.random_batches import random_batch  # noqa: E402
 from poet.runtime.storage.state import raw_tensor  # noqa: E402
 from poet.runtime.system.process import torch_threads  # noqa: E402
-from poet.schedule import Compute, PageIn  # noqa: E402
 
 PAGE = ROOT / "benchmarks" / "results" / "bits-table.md"
 KEPT = ROOT / "build" / "bits-table.jsonl"

@@ -89,8 +89,8 @@ def in_torch(plan: Path, steps: int) -> None:
     """Time the same plan in PyTorch."""
     import torch
 
-    from poet.random_batches import random_batch
     from poet.runtime import Trainer
+    from poet.runtime.data.random_batches import random_batch
 
     torch.set_num_threads(1)
     seconds = []

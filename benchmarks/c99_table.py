@@ -32,10 +32,10 @@ from mlperf_tiny import NETS  # noqa: E402
 
 import poet  # noqa: E402
 from poet.c99.project import c_project  # noqa: E402
-from poet.clock import WALL, Clock  # noqa: E402
 from poet.devices.load import load_profile  # noqa: E402
 from poet.plans.plan_file import PlanFile  # noqa: E402
-from poet.solution import SolveOptions  # noqa: E402
+from poet.problem.solution import SolveOptions  # noqa: E402
+from poet.util.clock import WALL, Clock  # noqa: E402
 
 DEVICE = "nrf52840"
 BUDGETS_BYTES = {"ds-cnn": 98_304, "resnet-8": 204_800, "mobilenetv1": 393_216, "autoencoder": 360_448}

@@ -2,7 +2,7 @@
 
     python -m benchmarks gap-table [--write] [--only NAME ...] [--spread SHARE]
 
-Each row is a search by HiGHS alone on one thread, cut by a `poet.clock.WorkClock`: so many programs,
+Each row is a search by HiGHS alone on one thread, cut by a `poet.util.clock.WorkClock`: so many programs,
 simplex iterations, nodes and judged schedules, not seconds. On one machine the figures are the same at
 each run, whatever else it does; on another, whose processor rounds sums otherwise, a search that is cut
 ends elsewhere, and ``--spread`` says by how much of its gap a row may differ. Without ``--write`` they are
@@ -21,11 +21,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from poet.clock import WorkClock
+from poet.planning.ram_survey import keep_everything_bytes
 from poet.problem import Limits, Problem
-from poet.ram_survey import keep_everything_bytes
-from poet.solution import SolveOptions
+from poet.problem.solution import SolveOptions
 from poet.solvers import minimum_ram_bytes, solve
+from poet.util.clock import WorkClock
 
 INSTANCES = Path(__file__).parents[1] / "tests" / "instances"
 TABLE = Path(__file__).with_suffix(".json")

@@ -25,8 +25,8 @@ from poet.devices.costs import estimate
 from poet.devices.load import load_profile
 from poet.frontend.evaluation import trace_evaluation
 from poet.frontend.trace import trace_training_step
-from poet.graph import Graph, Op
-from poet.optimizer import OptimizerSpec
+from poet.ir.graph import Graph, Op
+from poet.ir.optimizer import OptimizerSpec
 
 AMOUNTS = Path(__file__).parent / "published" / "inference_amounts.csv"
 HEADINGS = ("net", "class", "flops", "bytes", "runs")

@@ -26,11 +26,11 @@ from pathlib import Path
 
 from poet.devices.device_problem import build_problem, kernels_on
 from poet.devices.load import load_profile
+from poet.planning.ram_survey import budget_between, keep_everything_bytes
 from poet.problem import Limits, Problem
-from poet.ram_survey import budget_between, keep_everything_bytes
-from poet.solution import Solution, SolveOptions
+from poet.problem.solution import Solution, SolveOptions
 from poet.solvers import minimum_ram_bytes, solve
-from poet.units import format_bytes
+from poet.util.units import format_bytes
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "tests"))

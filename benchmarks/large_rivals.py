@@ -21,7 +21,7 @@ from large_graphs import BUILD, NETS, ROOT, Row, problem_of, rows_of
 
 from poet.baselines.registry import BASELINES
 from poet.problem import Limits
-from poet.simulator import simulate
+from poet.problem.simulator import simulate
 
 PAGE = ROOT / "benchmarks" / "results" / "large-graphs-rivals.md"
 RIVALS = tuple(name for name in BASELINES if name != "greedy")  # that one is ours

@@ -20,16 +20,16 @@ from pathlib import Path
 
 from gap_table import CASES, INSTANCES
 
-from poet.clock import WorkClock
-from poet.homes import decided
 from poet.memory.compaction import compact
 from poet.memory.demand import demand_of
 from poet.memory.layout import Block, Layout, lay_out
 from poet.planning.exact_layout import exact_layout
+from poet.planning.ram_survey import keep_everything_bytes
 from poet.problem import Limits, Problem
-from poet.ram_survey import keep_everything_bytes
-from poet.solution import SolveOptions
+from poet.problem.homes import decided
+from poet.problem.solution import SolveOptions
 from poet.solvers import minimum_ram_bytes, solve
+from poet.util.clock import WorkClock
 
 SHARES = (0.7, 0.5, 0.3, 0.15)
 WORK_SECONDS, LAYOUT_SECONDS, EXACT_SECONDS, MOVING_SECONDS = 0.5, 2.0, 10.0, 1.0

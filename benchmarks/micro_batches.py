@@ -17,9 +17,9 @@ from torch import Tensor, nn
 from zoo import NETS
 
 import poet
-from poet.micro import MicroBatches
+from poet.ir.micro import MicroBatches
 from poet.planning.prepared import prepare
-from poet.units import format_bytes, format_joules, format_seconds, format_share
+from poet.util.units import format_bytes, format_joules, format_seconds, format_share
 
 PAGE = Path(__file__).parent / "results" / "micro-batches.md"
 SAMPLES, LENGTH, WORDS, WIDTH, LAYERS = 8, 32, 1000, 128, 4

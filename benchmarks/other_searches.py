@@ -26,10 +26,10 @@ from typing import Any
 
 from poet.devices.device_problem import build_problem, kernels_on
 from poet.devices.load import load_profile
+from poet.planning.ram_survey import budget_between, keep_everything_bytes
 from poet.problem import Limits, Problem
-from poet.ram_survey import budget_between, keep_everything_bytes
-from poet.simulator import simulate
-from poet.solution import SolveOptions, Status
+from poet.problem.simulator import simulate
+from poet.problem.solution import SolveOptions, Status
 from poet.solvers import minimum_ram_bytes, solve
 
 ROOT = Path(__file__).parents[1]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from other_searches_rows import KINDS, RandomRow, Row, questions
 from small_ram import WEAK_POINTS
 
-from poet.units import format_bytes
+from poet.util.units import format_bytes
 
 DEVICE = "rpi4b"
 EARLY_SECONDS, MOST_BYTES = 5.0, 2 * 10**9

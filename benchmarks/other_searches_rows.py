@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from poet.solution import Status
+from poet.problem.solution import Status
 
 INSTANCES = Path(__file__).parents[1] / "tests" / "instances"
 DENSE_LAYERS = (12, 24, 40)

@@ -21,10 +21,10 @@ from pathlib import Path
 from planner_report import write_report
 
 from poet.baselines.registry import BASELINES, EXACT_BASELINES
+from poet.planning.ram_survey import keep_everything_bytes
 from poet.problem import Limits, Problem
-from poet.ram_survey import keep_everything_bytes
-from poet.simulator import Trace, simulate
-from poet.solution import Solution, SolveOptions
+from poet.problem.simulator import Trace, simulate
+from poet.problem.solution import Solution, SolveOptions
 from poet.solvers import minimum_ram_bytes, solve
 from poet.solvers.engines import available_engines
 

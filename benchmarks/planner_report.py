@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import matplotlib as mpl
 from matplotlib.figure import Figure
 
-from poet.units import format_bytes
+from poet.util.units import format_bytes
 
 if TYPE_CHECKING:
     from planner import Row

@@ -24,9 +24,9 @@ from pathlib import Path
 
 from poet.devices.device_problem import build_problem, kernels_on
 from poet.devices.load import load_profile
+from poet.planning.ram_survey import budget_between, keep_everything_bytes
 from poet.problem import Limits, Place, Problem
-from poet.ram_survey import budget_between, keep_everything_bytes
-from poet.solution import SolveOptions
+from poet.problem.solution import SolveOptions
 from poet.solvers import minimum_ram_bytes, solve
 
 ROOT = Path(__file__).parents[1]

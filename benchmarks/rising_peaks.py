@@ -20,7 +20,7 @@ from pathlib import Path
 from runtime_table import Row, rows_of
 from workers import ROOT
 
-from poet.units import format_bytes, format_share
+from poet.util.units import format_bytes, format_share
 
 NETS = ("resnet18-cifar", "mobilenet-v2", "unet")
 SHARES = tuple(number / 20 for number in range(1, 21))

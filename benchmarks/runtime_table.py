@@ -26,7 +26,7 @@ from pathlib import Path
 
 from workers import ROOT, WARM_STEPS, Worker, paired, ratio
 
-from poet.units import format_bytes, format_seconds, format_share
+from poet.util.units import format_bytes, format_seconds, format_share
 
 NETS = ("resnet18-cifar", "resnet18-imagenet", "mobilenet-v2", "bert", "unet")
 BATCHES, SHARES = (1, 8), (1.0, 0.7, 0.4, 0.2)
@@ -73,10 +73,10 @@ def plan_all(net: str, batch: int, threads: int, shares: Sequence[float], folder
     from step_worker import net as build
 
     from poet import api
+    from poet.planning.ram_survey import budget_between, keep_everything_bytes
     from poet.planning.saves_choice import offered
     from poet.problem import Limits
-    from poet.ram_survey import budget_between, keep_everything_bytes
-    from poet.solution import SolveOptions
+    from poet.problem.solution import SolveOptions
     from poet.solvers import minimum_ram_bytes
 
     torch.set_num_threads(threads)

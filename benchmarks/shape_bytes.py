@@ -26,12 +26,12 @@ import poet
 from poet.devices.device_problem import build_problem, kernels_on
 from poet.devices.load import load_profile
 from poet.errors import InputError
+from poet.ir.reshaping import Reshaping
 from poet.planning.beside import at_home, limits_beside
+from poet.planning.ram_survey import keep_everything_bytes
 from poet.planning.shape_bytes import Largest, ShapeBytes, SizeSearch
 from poet.planning.shape_planner import ShapePlanner
 from poet.plans.training_plan import Plan
-from poet.ram_survey import keep_everything_bytes
-from poet.reshaping import Reshaping
 from poet.runtime.trials.measure import measured
 from poet.solvers import minimum_ram_bytes
 
@@ -169,7 +169,7 @@ def row(case: Case) -> str:
     cells = (
         case.name,
         ", ".join(" x ".join(map(str, sizes)) for sizes in case.planned),
-        poet.units.format_bytes(within_bytes),
+        poet.util.units.format_bytes(within_bytes),
         str(len(kept)),
         off(kept),
         off(least),

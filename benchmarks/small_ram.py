@@ -28,12 +28,12 @@ from pathlib import Path
 
 from poet.devices.device_problem import build_problem, kernels_on
 from poet.devices.load import load_profile
+from poet.planning.ram_survey import budget_between, keep_everything_bytes
 from poet.problem import Limits, Place, Problem
-from poet.ram_survey import budget_between, keep_everything_bytes
-from poet.solution import SolveOptions, Status
+from poet.problem.solution import SolveOptions, Status
 from poet.solvers import minimum_ram_bytes, solve
 from poet.solvers.portfolio.state import COPIES, LINEAR, WHOLE
-from poet.units import format_bytes
+from poet.util.units import format_bytes
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "tests"))

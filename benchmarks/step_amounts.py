@@ -22,8 +22,8 @@ import torch
 from poet.devices.costs import estimate
 from poet.devices.load import load_profile
 from poet.frontend.trace import trace_training_step
-from poet.graph import Graph
-from poet.optimizer import OptimizerSpec
+from poet.ir.graph import Graph
+from poet.ir.optimizer import OptimizerSpec
 
 FOLDER = Path(__file__).parent / "published"
 STEPS, AMOUNTS = FOLDER / "steps.csv", FOLDER / "step_amounts.csv"

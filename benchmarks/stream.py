@@ -25,7 +25,7 @@ import poet
 from poet.frontend.plain import PlainTrainer
 from poet.planning.shape_planner import ShapePlanner
 from poet.runtime import Trainer
-from poet.units import format_bytes, format_share
+from poet.util.units import format_bytes, format_share
 
 PAGE = Path(__file__).parent / "results" / "stream-of-shapes.md"
 OPTIMIZER = poet.OptimizerSpec("adamw", lr=1e-3)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from models_rows import title
 from time_rows import MEASURED, SHARES, Measured, Planned
 
-from poet.units import format_bytes, format_seconds
+from poet.util.units import format_bytes, format_seconds
 
 IMPORT_FACTOR = 1.5
 """How many times as long an import in strips may take as one that keeps gradients whole."""

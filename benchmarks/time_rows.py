@@ -106,9 +106,9 @@ def planned(name: str, limit_seconds: float, plans: Path, *, long_forms: bool = 
         long_forms: count the activation memory of plain training, where nothing is saved in bits and bytes,
             and leave no files. There are no rows where that is the same.
     """
+    from poet.planning.ram_survey import budget_between, keep_everything_bytes
     from poet.planning.saves_choice import offered
     from poet.problem import Limits, Place
-    from poet.ram_survey import budget_between, keep_everything_bytes
     from poet.solvers import minimum_ram_bytes
 
     prepared = prepared_with(name, "stream")
@@ -144,8 +144,8 @@ def planned(name: str, limit_seconds: float, plans: Path, *, long_forms: bool = 
 def _row(asked: Planned, prepared: Prepared, choices: Problem, *, file: Path | None) -> Planned:
     """``asked`` with its plan, which is saved as ``file``."""
     from poet.errors import Infeasible, OutOfTime
-    from poet.homes import decided
-    from poet.simulator import judge
+    from poet.problem.homes import decided
+    from poet.problem.simulator import judge
 
     print(f"{prepared.model.name}: {asked.share:.0%}, {asked.budget_bytes} B", file=sys.stderr, flush=True)
     if not asked.has_schedules:
@@ -181,7 +181,7 @@ def _plan(prepared: Prepared, budget_bytes: int | None, limit_seconds: float) ->
 
     from poet.planning.planned import plan_step
     from poet.problem import Limits, Objective
-    from poet.solution import SolveOptions
+    from poet.problem.solution import SolveOptions
 
     options = SolveOptions(objective=Objective.TIME, time_limit_seconds=limit_seconds, clock=OwnTime())
     return plan_step(prepared, Limits(ram_budget_bytes=budget_bytes), options)
@@ -203,7 +203,7 @@ def measured(name: str, plans: Path, *, seconds: float = ROUND_SECONDS) -> list[
     import torch
 
     from poet.plans.plan_file import read_plan
-    from poet.random_batches import random_batch
+    from poet.runtime.data.random_batches import random_batch
 
     paths = [plan_path(plans, name, share) for share in (None, *SHARES)]
     there = [path for path in paths if path.exists()]

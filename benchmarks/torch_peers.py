@@ -27,8 +27,8 @@ from poet import api
 from poet.api import Prepared
 from poet.errors import PoetError
 from poet.problem import Limits, Objective
-from poet.solution import SolveOptions
-from poet.units import format_bytes, format_seconds
+from poet.problem.solution import SolveOptions
+from poet.util.units import format_bytes, format_seconds
 
 ROWS = ("resnet18-cifar:8", "mobilenet-v2:8", "bert:8", "unet:1")
 PEERS = ("checkpoint", "budget:0.7", "budget:0.4", "budget:0.1")

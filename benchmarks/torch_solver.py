@@ -39,7 +39,7 @@ from zoo import NETS, Size
 import poet
 from poet.integrations import partitioner
 from poet.runtime import native
-from poet.units import format_bytes, format_seconds
+from poet.util.units import format_bytes, format_seconds
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "benchmarks" / "results" / "torch-solver.md"

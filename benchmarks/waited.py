@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "waited.json"
 ALLOWED_FACTOR, ALLOWED_SECONDS = 1.1, 2.0
 
-AT_ONCE = "import sys, poet.progress; poet.progress.QUIET_SECONDS = 0.0; "
+AT_ONCE = "import sys, poet.problem.progress; poet.problem.progress.QUIET_SECONDS = 0.0; "
 SOLVE = AT_ONCE + "from poet.__main__ import main; main()"
 NET = (
     AT_ONCE

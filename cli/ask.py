@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from poet.errors import InputError
-from poet.loss import LOGITS
-from poet.optimizer import OptimizerSpec, ParameterGroup
-from poet.optimizer_kinds import OPTIONS
+from poet.ir.loss import LOGITS
+from poet.ir.optimizer import OptimizerSpec, ParameterGroup
+from poet.ir.optimizer_kinds import OPTIONS
 from poet.problem import Objective, Pins
-from poet.solution import Progress
+from poet.problem.solution import Progress
 
 from .options import (
     BindOption,

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from poet.streams import say
+from poet.util.streams import say
 
 from .options import device_names, whole
 

@@ -58,7 +58,7 @@ def check(
     from poet.c99.statements import refusals, uses_elements
     from poet.frontend.onnx.importer import load_onnx
     from poet.frontend.trace import trace_training_step
-    from poet.loss import DEFAULT_LOSS
+    from poet.ir.loss import DEFAULT_LOSS
     from poet.report.check import kernels_report
 
     imported = load_onnx(model, bind={**found.assumed, **read_bindings(bind)})

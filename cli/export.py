@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from poet.streams import say
+from poet.util.streams import say
 
 from .options import PlanArgument
 from .usage import Group

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from poet.errors import Infeasible, InputError, OutOfTime
-from poet.loss import DEFAULT_LOSS
-from poet.micro import BATCH_NAMES
-from poet.streams import say
-from poet.units import format_bytes, format_joules, format_seconds, parse_bytes
+from poet.ir.loss import DEFAULT_LOSS
+from poet.ir.micro import BATCH_NAMES
+from poet.util.streams import say
+from poet.util.units import format_bytes, format_joules, format_seconds, parse_bytes
 
 from .options import BindOption, LossOption, read_bindings, read_time_limit
 
@@ -44,7 +44,7 @@ def fit(
     found in time.
     """
     from poet.devices.load import load_profile
-    from poet.solution import SolveOptions
+    from poet.problem.solution import SolveOptions
     from poet.whatif.run import what_if
 
     from . import sweep

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from poet.errors import InputError, spelled_out
-from poet.streams import say
+from poet.util.streams import say
 
 ROOT = "poet"
 

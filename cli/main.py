@@ -11,10 +11,10 @@ from typing import Annotated, Any
 
 import typer
 
-from poet import interrupts
 from poet.errors import INTERRUPTED, PoetError
-from poet.extras import explained
-from poet.streams import drop_unread, say
+from poet.util import interrupts
+from poet.util.extras import explained
+from poet.util.streams import drop_unread, say
 from poet.version import __version__
 
 from . import check, devices, diff, explain, export, fit, run, solve, verify, what_if

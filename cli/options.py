@@ -15,13 +15,13 @@ from typing import Annotated, Any, TypeVar, get_origin, get_type_hints
 import typer
 
 from poet.errors import InputError, nearest
-from poet.files.reading import LARGEST_WHOLE, shown
-from poet.loss import LOSSES, LossSpec
-from poet.micro import micro_batches
-from poet.optimizer import OptimizerSpec
+from poet.ir.loss import LOSSES, LossSpec
+from poet.ir.micro import micro_batches
+from poet.ir.optimizer import OptimizerSpec
+from poet.ir.strips import Gradients
 from poet.problem import Objective, Place
-from poet.strips import Gradients
-from poet.units import parse_seconds
+from poet.util.reading import LARGEST_WHOLE, shown
+from poet.util.units import parse_seconds
 
 _Record = TypeVar("_Record")
 _TYPER = "typer"
@@ -237,7 +237,7 @@ def with_batch(sizes: dict[str, int], batch: int | None) -> dict[str, int]:
     Raises:
         InputError: the batch is given twice.
     """
-    from poet.micro import BATCH_NAMES
+    from poet.ir.micro import BATCH_NAMES
 
     if batch is None:
         return sizes

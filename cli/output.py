@@ -18,8 +18,8 @@ from rich.segment import Segment
 from rich.text import Text
 
 from poet.errors import InputError, spelled_out
-from poet.files.reading import Paths, check_apart, check_is_file
-from poet.progress import ended
+from poet.problem.progress import ended
+from poet.util.reading import Paths, check_apart, check_is_file
 
 REPORT_COLUMNS = 110
 """Width of a report that goes to a file or a pipe."""

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from poet.streams import say
+from poet.util.streams import say
 
 from .options import (
     BindOption,
@@ -61,11 +61,11 @@ def profile(
 
     from poet.calibration.step_times import add_to, begun, steps_of_model
     from poet.devices.machine import Machine
-    from poet.files.reading import printable_name
     from poet.frontend.onnx.importer import load_onnx
     from poet.frontend.trace import trace_training_step
-    from poet.loss import DEFAULT_LOSS
-    from poet.optimizer import OptimizerSpec
+    from poet.ir.loss import DEFAULT_LOSS
+    from poet.ir.optimizer import OptimizerSpec
+    from poet.util.reading import printable_name
 
     machine = Machine()
     sizes = with_batch(read_bindings(bind), batch)

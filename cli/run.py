@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from poet.streams import say
+from poet.util.streams import say
 
 from .options import takes
 from .output import answer, check_files

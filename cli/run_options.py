@@ -11,7 +11,7 @@ import typer
 
 from poet.errors import InputError
 from poet.plans.run_request import SCHEDULES, RateSchedule, RunRequest
-from poet.units import parse_bytes, parse_joules, parse_seconds
+from poet.util.units import parse_bytes, parse_joules, parse_seconds
 
 from .options import JsonOption, ModuleOption, PageFileOption, PlanArgument, option, threads_callback, whole
 

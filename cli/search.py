@@ -9,16 +9,18 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from poet import codec
 from poet.api import limits_of
 from poet.baselines.comparison import Comparison, compare
 from poet.errors import Infeasible, InputError, OutOfTime
 from poet.planning.beside_buffer import answered_beside, bounded_limits
 from poet.planning.kept_plans import KeptPlans, default_folder
+from poet.planning.ram_survey import SURVEY_SHARES, survey
+from poet.planning.trade_off_curve import trade_off
 from poet.plans.plan_parts import MeasuredShare, PriceRange
 from poet.problem import Limits, Objective, Problem
-from poet.progress import stage
-from poet.ram_survey import SURVEY_SHARES, survey
+from poet.problem.progress import stage
+from poet.problem.schedule import Compute
+from poet.problem.solution import LISTED, Solution, SolveOptions, Status, solution_to_json
 from poet.report.plan import solution_report
 from poet.report.searches import (
     comparison_data,
@@ -28,12 +30,10 @@ from poet.report.searches import (
     trade_off_data,
     trade_off_report,
 )
-from poet.schedule import Compute
-from poet.solution import LISTED, Solution, SolveOptions, Status, solution_to_json
 from poet.solvers.search.explain import answered
-from poet.streams import say
-from poet.trade_off_curve import trade_off
-from poet.units import parse_bytes
+from poet.util import codec
+from poet.util.streams import say
+from poet.util.units import parse_bytes
 
 from .ask import Ask
 from .output import answer, write_json

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 from poet.errors import InputError
 from poet.files.kinds import FileKind, expect
-from poet.micro import micro_batches
+from poet.ir.micro import micro_batches
 from poet.problem import Objective, Problem
-from poet.progress import showing
+from poet.problem.progress import showing
 
 from .ask import Ask
 from .log import check_log, listening

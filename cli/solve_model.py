@@ -7,8 +7,9 @@ from dataclasses import replace
 from poet.baselines.comparison import Comparison
 from poet.devices.load import load_profile, with_part
 from poet.errors import Infeasible, InputError, OutOfTime
-from poet.loss import DEFAULT_LOSS
-from poet.micro import BATCH_NAMES
+from poet.ir.loss import DEFAULT_LOSS
+from poet.ir.micro import BATCH_NAMES
+from poet.ir.strips import Gradients
 from poet.planning.auxiliary import bindings_of
 from poet.planning.pipeline import planned_as
 from poet.planning.planned import Planned, Stages
@@ -16,12 +17,11 @@ from poet.planning.prepared import Prepared
 from poet.planning.request import PlanRequest
 from poet.planning.saves_choice import surveyed, weighed
 from poet.problem import Limits, Problem
+from poet.problem.solution import Solution, SolveOptions, solution_to_json
 from poet.report.plan import plan_summary
 from poet.report.plan_data import candidate_lines
 from poet.report.training import training_lines
-from poet.solution import Solution, SolveOptions, solution_to_json
-from poet.streams import say
-from poet.strips import Gradients
+from poet.util.streams import say
 
 from .ask import Ask
 from .options import Home, read_bindings, read_shapes, with_batch

@@ -13,10 +13,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from poet.devices.load import profile_path
 from poet.errors import InputError
+from poet.planning.cache import default_folder
 from poet.report.whatif import what_if_report
-from poet.units import format_seconds, parse_bytes
+from poet.util.units import format_seconds, parse_bytes
 from poet.whatif import export, grid
-from poet.whatif.cache import default_folder
 from poet.whatif.question import DataSupply, Duty
 from poet.whatif.result import WhatIf
 from poet.whatif.stalls import measure_data

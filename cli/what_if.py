@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from poet.loss import DEFAULT_LOSS
-from poet.strips import Gradients
+from poet.ir.loss import DEFAULT_LOSS
+from poet.ir.strips import Gradients
 
 from .log import check_log, listening
 from .options import (
@@ -159,8 +159,8 @@ def what_if(
     -v and --log tell of each point when its search was asked for and how it ended. What a search does
     meanwhile is seen with --jobs 1 alone: workers are processes of their own, and their lines stay there.
     """
-    from poet.solution import SolveOptions
-    from poet.units import parse_bytes
+    from poet.problem.solution import SolveOptions
+    from poet.util.units import parse_bytes
     from poet.whatif.run import what_if as ask
 
     from . import sweep

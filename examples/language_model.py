@@ -20,7 +20,7 @@ from zoo.decoder import ADAPTERS, Decoder
 
 import poet
 from poet.solvers import minimum_ram_bytes
-from poet.units import format_bytes, format_joules, format_seconds
+from poet.util.units import format_bytes, format_joules, format_seconds
 from poet.verification import verify
 
 LOSS = "cross-entropy:dim=-1"

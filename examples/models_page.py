@@ -21,7 +21,7 @@ from models_rows import (
     title,
 )
 
-from poet.units import format_bytes, format_part, format_share
+from poet.util.units import format_bytes, format_part, format_share
 
 Column = tuple[str, Callable[[str, Before, Row], str]]
 """Its heading, and its cell for a model."""

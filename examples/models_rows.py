@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from poet import codec
 from poet.errors import InputError
-from poet.ram_survey import budget_between
+from poet.planning.ram_survey import budget_between
+from poet.util import codec
 
 MIB = 1 << 20
 SHARE = 0.4

@@ -54,10 +54,10 @@ from models_rows import (
     replace_text,
 )
 
-from poet import codec
+from poet.util import codec
 
 if TYPE_CHECKING:
-    from poet.graph import Graph
+    from poet.ir.graph import Graph
     from poet.planning.planned import Planned as PlannedStep
     from poet.planning.prepared import Prepared
     from poet.plans.training_plan import Plan
@@ -91,11 +91,11 @@ def measure(name: str, time_limit_seconds: float) -> Row:
     import torch
 
     from poet import api
+    from poet.ir.strips import Gradients
+    from poet.planning.ram_survey import keep_everything_bytes
     from poet.planning.saves_choice import offered
     from poet.problem import Limits
-    from poet.ram_survey import keep_everything_bytes
     from poet.solvers import minimum_ram_bytes
-    from poet.strips import Gradients
 
     torch.set_num_threads(1)
     then = before()[name]
@@ -146,7 +146,7 @@ def measure_whole(name: str, time_limit_seconds: float) -> Whole:
     import torch
 
     from poet import api
-    from poet.strips import Gradients
+    from poet.ir.strips import Gradients
 
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as temporary:
@@ -212,7 +212,7 @@ def peak_bytes(plan: Plan, name: str, folder: Path) -> int:
     """Of steps of the plan in ``folder``, in a process of their own, as torch's allocator counts."""
     import torch
 
-    from poet.random_batches import random_batch
+    from poet.runtime.data.random_batches import random_batch
 
     _say(name, "measure")
     inputs, targets = random_batch(plan, seed=0)
@@ -252,7 +252,7 @@ def searched(
     from poet import api
     from poet.errors import Infeasible, OutOfTime
     from poet.problem import Limits
-    from poet.solution import SolveOptions
+    from poet.problem.solution import SolveOptions
 
     _say(name, f"plan in {budget_bytes} B")
     limits = Limits(ram_budget_bytes=budget_bytes)
@@ -284,9 +284,9 @@ def parameter_bytes(graph: Graph) -> int:
 
 def bound_of(prepared: Prepared) -> Bound:
     """The lower bound over all choices, and the op that makes it, in the form that needs least."""
-    from poet.alternatives import leanest
     from poet.planning.saves_choice import offered
     from poet.problem import Limits
+    from poet.problem.alternatives import leanest
     from poet.solvers import minimum_ram_bytes
 
     choices = offered(prepared, Limits())

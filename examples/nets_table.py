@@ -68,11 +68,11 @@ def _measured(name: str, net: UsualNet, route: str, folder: Path) -> Row:
     import torch
 
     from poet import api
+    from poet.planning.ram_survey import budget_between, keep_everything_bytes
     from poet.problem import Limits
-    from poet.ram_survey import budget_between, keep_everything_bytes
-    from poet.random_batches import random_batch
+    from poet.problem.solution import SolveOptions
     from poet.runtime import Trainer
-    from poet.solution import SolveOptions
+    from poet.runtime.data.random_batches import random_batch
     from poet.solvers import minimum_ram_bytes
     from poet.verification import verify
 

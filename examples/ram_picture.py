@@ -15,10 +15,10 @@ from pathlib import Path
 from poet.plans.plan_file import read_plan
 from poet.plans.training_plan import Plan
 from poet.problem import Limits
+from poet.problem.simulator import Trace, simulate
 from poet.report.schedule_rows import memory_over_time
-from poet.simulator import Trace, simulate
 from poet.solvers.heuristics.policies import keep_everything
-from poet.units import format_bytes, format_seconds, format_share
+from poet.util.units import format_bytes, format_seconds, format_share
 
 COLUMNS, ROWS = 72, 12
 MIB = 2**20

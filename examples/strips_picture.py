@@ -17,13 +17,13 @@ from models_rows import MIB, SHARE, before
 from models_table import DEVICE, model_file
 
 from poet import api
+from poet.ir.strips import Gradients
 from poet.planning.saves_choice import without_choice
 from poet.problem import Limits
-from poet.simulator import Trace, simulate
-from poet.solution import SolveOptions
+from poet.problem.simulator import Trace, simulate
+from poet.problem.solution import SolveOptions
 from poet.solvers.heuristics.policies import keep_everything
-from poet.strips import Gradients
-from poet.units import format_bytes, format_share
+from poet.util.units import format_bytes, format_share
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -16,43 +16,43 @@ if TYPE_CHECKING:
     from poet.api import plan as plan
     from poet.integrations.partitioner import torch_solver as torch_solver
     from poet.integrations.wrapping import wrap as wrap
-    from poet.optimizer import OptimizerSpec as OptimizerSpec
+    from poet.ir.optimizer import OptimizerSpec as OptimizerSpec
     from poet.planning.budgets import plan_again as plan_again
+    from poet.planning.ram_survey import survey as survey
     from poet.planning.shape_planner import ShapeImprovement as ShapeImprovement
     from poet.planning.shape_planner import ShapePlanner as ShapePlanner
+    from poet.planning.trade_off_curve import trade_off as trade_off
     from poet.plans.plan_file import PlanFile as PlanFile
     from poet.problem import Limits as Limits
     from poet.problem import Objective as Objective
     from poet.problem import Pins as Pins
     from poet.problem import Problem as Problem
-    from poet.ram_survey import survey as survey
-    from poet.simulator import simulate as simulate
-    from poet.solution import SolveOptions as SolveOptions
-    from poet.solution import Start as Start
+    from poet.problem.simulator import simulate as simulate
+    from poet.problem.solution import SolveOptions as SolveOptions
+    from poet.problem.solution import Start as Start
     from poet.solvers import solve as solve
-    from poet.trade_off_curve import trade_off as trade_off
     from poet.verification import verify as verify
     from poet.whatif.run import what_if as what_if
 
 _HOMES = {
     "Limits": "poet.problem",
     "Objective": "poet.problem",
-    "OptimizerSpec": "poet.optimizer",
+    "OptimizerSpec": "poet.ir.optimizer",
     "Pins": "poet.problem",
     "PlanFile": "poet.plans.plan_file",
     "Planned": "poet.api",
     "Problem": "poet.problem",
     "ShapeImprovement": "poet.planning.shape_planner",
     "ShapePlanner": "poet.planning.shape_planner",
-    "SolveOptions": "poet.solution",
-    "Start": "poet.solution",
+    "SolveOptions": "poet.problem.solution",
+    "Start": "poet.problem.solution",
     "plan": "poet.api",
     "plan_again": "poet.planning.budgets",
-    "simulate": "poet.simulator",
+    "simulate": "poet.problem.simulator",
     "solve": "poet.solvers",
-    "survey": "poet.ram_survey",
+    "survey": "poet.planning.ram_survey",
     "torch_solver": "poet.integrations.partitioner",
-    "trade_off": "poet.trade_off_curve",
+    "trade_off": "poet.planning.trade_off_curve",
     "verify": "poet.verification",
     "what_if": "poet.whatif.run",
     "wrap": "poet.integrations.wrapping",
@@ -66,7 +66,7 @@ def __getattr__(name: str) -> Any:
     try:
         return getattr(importlib.import_module(_HOMES[name]), name)
     except ModuleNotFoundError as error:
-        from poet.extras import explained
+        from poet.util.extras import explained
 
         missing = explained(error)
         if missing is None:

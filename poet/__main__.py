@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import sys
 
-from poet import interrupts
 from poet.calibration.command import COMMAND
 from poet.calibration.command import main as calibrate
-from poet.extras import explained
-from poet.streams import drop_unread, say
+from poet.util import interrupts
+from poet.util.extras import explained
+from poet.util.streams import drop_unread, say
 
 
 def main() -> None:

@@ -29,6 +29,7 @@ from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
 from poet.errors import spelled_out
+from poet.ir.untrained import loss_misfit
 from poet.planning.auxiliary import with_accumulation, with_evaluation, with_shapes
 from poet.planning.budgets import with_budgets
 from poet.planning.pipeline import planned_as
@@ -43,7 +44,6 @@ from poet.planning.planned import (
 )
 from poet.planning.prepared import Prepared, prepare
 from poet.planning.request import PlanRequest, samples_of
-from poet.untrained import loss_misfit
 
 __all__ = [
     "PlanRequest",
@@ -103,7 +103,7 @@ def plan(request: PlanRequest) -> Planned:  # noqa: D417  the arguments are the 
         ram: budget for all tensors, in bytes or as text (``"64MiB"``); ``None``: unlimited. Needed
             unless ``limits`` is given.
         deadline: for one step: seconds, ``"20ms"``, or ``"1.3x"`` of running every op once; default none.
-        loss: by name, with options behind a colon (see `poet.loss`), of the model's first output:
+        loss: by name, with options behind a colon (see `poet.ir.loss`), of the model's first output:
             ``"cross-entropy:label_smoothing=0.1"``. Classes stand in dim 1, as in torch;
             ``cross-entropy:dim=-1`` where they are last ([N,T,C]). Or a function or module
             ``loss(outputs, targets)``, which is given what the model returns and the targets, and gives a

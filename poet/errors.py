@@ -91,7 +91,7 @@ class MissingPackage(InputError, ModuleNotFoundError):
 class InvalidSchedule(PoetError):
     """The simulator's verdict on a schedule that breaks a rule.
 
-    ``rule`` is the short name of the rule (see :mod:`poet.simulator`), ``step`` the index of the
+    ``rule`` is the short name of the rule (see :mod:`poet.problem.simulator`), ``step`` the index of the
     step that breaks it, or the schedule's length where the end state does.
     """
 

@@ -25,15 +25,15 @@ from poet.frontend.eager import lent, original
 from poet.frontend.losses import LossFunction, with_output
 from poet.frontend.plain import PlainTrainer, check_is_planned
 from poet.frontend.traced_operators import small_operators
-from poet.named import named_parameters
+from poet.ir.named import named_parameters
 from poet.plans.plan_file import PlanFile
 from poet.plans.training_plan import Plan, shape_words
-from poet.random_batches import Batch, batches_of, random_batch, random_step
+from poet.problem.schedule import Compute, PageIn
 from poet.runtime import Trainer
+from poet.runtime.data.random_batches import Batch, batches_of, random_batch, random_step
 from poet.runtime.steps.replay import first_line
 from poet.runtime.system.process import torch_threads
-from poet.schedule import Compute, PageIn
-from poet.units import format_bytes
+from poet.util.units import format_bytes
 
 _LEAST_STEPS = 3
 
@@ -111,7 +111,7 @@ def verify(
         path: of the plan file.
         module: the model that was planned, in the mode it was planned in; it is not changed. Not
             given: the model is built from the ONNX structure that the plan carries.
-        loss: that was planned, where it is a function or module; the plan knows those of `poet.loss` itself.
+        loss: that was planned, where it is a function or module; the plan knows those of `poet.ir.loss`.
         batches: to train on, in turn; not given: those of ``data``, or random ones.
         data: samples to train on in their order, and over again where they are too few for all steps; see
             `poet.runtime.data.samples.load_samples`.

@@ -15,7 +15,7 @@ import math
 from dataclasses import dataclass
 
 from poet.problem import Limits, Problem
-from poet.schedule import Schedule
+from poet.problem.schedule import Schedule
 from poet.solvers.heuristics.gap_arrays import USED_AT, Floats, Ints, Way
 from poet.solvers.heuristics.policies import Policy, Walk, walked
 from poet.solvers.instance.incumbent import Incumbent

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from poet.schedule import Compute, Free, PageIn, PageOut, Schedule, Step
+from poet.problem.schedule import Compute, Free, PageIn, PageOut, Schedule, Step
 from poet.solvers.instance.instance import Facts
 
 MOST_STAGES = 40

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from poet.problem import Limits, Problem
-from poet.solution import Solution, SolveOptions
+from poet.problem.solution import Solution, SolveOptions
 from poet.solvers.search.least_energy import solve
 
 

@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from poet.baselines.recompute_all import DropRemakeable
 from poet.problem import Limits, Problem
-from poet.schedule import Schedule
+from poet.problem.schedule import Schedule
 from poet.solvers.heuristics.policies import walked
 from poet.solvers.instance.incumbent import Incumbent
 from poet.solvers.instance.instance import Facts

@@ -8,16 +8,16 @@ import math
 import time
 from dataclasses import dataclass
 
-from poet.alternatives import leanest, taken_by, with_names
 from poet.baselines.registry import BASELINES, EXACT_BASELINES
-from poet.brief import brief
 from poet.errors import InvalidSchedule
-from poet.pins import permitted
 from poet.problem import Limits, Objective, Problem
-from poet.schedule import Schedule
-from poet.simulator import Trace, simulate
-from poet.solution import Solution, SolveOptions, Start, Status, amount_of
+from poet.problem.alternatives import leanest, taken_by, with_names
+from poet.problem.pins import permitted
+from poet.problem.schedule import Schedule
+from poet.problem.simulator import Trace, simulate
+from poet.problem.solution import Solution, SolveOptions, Start, Status, amount_of
 from poet.solvers import solve
+from poet.util.brief import brief
 
 _log = logging.getLogger(__name__)
 

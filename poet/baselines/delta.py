@@ -8,7 +8,7 @@ costs less.
 from __future__ import annotations
 
 from poet.problem import Limits, Problem
-from poet.schedule import Schedule
+from poet.problem.schedule import Schedule
 from poet.solvers.heuristics.gap_arrays import Way
 from poet.solvers.heuristics.policies import ByStaleness, cheapest_walk
 

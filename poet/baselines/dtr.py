@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from poet.problem import Limits, Problem
-from poet.schedule import Schedule
+from poet.problem.schedule import Schedule
 from poet.solvers.heuristics.gap_arrays import Way
 from poet.solvers.heuristics.policies import ByStaleness, cheapest_walk
 

@@ -15,8 +15,8 @@ from poet.baselines.recompute_all import recompute_all
 from poet.baselines.rotor import pofo, rotor
 from poet.baselines.vdnn import vdnn
 from poet.problem import Limits, Problem
-from poet.schedule import Schedule
-from poet.solution import Solution, SolveOptions
+from poet.problem.schedule import Schedule
+from poet.problem.solution import Solution, SolveOptions
 from poet.solvers.heuristics.greedy import greedy
 from poet.solvers.heuristics.policies import keep_everything
 

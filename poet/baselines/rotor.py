@@ -29,8 +29,8 @@ import numpy.typing as npt
 from poet.baselines.chain import Stage, chain_of, needed_runs, schedule_of_runs
 from poet.errors import InvalidSchedule
 from poet.problem import Limits, Place, Problem
-from poet.schedule import Schedule
-from poet.simulator import simulate
+from poet.problem.schedule import Schedule
+from poet.problem.simulator import simulate
 from poet.solvers.heuristics.gap_arrays import Way
 from poet.solvers.heuristics.policies import Policy, Walk, walked
 from poet.solvers.instance.incumbent import Incumbent

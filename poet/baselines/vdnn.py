@@ -11,7 +11,7 @@ import statistics
 from dataclasses import replace
 
 from poet.problem import Limits, Problem
-from poet.schedule import Schedule
+from poet.problem.schedule import Schedule
 from poet.solvers.heuristics.gap_arrays import Way
 from poet.solvers.heuristics.policies import Policy, Walk, walked
 from poet.solvers.instance.incumbent import Incumbent

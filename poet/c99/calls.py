@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from poet.errors import UnsupportedOperator
-from poet.graph import ITEM_BYTES, Argument, Blank, Call, Ref, TensorType
+from poet.ir.graph import ITEM_BYTES, Argument, Blank, Call, Ref, TensorType
 
 WORD_BYTES = 4
 """The arena is an array of floats; places count in them."""

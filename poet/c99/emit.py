@@ -6,7 +6,7 @@ from poet.c99.calls import Placed, float_text
 from poet.c99.functions import HOME_OF, HOMES, OP_TYPE, WRITER, step_body, transfers, with_spans
 from poet.c99.interface import DOUBLES, FLOATS, ExportedStep, Interface, Span, comment, scalars
 from poet.c99.statements import Prediction
-from poet.optimizer import OptimizerSpec
+from poet.ir.optimizer import OptimizerSpec
 
 _INCLUDES = """#include "poet_step.h"
 

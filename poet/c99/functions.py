@@ -9,7 +9,7 @@ from pathlib import Path
 from poet.c99.calls import Address, CCall, CStruct, Given, Update
 from poet.c99.interface import Span, comment, functions_of_numbers
 from poet.c99.statements import Statement
-from poet.optimizer import OptimizerSpec
+from poet.ir.optimizer import OptimizerSpec
 
 TRANSFERS = {
     "restore": "",

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from poet.c99.calls import WORD_BYTES, Placed, float_text
 from poet.c99.statements import Home, Prediction, Statements
 from poet.errors import PlanError, UnsupportedOperator
-from poet.graph import Graph, Ref, TensorType
-from poet.optimizer import OptimizerSpec
+from poet.ir.graph import Graph, Ref, TensorType
+from poet.ir.optimizer import OptimizerSpec
 
 _LOSSES_OF_CLASSES = ("aten.nll_loss_forward.default", "aten.nll_loss2d_forward.default")
 _NOT_IN_COMMENTS = re.compile(r"[^A-Za-z0-9_.:+ -]")

@@ -24,7 +24,7 @@ from poet.c99.vectors import PlainSteps
 from poet.errors import InputError, NotExact, PlanError
 from poet.plans.plan_file import PlanFile, plan_digest
 from poet.plans.training_plan import Plan
-from poet.random_batches import random_batch
+from poet.runtime.data.random_batches import random_batch
 from poet.runtime.data.samples import load_samples
 
 ALLOWED = 8.0

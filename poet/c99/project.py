@@ -23,15 +23,15 @@ from poet.c99.interface import ExportedStep, Interface, Span, check_optimizer, c
 from poet.c99.sources import weights_header, weights_source
 from poet.c99.statements import BLOCK_BYTES, LIBRARY, Prediction, Statements, prediction_of, statements_of
 from poet.errors import InputError, PoetError
-from poet.graph import ITEM_BYTES
+from poet.ir.graph import ITEM_BYTES
 from poet.plans.flash_life import Wear, erases_text, life_steps, most_erased
 from poet.plans.plan_file import PlanFile, plan_digest
 from poet.plans.planned_step import stored_values
 from poet.plans.training_plan import Plan
+from poet.problem.schedule import Compute
 from poet.runtime.kernels.arguments import dtype
 from poet.runtime.kernels.cells import memory_of
-from poet.schedule import Compute
-from poet.units import format_bytes, format_count
+from poet.util.units import format_bytes, format_count
 
 TEMPLATES = Path(__file__).parent / "folder"
 _STACK_BYTES, _BESIDE_BYTES = 1024 + 64, 1024 + 128

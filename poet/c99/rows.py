@@ -21,7 +21,7 @@ from poet.c99.rules import (
     updates,
 )
 from poet.errors import GraphError, UnsupportedOperator
-from poet.graph import Call, Op, Ref, Strip, TensorType
+from poet.ir.graph import Call, Op, Ref, Strip, TensorType
 
 ROWS: dict[str, Rule] = {
     "aten._adaptive_avg_pool2d.default": pooling.adaptive_avg_pool,

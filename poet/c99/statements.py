@@ -13,14 +13,14 @@ from typing import NamedTuple
 from poet.c99.calls import WORD_BYTES, CCall, OpRun, Placed, placed_at
 from poet.c99.rows import ROWS, c_calls, strip_calls
 from poet.errors import GraphError, PlanError, UnsupportedOperator
-from poet.graph import Call, Graph, Op, Symbol
+from poet.ir.graph import Call, Graph, Op, Symbol
+from poet.ir.strips import Strip
 from poet.memory.demand import BEFORE
 from poet.memory.places import MadeMove
 from poet.plans.planned_step import stored_values
 from poet.plans.training_plan import Plan
 from poet.problem import Place
-from poet.schedule import Compute, Free, PageIn, PageOut
-from poet.strips import Strip
+from poet.problem.schedule import Compute, Free, PageIn, PageOut
 
 LIBRARY = "poet-c99"
 """What profiles and plans call these kernels."""

@@ -17,8 +17,8 @@ from poet.c99.calls import float_text
 from poet.c99.interface import Interface
 from poet.c99.sources import C_LINKAGE
 from poet.errors import UnsupportedOperator
-from poet.graph import Argument, Blank, Call, Graph, Op, Symbol
-from poet.optimizer import OptimizerSpec
+from poet.ir.graph import Argument, Blank, Call, Graph, Op, Symbol
+from poet.ir.optimizer import OptimizerSpec
 from poet.runtime import kernels
 from poet.runtime.kernels import arguments
 from poet.runtime.kernels.guards import check_calls

@@ -17,7 +17,7 @@ from poet.calibration.step_times import op_times
 from poet.devices.measurements import OpTime, TransferTime
 from poet.errors import PageFileError
 from poet.frontend.trace import TrainingStep, trace_training_step
-from poet.optimizer import OptimizerSpec
+from poet.ir.optimizer import OptimizerSpec
 from poet.plans.plan_parts import PageSlot
 from poet.runtime.storage.page_file import PageFile
 from poet.runtime.system.process import torch_threads

@@ -11,11 +11,11 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from poet import interrupts
 from poet.errors import InputError, PoetError
-from poet.files.reading import check_is_file
-from poet.streams import say
-from poet.units import parse_seconds
+from poet.util import interrupts
+from poet.util.reading import check_is_file
+from poet.util.streams import say
+from poet.util.units import parse_seconds
 
 COMMAND = ("devices", "calibrate")
 POWER_WORDS = ("auto", "none", "ask", "meter", "hwmon", "pmic", "battery", "rapl")

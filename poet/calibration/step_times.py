@@ -32,8 +32,7 @@ from poet.devices.measurements import (
 )
 from poet.errors import InputError
 from poet.frontend.trace import TrainingStep
-from poet.graph import Graph, Op
-from poet.homes import as_decided
+from poet.ir.graph import Graph, Op
 from poet.memory.demand import demand_of
 from poet.memory.layout import lay_out
 from poet.plans.plan_parts import Arena, Device, Model, Request, SearchOutcome
@@ -41,10 +40,11 @@ from poet.plans.run_request import BUSY_RATIO
 from poet.plans.training_plan import Plan, make_plan
 from poet.problem import Limits, Place, Problem, ProblemOp
 from poet.problem import Tensor as ProblemTensor
-from poet.random_batches import random_batch
+from poet.problem.homes import as_decided
+from poet.problem.schedule import Compute
 from poet.runtime import StepResult, Trainer
+from poet.runtime.data.random_batches import random_batch
 from poet.runtime.system.process import torch_threads
-from poet.schedule import Compute
 from poet.solvers.heuristics.policies import keep_everything
 
 STEPS = 7

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from poet.devices.figures import OpClass
 from poet.errors import UnsupportedOperator
-from poet.graph import ITEM_BYTES, Argument, Blank, Call, Ref, TensorType
+from poet.ir.graph import ITEM_BYTES, Argument, Blank, Call, Ref, TensorType
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,8 +44,8 @@ from poet.devices.cost_rules import (
 )
 from poet.devices.figures import OpClass
 from poet.errors import GraphError, UnsupportedOperator, nearest
-from poet.graph import ITEM_BYTES, TensorType
-from poet.operators import ATEN, OWN
+from poet.ir.graph import ITEM_BYTES, TensorType
+from poet.ir.operators import ATEN, OWN
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,9 +16,6 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from poet import codec
-from poet.brief import brief
-from poet.calls import Call, Ref, TensorType, contiguous
 from poet.devices.cost_rules import Operands
 from poet.devices.cost_table import Amounts, amounts_for
 from poet.devices.figures import OpClass
@@ -26,12 +23,15 @@ from poet.devices.measurements import OpTime, op_time
 from poet.devices.profile import OpTimes, Profile
 from poet.devices.storage import Direction, Storage
 from poet.errors import ProfileError
-from poet.graph import Graph, Op, Strip
-from poet.graph_parts import stored_row_of
-from poet.kernel_facts import PYTORCH
-from poet.operators import WRITES
+from poet.ir.calls import Call, Ref, TensorType, contiguous
+from poet.ir.graph import Graph, Op, Strip
+from poet.ir.graph_parts import stored_row_of
+from poet.ir.kernel_facts import PYTORCH
+from poet.ir.operators import WRITES
+from poet.ir.strips import copied_blocks
 from poet.problem import Transfer
-from poet.strips import copied_blocks
+from poet.util import codec
+from poet.util.brief import brief
 
 
 def amounts_of(op: OpTime) -> Amounts:

@@ -10,10 +10,10 @@ import math
 from poet.devices.costs import BufferCost, OpCost, estimate
 from poet.devices.profile import Profile
 from poet.errors import InputError, ProfileError
-from poet.graph import Buffer, Graph, Op
-from poet.kernel_facts import KernelFacts, stated
+from poet.ir.graph import Buffer, Graph, Op
+from poet.ir.kernel_facts import KernelFacts, stated
 from poet.problem import Place, Problem, ProblemOp, Tensor
-from poet.units import parse_factor, parse_seconds
+from poet.util.units import parse_factor, parse_seconds
 
 
 def kernels_on(profile: Profile, graph: Graph, measured: KernelFacts, *others: KernelFacts) -> KernelFacts:

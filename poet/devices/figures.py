@@ -8,7 +8,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from poet.files.reading import LARGEST_AMOUNT, LARGEST_WHOLE, LEAST_AMOUNT
+from poet.util.reading import LARGEST_AMOUNT, LARGEST_WHOLE, LEAST_AMOUNT
 
 _POSITIVE = frozenset(
     {

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from poet.devices.measurements import Measurements, PowerPhase
 from poet.devices.profile import Profile
 from poet.errors import InputError
-from poet.files.reading import read_regular
+from poet.util.reading import read_regular
 
 _WATTS_WIDTH = 0.02
 

@@ -23,7 +23,7 @@ from poet.devices.measurements import FIT, JUDGE, RUN, TABLE, Measurements, OpTi
 from poet.devices.profile import Profile
 from poet.devices.sense import contradictions
 from poet.errors import InputError
-from poet.kernel_facts import PYTORCH
+from poet.ir.kernel_facts import PYTORCH
 
 _LEAST_OPS = 5
 _FITTED = (FIT, RUN, TABLE)

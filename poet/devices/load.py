@@ -26,7 +26,7 @@ from poet.devices.sense import check_sense
 from poet.devices.storage import Direction, Part, Slot, Storage
 from poet.errors import ProfileError, nearest
 from poet.files.kinds import FileKind, says_what_it_is
-from poet.files.reading import open_regular
+from poet.util.reading import open_regular
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails

@@ -17,11 +17,11 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
-from poet import codec
-from poet.calls import Argument, Call, Ref, TensorType
 from poet.devices.machine import UNKNOWN, Host, State
 from poet.errors import InputError
-from poet.files.reading import LARGEST_AMOUNT, parse_json, read_regular
+from poet.ir.calls import Argument, Call, Ref, TensorType
+from poet.util import codec
+from poet.util.reading import LARGEST_AMOUNT, parse_json, read_regular
 
 FORMAT, FORMAT_VERSION = "poet-measurements", 1
 MAX_FILE_BYTES = 1 << 27

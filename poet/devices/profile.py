@@ -7,10 +7,10 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from poet.brief import shortened, told
 from poet.devices.figures import PARENT, Count, Figure, OpClass, Record, Whole, Words, figures_of
 from poet.devices.storage import Storage
-from poet.files.reading import LARGEST_AMOUNT
+from poet.util.brief import shortened, told
+from poet.util.reading import LARGEST_AMOUNT
 
 # --- the records ------------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ from poet.devices.figures import PARENT, OpClass
 from poet.devices.profile import Chip, Profile
 from poet.devices.storage import Direction, Storage
 from poet.errors import ProfileError
-from poet.units import format_bytes, format_quantity
+from poet.util.units import format_bytes, format_quantity
 
 MOST_NAMED = 8
 """Contradictions in one message."""

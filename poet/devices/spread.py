@@ -18,12 +18,12 @@ from poet.devices.costs import BufferCost, Costs, buffer_cost, estimate
 from poet.devices.figures import Count, Figure, OpClass, unit_of
 from poet.devices.profile import Calibration, Profile
 from poet.errors import ProfileError
-from poet.files.reading import LARGEST_AMOUNT
-from poet.graph import Graph
-from poet.homes import DecidedProblem
+from poet.ir.graph import Graph
 from poet.problem import Problem, Tensor
-from poet.schedule import Schedule
-from poet.simulator import judge
+from poet.problem.homes import DecidedProblem
+from poet.problem.schedule import Schedule
+from poet.problem.simulator import judge
+from poet.util.reading import LARGEST_AMOUNT
 
 End = Literal["low", "high"]
 Place = tuple[str, ...]

@@ -16,10 +16,10 @@ from dataclasses import asdict, dataclass, replace
 from types import FrameType
 from typing import Any
 
-from poet import children, codec
 from poet.errors import InputError, NotFinite, OverBudget, PoetError, ReplayError
-from poet.interrupts import answered
 from poet.plans.run_request import Epoch, RunRequest, was_interrupted
+from poet.util import children, codec
+from poet.util.interrupts import answered
 
 _KINDS: dict[str, type[PoetError]] = {kind.__name__: kind for kind in (InputError, NotFinite, OverBudget)}
 """What a child may say that its failure was; everything else is a `ReplayError`."""

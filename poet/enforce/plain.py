@@ -18,7 +18,7 @@ from poet.frontend.losses import Loss, LossFunction, as_loss, with_output
 from poet.frontend.onnx.importer import load_onnx_structure
 from poet.frontend.optimizers import torch_optimizer
 from poet.frontend.plain import check_is_planned, own_module
-from poet.named import named_parameters
+from poet.ir.named import named_parameters
 from poet.plans.plan_file import PlanFile
 from poet.plans.run_request import RunRequest
 from poet.plans.training_plan import Plan

@@ -22,8 +22,8 @@ import numpy as np
 import numpy.typing as npt
 
 from poet.errors import InputError
-from poet.files.reading import MOST_DIMENSIONS, open_regular
-from poet.units import format_bytes
+from poet.util.reading import MOST_DIMENSIONS, open_regular
+from poet.util.units import format_bytes
 
 MOST_HELD_BYTES = 64 * 1024 * 1024
 """An array up to this size is read whole; larger ones stay in their file."""

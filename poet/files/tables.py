@@ -25,7 +25,7 @@ import numpy as np
 
 from poet.errors import InputError
 from poet.files.arrays import Array, ArrayColumn, Column, StoredColumn, unnamed_file
-from poet.files.reading import open_regular
+from poet.util.reading import open_regular
 
 _TARGETS = ("targets", "target", "label", "y")
 _LONGEST_LINE = 1 << 24

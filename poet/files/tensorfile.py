@@ -22,10 +22,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol, TypeVar
 
-from poet.brief import brief
-from poet.closing import Closing
 from poet.errors import InputError, PoetError
-from poet.files.reading import (
+from poet.ir.graph import ITEM_BYTES
+from poet.util.brief import brief
+from poet.util.closing import Closing
+from poet.util.reading import (
     MOST_DIMENSIONS,
     check_is_file,
     flush_folder,
@@ -34,7 +35,6 @@ from poet.files.reading import (
     open_regular,
     parse_json,
 )
-from poet.graph import ITEM_BYTES
 
 _WORDS = {
     "float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16",

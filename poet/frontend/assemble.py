@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from poet.errors import ModelError
 from poet.frontend.lower import Lowered
-from poet.graph import (
+from poet.ir.graph import (
     ITEM_BYTES,
     Argument,
     Buffer,
@@ -26,8 +26,8 @@ from poet.graph import (
     TensorType,
     Value,
 )
-from poet.micro import IS_FIRST
-from poet.optimizer import OptimizerSpec
+from poet.ir.micro import IS_FIRST
+from poet.ir.optimizer import OptimizerSpec
 from poet.passes.layouts import contiguous, dense_like, layout_arguments, same_layout
 from poet.passes.rewrite import with_updates_placed
 

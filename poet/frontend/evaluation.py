@@ -23,9 +23,9 @@ from poet.frontend.lower import lower
 from poet.frontend.module_tensors import looks_at_contents, named_constants, own_tensors
 from poet.frontend.trace import TrainingStep
 from poet.frontend.traced_operators import small_operators
-from poet.graph import Graph
-from poet.kernel_facts import KernelFacts
-from poet.named import named_parameters
+from poet.ir.graph import Graph
+from poet.ir.kernel_facts import KernelFacts
+from poet.ir.named import named_parameters
 from poet.passes.parts import in_parts_of
 from poet.passes.rewrite import rewritten
 from poet.passes.stored_rows import row_reads

@@ -37,7 +37,7 @@ from poet.frontend.traced_operators import (
     OneOpPerLayer,
     as_wanted,
 )
-from poet.operators import ATEN, MIS_TRACED
+from poet.ir.operators import ATEN, MIS_TRACED
 from poet.passes.layouts import dense_like, tensor_type
 from poet.runtime.kernels import arguments
 from poet.runtime.kernels.signatures import SIGNATURES, signature_missed

@@ -19,7 +19,7 @@ from torch.utils import _pytree as pytree
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from poet.errors import ModelError
-from poet.loss import LOGITS, OF_CLASSES, PYTHON, LossSpec
+from poet.ir.loss import LOGITS, OF_CLASSES, PYTHON, LossSpec
 
 LossFunction = Callable[[Any, Any], Tensor]
 """``loss(outputs, targets)``: what the model returned, and the targets, one tensor or a tuple."""
@@ -30,7 +30,7 @@ class Loss:
     """A loss.
 
     Attributes:
-        name: as `poet.loss` reads it.
+        name: as `poet.ir.loss` reads it.
         apply: the scalar from (output, targets).
         targets_like: uninitialised targets for an output, on the output's device; ``None``: it has none.
         takes_everything: whether ``apply`` is given all that the model returned, not its first output.
@@ -84,7 +84,7 @@ def as_loss(loss: str | LossFunction) -> Loss:
 
 
 def loss_named(name: str) -> Loss:
-    """The loss of that name and these options, as `poet.loss` reads them.
+    """The loss of that name and these options, as `poet.ir.loss` reads them.
 
     Raises:
         ModelError: there is none.

@@ -23,8 +23,8 @@ from poet.errors import ModelError, UnsupportedOperator
 from poet.frontend import rules
 from poet.frontend.eager import line_in
 from poet.frontend.lowering_state import Lowering, arguments, operator_of, region_of, tensors_of
-from poet.graph import Call, Op, Ref, TensorType, Value
-from poet.operators import ATEN
+from poet.ir.graph import Call, Op, Ref, TensorType, Value
+from poet.ir.operators import ATEN
 from poet.passes.layouts import dense_like, layout_arguments, tensor_type
 
 _WAY_OUT = "write that line with other torch operators, or export the model and plan the ONNX file"

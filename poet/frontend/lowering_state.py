@@ -14,8 +14,8 @@ from torch import Tensor, fx
 from torch._ops import OpOverload
 
 from poet.errors import ModelError
-from poet.graph import ITEM_BYTES, Argument, Blank, Call, Op, Ref, Symbol, TensorType, Value
-from poet.operators import RANDOM
+from poet.ir.graph import ITEM_BYTES, Argument, Blank, Call, Op, Ref, Symbol, TensorType, Value
+from poet.ir.operators import RANDOM
 from poet.passes.layouts import is_dense, tensor_type
 
 SHAPE_ONLY: dict[str, tuple[str, ...]] = {

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
 from poet.errors import InputError
-from poet.optimizer import OptimizerSpec, ParameterGroup
-from poet.optimizer_kinds import NOT_HAD, OPTIONS
+from poet.ir.optimizer import OptimizerSpec, ParameterGroup
+from poet.ir.optimizer_kinds import NOT_HAD, OPTIONS
 
 
 class Lion(torch.optim.Optimizer):

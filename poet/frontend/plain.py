@@ -16,9 +16,9 @@ from poet.frontend.losses import LossFunction, as_loss
 from poet.frontend.module_tensors import looks_at_contents
 from poet.frontend.optimizers import torch_optimizer
 from poet.frontend.traced_operators import as_wanted
-from poet.graph import Graph
-from poet.named import named_parameters
-from poet.optimizer import OptimizerSpec
+from poet.ir.graph import Graph
+from poet.ir.named import named_parameters
+from poet.ir.optimizer import OptimizerSpec
 
 
 class PlainTrainer:

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from poet.errors import ModelError
-from poet.files.reading import open_regular, parse_json, shown
+from poet.util.reading import open_regular, parse_json, shown
 
 _MOST_JSON_BYTES = 1 << 28
 DTYPES = {

@@ -15,7 +15,7 @@ from torch._ops import OpOverload
 from poet.errors import UnsupportedOperator
 from poet.frontend.lowering_state import Lowering, arguments
 from poet.frontend.traced_operators import BACKWARD, CTC_BACKWARD, CTC_FORWARD, FORWARD, LSTM
-from poet.graph import Blank, Call, Ref, TensorType
+from poet.ir.graph import Blank, Call, Ref, TensorType
 from poet.passes.layouts import dense_like, layout_arguments, tensor_type
 
 Rule = Callable[[Lowering, fx.Node], None]

@@ -16,7 +16,6 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
-from poet.brief import shortened, told
 from poet.errors import ModelError, nearest, one_of
 from poet.frontend.assemble import StepNames, assemble, beside
 from poet.frontend.eager import original
@@ -36,19 +35,20 @@ from poet.frontend.module_tensors import (
 )
 from poet.frontend.repeated_pass import listed
 from poet.frontend.traced_operators import small_operators
-from poet.graph import Graph
-from poet.kernel_facts import KernelFacts
-from poet.loss import LossSpec
-from poet.micro import MicroBatches
-from poet.named import trained_in_words
-from poet.optimizer import OptimizerSpec, with_driven_numbers
+from poet.ir.graph import Graph
+from poet.ir.kernel_facts import KernelFacts
+from poet.ir.loss import LossSpec
+from poet.ir.micro import MicroBatches
+from poet.ir.named import trained_in_words
+from poet.ir.optimizer import OptimizerSpec, with_driven_numbers
+from poet.ir.strips import Gradients
 from poet.passes.forms import Forms, Passes
 from poet.passes.fused import HasKernel
 from poet.passes.in_place import Overwrites
 from poet.passes.layouts import WantsDense, compact
 from poet.passes.parts import in_parts_of
 from poet.runtime.system.process import check_computes
-from poet.strips import Gradients
+from poet.util.brief import shortened, told
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class TrainingStep:
         tensors: by value name: parameters, module state, constants, optimizer state. Those of the
             module are not copied: whoever trains with them copies first.
         optimizer: what makes the hyperparameters of each step.
-        loss: its name and options, see `poet.loss`.
+        loss: its name and options, see `poet.ir.loss`.
         objective: what computes it; ``None``: that of this name.
         accumulation: what all micro-batches of a step but the last do; ``None``: there are none.
         digest: SHA-256 of the graph as traced; machines that run it in other strips agree on it.
@@ -121,8 +121,8 @@ def trace_training_step(
     Args:
         module: an ordinary module on the CPU; it is not changed. Of a compiled one, what it was made from.
         example_inputs: tensors of the types that every step will be given; contents do not matter.
-        loss: its name and options, as `poet.loss` reads them, or a function or module that is given what the
-            model returns, and the targets: one tensor, or a tuple of several.
+        loss: its name and options, as `poet.ir.loss` reads them, or a function or module that is given
+            what the model returns, and the targets: one tensor, or a tuple of several.
         optimizer: `OptimizerSpec()` where not given.
         train: patterns of parameter names (``layer4.*``) to train; not given: those that require a
             gradient.

@@ -31,8 +31,8 @@ from poet.frontend.module_tensors import (
     unsaved_states,
 )
 from poet.frontend.trace import TrainingStep, digest_of
-from poet.graph import Call, Graph, Op, Ref
-from poet.optimizer import OptimizerSpec
+from poet.ir.graph import Call, Graph, Op, Ref
+from poet.ir.optimizer import OptimizerSpec
 from poet.passes.layouts import compact, contiguous, layout_arguments
 from poet.runtime.system.process import check_computes
 from poet.runtime.trials.measure import measured

@@ -28,7 +28,7 @@ from torch.utils._ordered_set import OrderedSet
 from torch.utils.checkpoint import CheckpointPolicy
 from torch.utils.flop_counter import flop_registry
 
-from poet.units import format_bytes, parse_bytes
+from poet.util.units import format_bytes, parse_bytes
 
 if TYPE_CHECKING:
     from torch._functorch.partitioners import NodeInfo

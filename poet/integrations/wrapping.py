@@ -29,19 +29,19 @@ from poet.devices.profile import Profile
 from poet.errors import InputError, ReplayError, one_of
 from poet.frontend.eager import original
 from poet.frontend.wrapped import WrappedStep, check_hooks_for_all, trace_wrapped
-from poet.graph import stored_row_bytes
+from poet.ir.graph import stored_row_bytes
+from poet.ir.strips import Gradients
 from poet.planning.planned import Planned, fit_step, limits_of, plan_with, solve_step
 from poet.planning.prepared import Prepared
 from poet.plans.plan_parts import Model
 from poet.plans.training_plan import Plan
 from poet.problem import Limits, Objective, Pins, Place, Problem
-from poet.progress import IMPORT, showing, stage
+from poet.problem.progress import IMPORT, showing, stage
+from poet.problem.solution import Progress, SolveOptions
 from poet.runtime.data.given import as_tensors
 from poet.runtime.steps.split_replay import SplitReplay
 from poet.runtime.storage.page_file import PageFile
 from poet.runtime.system.memory import return_freed_memory
-from poet.solution import Progress, SolveOptions
-from poet.strips import Gradients
 
 
 def wrap(

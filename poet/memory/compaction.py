@@ -19,11 +19,11 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from poet.brief import brief
 from poet.errors import InvalidSchedule
 from poet.memory.compacting_pass import Pass, cost_of
 from poet.memory.demand import Demand
 from poet.memory.places import Move, Places, replayed
+from poet.util.brief import brief
 
 _log = logging.getLogger(__name__)
 

@@ -1,7 +1,7 @@
 """The memory that a schedule needs: blocks with the times at which each is needed, and by which steps.
 
-Time runs in ticks. A `Compute` whose kernel's allocations are known (see `poet.kernel_facts`) lasts as many
-ticks as they need, so that a temporary which is gone before an output is made may lie where the output will;
+Time runs in ticks. A `Compute` whose kernel's allocations are known (see `poet.ir.kernel_facts`) lasts as
+many ticks as they need, so that a temporary which is gone before an output is made may lie where the output will;
 any other step lasts one. Tick 0 is before the first step.
 """
 
@@ -12,12 +12,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from poet.brief import brief
-from poet.kernel_allocations import KernelAllocation, ticks
-from poet.kernel_facts import KernelFacts
+from poet.ir.kernel_facts import KernelAllocation, KernelFacts, ticks
 from poet.memory.layout import Block, Span
 from poet.problem import Place, Problem, ProblemOp
-from poet.schedule import Compute, Free, PageIn, Schedule
+from poet.problem.schedule import Compute, Free, PageIn, Schedule
+from poet.util.brief import brief
 
 BEFORE = -1
 """The step of what is asked for before the first one."""
@@ -90,7 +89,7 @@ def demand_of(problem: Problem, schedule: Schedule, kernels: KernelFacts | None 
 
     Args:
         problem: whose schedule it is.
-        schedule: valid (see `poet.simulator.simulate`).
+        schedule: valid (see `poet.problem.simulator.simulate`).
         kernels: whose workspaces the problem counts; ``None``: nothing else is known about them.
     """
     return _Demands(problem, kernels or KernelFacts("")).of(schedule)

@@ -24,8 +24,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from poet.brief import brief
 from poet.errors import InvalidSchedule
+from poet.util.brief import brief
 
 Numbers = npt.NDArray[np.int64]
 

@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from poet.brief import brief
 from poet.errors import InvalidSchedule
 from poet.memory.demand import Demand
+from poet.util.brief import brief
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from poet.graph import Graph, Op, Value
-from poet.kernel_facts import KernelFacts
+from poet.ir.graph import Graph, Op, Value
+from poet.ir.kernel_facts import KernelFacts
 from poet.passes.rewrite import Rewrite, Technique, rewritten
 from poet.passes.strips import (
     StripCandidate,

@@ -17,8 +17,8 @@ from itertools import chain
 
 import torch
 
-from poet.calls import contiguous
-from poet.graph import Argument, Blank, Call, Graph, Op, Ref, Role, TensorType, Value
+from poet.ir.calls import contiguous
+from poet.ir.graph import Argument, Blank, Call, Graph, Op, Ref, Role, TensorType, Value
 from poet.passes.rewrite import Rewrite, Technique, rewritten
 from poet.passes.uses import GraphUses, is_pure
 from poet.runtime.kernels.arguments import dtype, same_layout

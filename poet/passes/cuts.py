@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
-from poet.calls import Argument, Blank, Call, Ref, TensorType
-from poet.strips import outermost
+from poet.ir.calls import Argument, Blank, Call, Ref, TensorType
+from poet.ir.strips import outermost
 
 Cuts = tuple[tuple[int, int], ...]
 """(place, dimension), of arguments or of outputs."""

@@ -8,9 +8,9 @@ from functools import partial
 
 from torch import Tensor
 
-from poet.brief import brief
-from poet.graph import Graph
-from poet.kernel_facts import KernelFacts, OpFacts
+from poet.ir.graph import Graph
+from poet.ir.kernel_facts import KernelFacts, OpFacts
+from poet.ir.strips import Gradients
 from poet.passes.block_choice import finer_blocks, with_strips
 from poet.passes.compressed import compressible, with_compressed
 from poet.passes.fused import HasKernel, with_norms_and_relus, with_padded_windows, with_updates_fused
@@ -28,7 +28,7 @@ from poet.passes.parts import tensors_in_parts, with_parts
 from poet.passes.rewrite import Rewrite, Technique, rewritten
 from poet.passes.stored_rows import row_reads
 from poet.runtime.trials.measure import Findings, measured
-from poet.strips import Gradients
+from poet.util.brief import brief
 
 
 @dataclass(frozen=True, slots=True)

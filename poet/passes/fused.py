@@ -12,8 +12,8 @@ import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
-from poet.graph import Argument, Blank, Call, Graph, Link, Op, Parameter, Ref, Strip, TensorType
-from poet.optimizer_kinds import STATES
+from poet.ir.graph import Argument, Blank, Call, Graph, Link, Op, Parameter, Ref, Strip, TensorType
+from poet.ir.optimizer_kinds import STATES
 from poet.passes.rewrite import Rewrite, rewritten
 from poet.passes.uses import GraphUses, is_pure
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from poet.graph import Call, Graph, Link, Op, Ref, Role, Strip, Value
+from poet.ir.graph import Call, Graph, Link, Op, Ref, Role, Strip, Value
 from poet.passes.uses import GraphUses, is_pure
 from poet.runtime.kernels import overwriting
 from poet.runtime.trials.blocks import is_exact

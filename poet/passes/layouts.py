@@ -9,8 +9,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from poet.calls import contiguous
-from poet.graph import ITEM_BYTES, Argument, Buffer, Call, Graph, Op, Ref, Role, Symbol, TensorType, Value
+from poet.ir.calls import contiguous
+from poet.ir.graph import ITEM_BYTES, Argument, Buffer, Call, Graph, Op, Ref, Role, Symbol, TensorType, Value
 from poet.runtime.kernels.arguments import same_layout, tensor_type
 
 __all__ = [

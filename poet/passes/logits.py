@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from poet.calls import contiguous
 from poet.errors import ModelError
-from poet.graph import Argument, Call, Graph, Op, Ref, TensorType, Value
+from poet.ir.calls import contiguous
+from poet.ir.graph import Argument, Call, Graph, Op, Ref, TensorType, Value
 from poet.passes.rewrite import Rewrite, rewritten
 from poet.passes.uses import GraphUses
 from poet.runtime.trials.forms import Head, exact_columns, exact_rows

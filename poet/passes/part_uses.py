@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from poet.calls import contiguous
-from poet.graph import Argument, Blank, Call, Graph, Op, Parameter, Ref, TensorType
-from poet.graph_parts import lasting_of
-from poet.named import Bounds
-from poet.optimizer_kinds import STATES
+from poet.ir.calls import contiguous
+from poet.ir.graph import Argument, Blank, Call, Graph, Op, Parameter, Ref, TensorType
+from poet.ir.graph_parts import lasting_of
+from poet.ir.named import Bounds
+from poet.ir.optimizer_kinds import STATES
+from poet.ir.wholes import Axis, PartedCall
 from poet.passes.uses import GraphUses, is_pure
-from poet.wholes import Axis, PartedCall
 
 IsExact = Callable[[PartedCall, Bounds], bool]
 """Whether a call in such parts gives the bits of the whole."""

@@ -14,17 +14,17 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from poet.calls import contiguous
 from poet.errors import ModelError
-from poet.graph import Argument, Buffer, Call, Graph, Op, Parameter, Ref, Role, TensorType, Value, Whole
-from poet.graph_parts import lasting_of
-from poet.named import Bounds, bounds_of
+from poet.ir.calls import contiguous
+from poet.ir.graph import Argument, Buffer, Call, Graph, Op, Parameter, Ref, Role, TensorType, Value, Whole
+from poet.ir.graph_parts import lasting_of
+from poet.ir.named import Bounds, bounds_of
+from poet.ir.wholes import Axis, PartedCall, cuts_of, narrowed, result_dim, run_of
 from poet.passes.part_uses import ACCUMULATE, IsExact, found_uses, uses_of
 from poet.passes.rewrite import with_updates_placed
 from poet.passes.uses import GraphUses
 from poet.runtime.trials.forms import is_exact_in_parts
 from poet.runtime.trials.trial import recalled
-from poet.wholes import Axis, PartedCall, cuts_of, narrowed, result_dim, run_of
 
 LEAST_BYTES = 4 * 1024 * 1024
 """Of a parameter: each part costs some calls."""

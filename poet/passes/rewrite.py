@@ -6,8 +6,8 @@ import enum
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from poet.graph import Buffer, Graph, Op, Role, Value
-from poet.kernel_facts import OpFacts
+from poet.ir.graph import Buffer, Graph, Op, Role, Value
+from poet.ir.kernel_facts import OpFacts
 
 
 class Technique(enum.Enum):

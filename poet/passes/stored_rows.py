@@ -15,11 +15,10 @@ from __future__ import annotations
 from collections.abc import Container, Iterable
 from dataclasses import dataclass, replace
 
-from poet.calls import Argument, contiguous
-from poet.graph import Call, Graph, Op, Parameter, Ref, Symbol
-from poet.graph_parts import LARGEST_WRITTEN_ROW_BYTES, STORED_ROWS, STORED_ROWS_SGD, stored_row_of
-from poet.kernel_allocations import KernelAllocation, peak_bytes
-from poet.kernel_facts import KernelFacts, OpFacts
+from poet.ir.calls import Argument, contiguous
+from poet.ir.graph import Call, Graph, Op, Parameter, Ref, Symbol
+from poet.ir.graph_parts import LARGEST_WRITTEN_ROW_BYTES, STORED_ROWS, STORED_ROWS_SGD, stored_row_of
+from poet.ir.kernel_facts import KernelAllocation, KernelFacts, OpFacts, peak_bytes
 from poet.passes.rewrite import Rewrite, Technique
 from poet.passes.uses import GraphUses
 from poet.runtime.trials.forms import row_trial

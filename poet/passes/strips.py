@@ -11,14 +11,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from poet.graph import Graph, Link, Op, Parameter, Ref, Strip, TensorType
-from poet.kernel_facts import KernelFacts
-from poet.optimizer_kinds import STATES
+from poet.ir.graph import Graph, Link, Op, Parameter, Ref, Strip, TensorType
+from poet.ir.kernel_facts import KernelFacts
+from poet.ir.optimizer_kinds import STATES
+from poet.ir.strips import MOST_BLOCKS, outermost
 from poet.passes.cuts import Cut, gradient_cut, passing_cut, slice_cuts, sum_cuts, update_cut
 from poet.passes.rewrite import Rewrite
 from poet.passes.uses import GraphUses, is_pure
 from poet.runtime.trials.blocks import BLOCK_COUNTS
-from poet.strips import MOST_BLOCKS, outermost
 
 LEAST_BYTES = 256 * 1024
 """Of a parameter: what a smaller one's gradient takes is little beside what a call costs."""

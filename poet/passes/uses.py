@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cached_property
 
-from poet.graph import Graph, Op, Value
+from poet.ir.graph import Graph, Op, Value
 
 
 def is_pure(op: Op) -> bool:

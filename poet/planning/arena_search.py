@@ -12,8 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from poet.errors import InvalidSchedule
-from poet.homes import DecidedProblem
-from poet.kernel_facts import KernelFacts
+from poet.ir.kernel_facts import KernelFacts
 from poet.memory.compaction import compact
 from poet.memory.demand import BEFORE, PAGE_BYTES, Demand, demand_of, whole_pages_bytes
 from poet.memory.layout import Layout, lay_out, lay_out_around, lower_bound_bytes
@@ -23,8 +22,9 @@ from poet.plans.plan_parts import Arena
 from poet.plans.planned_step import LARGEST_BYTES
 from poet.plans.training_plan import Plan
 from poet.problem import Limits, Objective
-from poet.schedule import Schedule
-from poet.simulator import Trace, judge
+from poet.problem.homes import DecidedProblem
+from poet.problem.schedule import Schedule
+from poet.problem.simulator import Trace, judge
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING
 
 from poet.devices.device_problem import build_problem, kernels_on
 from poet.errors import Infeasible, InputError, InvalidSchedule, PlanError, PoetError
-from poet.graph import Graph
-from poet.homes import DecidedProblem
-from poet.kernel_facts import KernelFacts
+from poet.ir.graph import Graph
+from poet.ir.kernel_facts import KernelFacts
 from poet.memory.demand import BEFORE, Demand, demand_of
 from poet.planning.arena_search import arena_around, places_begun
 from poet.planning.beside import (
@@ -31,11 +30,12 @@ from poet.plans.plan_parts import Arena, SearchOutcome
 from poet.plans.planned_step import lasting_values
 from poet.plans.training_plan import Plan, Shape, shape_words
 from poet.problem import Place
-from poet.progress import stage
-from poet.schedule import Compute, PageOut, Schedule, Step
-from poet.simulator import judge
-from poet.solution import SolveOptions
-from poet.units import format_bytes
+from poet.problem.homes import DecidedProblem
+from poet.problem.progress import stage
+from poet.problem.schedule import Compute, PageOut, Schedule, Step
+from poet.problem.simulator import judge
+from poet.problem.solution import SolveOptions
+from poet.util.units import format_bytes
 
 if TYPE_CHECKING:
     from poet.frontend.trace import TrainingStep

@@ -9,12 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from poet.clock import WALL, Clock
 from poet.devices.device_problem import build_problem, kernels_on
 from poet.errors import InputError, InvalidSchedule
-from poet.graph import Graph
-from poet.homes import DecidedProblem, as_decided
-from poet.kernel_facts import KernelFacts
+from poet.ir.graph import Graph
+from poet.ir.kernel_facts import KernelFacts
 from poet.memory.demand import Demand, demand_of
 from poet.memory.places import replayed
 from poet.planning.arena_search import arena_around, arena_like
@@ -25,11 +23,13 @@ from poet.plans.page_slots import is_paged
 from poet.plans.plan_parts import Arena, Request, SearchOutcome
 from poet.plans.training_plan import Plan, make_plan
 from poet.problem import Limits, Place, Problem, Tensor
-from poet.schedule import Schedule
-from poet.simulator import judge
-from poet.solution import Solution, SolveOptions, Status
+from poet.problem.homes import DecidedProblem, as_decided
+from poet.problem.schedule import Schedule
+from poet.problem.simulator import judge
+from poet.problem.solution import Solution, SolveOptions, Status
 from poet.solvers import solve
 from poet.solvers.heuristics.policies import keep_everything
+from poet.util.clock import WALL, Clock
 
 SEARCH_SECONDS = 10.0
 _LEAST_SECONDS = 0.2  # as without a plan beside it there is no evaluation, or no micro-batches

@@ -20,13 +20,13 @@ from poet.errors import InvalidSchedule
 from poet.memory.demand import PAGE_BYTES
 from poet.plans.page_slots import is_paged, least_page_buffer_bytes
 from poet.problem import Limits, Objective, Problem
-from poet.progress import stage
-from poet.search_record import MOST_ENTRIES, Advance, Phase, SearchRecord, joined
-from poet.simulator import simulate
-from poet.solution import WORD_OF, KnownBound, Solution, SolveOptions, Start, Status, is_confirmed
+from poet.problem.progress import stage
+from poet.problem.search_record import MOST_ENTRIES, Advance, Phase, SearchRecord, joined
+from poet.problem.simulator import simulate
+from poet.problem.solution import WORD_OF, KnownBound, Solution, SolveOptions, Start, Status, is_confirmed
 from poet.solvers import has_schedules, solve
 from poet.solvers.search.explain import answered
-from poet.units import IN_ORDER, format_bytes
+from poet.util.units import IN_ORDER, format_bytes
 
 LOOK_SHARE = 0.05
 """Of a minute or a shorter time limit, for a look whether good plans page, and twice that for plans that do

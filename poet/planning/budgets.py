@@ -20,10 +20,10 @@ from poet.planning.planned import Planned, outcome_of, price_range
 from poet.plans.plan_parts import Request
 from poet.plans.training_plan import Auxiliary, Plan, make_plan, shape_words
 from poet.problem import Limits, Problem
-from poet.progress import stage
-from poet.solution import SolveOptions, Start, Status
+from poet.problem.progress import stage
+from poet.problem.solution import SolveOptions, Start, Status
 from poet.solvers import minimum_ram_bytes
-from poet.units import IN_ORDER, format_bytes, parse_bytes
+from poet.util.units import IN_ORDER, format_bytes, parse_bytes
 
 SEARCH_SECONDS = 10.0
 

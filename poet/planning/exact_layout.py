@@ -14,12 +14,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from poet.brief import brief
-from poet.clock import WALL, Clock
 from poet.errors import InputError
 from poet.memory.layout import Block, Layout, check_layout, lower_bound_bytes
 from poet.solvers.engines import has_cpsat
 from poet.solvers.engines.process import Child
+from poet.util.brief import brief
+from poet.util.clock import WALL, Clock
 
 _LISTEN_SECONDS = 0.25
 

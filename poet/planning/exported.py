@@ -13,8 +13,8 @@ from torch import Tensor
 
 from poet.errors import PlanError
 from poet.files import tensorfile
-from poet.graph import Graph
-from poet.named import Joined, named_parameters
+from poet.ir.graph import Graph
+from poet.ir.named import Joined, named_parameters
 from poet.plans.plan_file import PlanFile
 from poet.runtime.kernels import arguments
 from poet.runtime.steps.lasting import pieces

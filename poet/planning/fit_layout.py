@@ -14,19 +14,19 @@ import math
 from dataclasses import dataclass, replace
 
 from poet.errors import InvalidSchedule
-from poet.homes import DecidedProblem, decided
-from poet.kernel_facts import KernelFacts
+from poet.ir.kernel_facts import KernelFacts
 from poet.planning.arena_search import Placed, may_move, placed, with_moves
 from poet.planning.beside_buffer import with_another
 from poet.planning.exact_layout import exact_layout
 from poet.plans.plan_parts import Arena
 from poet.problem import Limits, Problem
-from poet.schedule import Schedule
-from poet.simulator import Trace, judge
-from poet.solution import Solution, SolveOptions, Status, amount_of
+from poet.problem.homes import DecidedProblem, decided
+from poet.problem.schedule import Schedule
+from poet.problem.simulator import Trace, judge
+from poet.problem.solution import Solution, SolveOptions, Status, amount_of
 from poet.solvers import minimum_ram_bytes, solve
 from poet.solvers.heuristics.lp_guided import PRICE_EXPONENTS, followed
-from poet.units import format_bytes, format_joules
+from poet.util.units import format_bytes, format_joules
 
 FITTING_SHARE = 0.25
 """Of the time limit, or of a minute, that the first search leaves for arenas; without, none is improved."""

@@ -6,7 +6,7 @@ now: the best of them by that judge is the start. A bound is taken over only for
 limits that are no wider, and by the same code.
 
 A file holds the last plans of a model, a folder those of the models that were asked about last. What others
-could have written counts as missing (`poet.whatif.cache`), and so does what cannot be read.
+could have written counts as missing (`poet.planning.cache`), and so does what cannot be read.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ import contextlib
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from poet import codec
 from poet.errors import InputError, InvalidSchedule
 from poet.files.cache_folder import cache_folder
-from poet.files.reading import parse_json
+from poet.planning.cache import Cache, code_digest, digest_of, pack
 from poet.problem import Limits, Objective, Problem
-from poet.schedule import Schedule
-from poet.simulator import simulate
-from poet.solution import KnownBound, Solution, SolveOptions, Start, amount_of, is_confirmed
-from poet.whatif.cache import Cache, code_digest, digest_of, pack
+from poet.problem.schedule import Schedule
+from poet.problem.simulator import simulate
+from poet.problem.solution import KnownBound, Solution, SolveOptions, Start, amount_of, is_confirmed
+from poet.util import codec
+from poet.util.reading import parse_json
 
 FORMAT = "poet-kept-plans"
 FORMAT_VERSION = 1

@@ -16,16 +16,16 @@ from poet.baselines.dtr import dtr
 from poet.baselines.page_everything import page_everything
 from poet.baselines.recompute_all import recompute_all
 from poet.errors import InvalidSchedule
-from poet.homes import DecidedProblem
-from poet.kernel_facts import KernelFacts
+from poet.ir.kernel_facts import KernelFacts
 from poet.planning.fit_layout import Fitted, fit_alone
 from poet.plans.plan_parts import ONLINE
 from poet.problem import Limits, Objective, Problem
-from poet.schedule import Schedule
-from poet.simulator import Trace, judge
-from poet.solution import Solution, SolveOptions, Status, amount_of
+from poet.problem.homes import DecidedProblem
+from poet.problem.schedule import Schedule
+from poet.problem.simulator import Trace, judge
+from poet.problem.solution import Solution, SolveOptions, Status, amount_of
 from poet.solvers.heuristics.policies import keep_everything
-from poet.units import format_bytes
+from poet.util.units import format_bytes
 
 _POLICIES: dict[str, Callable[[Problem, Limits], Schedule | None]] = {
     "keep-everything": keep_everything,

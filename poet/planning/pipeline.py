@@ -7,15 +7,15 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from poet.errors import Infeasible, OutOfTime
-from poet.micro import MicroBatches
+from poet.ir.micro import MicroBatches
 from poet.planning.auxiliary import with_accumulation, with_evaluation, with_shapes
 from poet.planning.beside import TimeShares
 from poet.planning.budgets import with_budgets
 from poet.planning.planned import Planned, Stages, plan_step
 from poet.planning.request import PlanRequest
 from poet.planning.saves_choice import without_choice
-from poet.progress import showing
-from poet.solution import SolveOptions
+from poet.problem.progress import showing
+from poet.problem.solution import SolveOptions
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,12 +12,11 @@ from poet.devices.device_problem import build_problem, deadline_seconds
 from poet.devices.profile import Profile
 from poet.devices.spread import Price, spread
 from poet.errors import Infeasible, InputError, OutOfTime
-from poet.files.reading import check_apart
-from poet.homes import decided
 from poet.planning.arena_search import is_mapped
 from poet.planning.beside_buffer import answered_beside
 from poet.planning.fit_layout import Fitted, fit, searching
 from poet.planning.prepared import Prepared
+from poet.planning.ram_survey import keep_everything_bytes
 from poet.planning.saves_choice import offered, solve_choosing
 from poet.planning.summary import Row, as_html, as_text, summary_rows
 from poet.plans.plan_file import write_plan
@@ -25,13 +24,14 @@ from poet.plans.plan_parts import Arena, Device, MeasuredShare, PriceEnds, Price
 from poet.plans.planned_step import moved_in
 from poet.plans.training_plan import Plan, make_plan
 from poet.problem import Limits, Pins, Place, Problem
-from poet.progress import stage
-from poet.ram_survey import keep_everything_bytes
-from poet.schedule import Schedule
-from poet.simulator import judge
-from poet.solution import Solution, SolveOptions, Status
+from poet.problem.homes import decided
+from poet.problem.progress import stage
+from poet.problem.schedule import Schedule
+from poet.problem.simulator import judge
+from poet.problem.solution import Solution, SolveOptions, Status
 from poet.solvers import minimum_ram_bytes
-from poet.units import format_bytes, parse_bytes, parse_joules
+from poet.util.reading import check_apart
+from poet.util.units import format_bytes, parse_bytes, parse_joules
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,20 +9,20 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from poet.brief import shortened, told
 from poet.devices.device_problem import build_problem, kernels_on
 from poet.devices.load import load_profile
 from poet.devices.profile import Profile
 from poet.errors import InputError, ModelError, PlanError, PoetError, one_of
 from poet.files.kinds import FileKind, kind_of
-from poet.files.reading import printable_name
-from poet.kernel_facts import KernelFacts
-from poet.micro import BATCH_NAMES, MicroBatches
-from poet.optimizer import OptimizerSpec
+from poet.ir.kernel_facts import KernelFacts
+from poet.ir.micro import BATCH_NAMES, MicroBatches
+from poet.ir.optimizer import OptimizerSpec
+from poet.ir.strips import Gradients
 from poet.plans.plan_parts import Model
 from poet.problem import Place, Problem
-from poet.progress import IMPORT, stage
-from poet.strips import Gradients
+from poet.problem.progress import IMPORT, stage
+from poet.util.brief import shortened, told
+from poet.util.reading import printable_name
 
 if TYPE_CHECKING:
     import torch

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 from poet.devices.profile import Profile
 from poet.errors import InputError, one_of
-from poet.micro import BATCH_NAMES, MicroBatches, candidates, micro_batches
-from poet.optimizer import OptimizerSpec
+from poet.ir.micro import BATCH_NAMES, MicroBatches, candidates, micro_batches
+from poet.ir.optimizer import OptimizerSpec
+from poet.ir.strips import Gradients
 from poet.planning.budgets import check_reachable, smaller_budgets
 from poet.planning.planned import limits_of
 from poet.planning.prepared import Prepared, prepare
 from poet.problem import Limits, Objective, Pins, Place
-from poet.solution import Progress, SolveOptions
-from poet.strips import Gradients
-from poet.units import parse_bytes
+from poet.problem.solution import Progress, SolveOptions
+from poet.util.units import parse_bytes
 
 if TYPE_CHECKING:
     import torch

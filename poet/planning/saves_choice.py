@@ -17,19 +17,19 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 
-from poet.alternatives import most_at_once, taken_by, without_names
 from poet.devices.device_problem import build_problem, kernels_on
-from poet.graph import Graph
-from poet.homes import decided
-from poet.kernel_facts import KernelFacts
+from poet.ir.graph import Graph
+from poet.ir.kernel_facts import KernelFacts
 from poet.passes.rewrite import Rewrite, Technique
 from poet.planning.arena_search import is_mapped
 from poet.planning.beside_buffer import answered_beside
 from poet.planning.prepared import Prepared
 from poet.problem import Alternative, Limits, Objective, Pins, Place, Problem
-from poet.schedule import Compute
-from poet.simulator import judge
-from poet.solution import Solution, SolveOptions
+from poet.problem.alternatives import most_at_once, taken_by, without_names
+from poet.problem.homes import decided
+from poet.problem.schedule import Compute
+from poet.problem.simulator import judge
+from poet.problem.solution import Solution, SolveOptions
 from poet.solvers.heuristics.policies import keep_everything
 from poet.solvers.search.explain import explained
 

@@ -1,7 +1,7 @@
 """Bytes against input size, learned from a few shapes: a first answer for others, with nothing built or run.
 
 After Mimose (arXiv 2209.02478), which fits a parabola to the measured bytes of one input size. Here tensors
-have the sizes that the formulas of `poet.reshaping` give, of several input sizes as well, and what kernels
+have the sizes that the formulas of `poet.ir.reshaping` give, of several input sizes as well, and what kernels
 need beside them is fitted: a constant, and at most two products of powers of the sizes, none with a negative
 factor, so that more is never less. All of it decides what is tried first, never what may run: the largest
 size that has a step is planned to be sure.
@@ -16,17 +16,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from poet.calls import TensorType
 from poet.errors import Infeasible, InputError, OutOfTime
-from poet.formulas import Formula, Sizes
-from poet.homes import DecidedProblem
+from poet.ir.calls import TensorType
+from poet.ir.reshaping import Formula, Reshaping, Sizes
 from poet.planning.beside import at_home, limits_beside
 from poet.plans.training_plan import Plan, Shape
 from poet.problem import Limits, Place
-from poet.reshaping import Reshaping
-from poet.schedule import Compute, Free, PageIn
-from poet.simulator import judge
-from poet.solution import LowerBound
+from poet.problem.homes import DecidedProblem
+from poet.problem.schedule import Compute, Free, PageIn
+from poet.problem.simulator import judge
+from poet.problem.solution import LowerBound
 from poet.solvers.heuristics.policies import keep_everything
 from poet.solvers.instance.feasibility import least_moments
 

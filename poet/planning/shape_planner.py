@@ -3,8 +3,8 @@
     with Trainer.open("plan.poet") as trainer:
         trainer.shape_planner = ShapePlanner()
 
-The plan needs steps for a few shapes: its graph for another follows from theirs (`poet.reshaping`). Kernels
-that are new run once, for their workspaces; the search has a moment. The step stays inside the plan's RAM and
+The plan needs steps for a few shapes: its graph for another follows from theirs (`poet.ir.reshaping`).
+Kernels that are new run once, for their workspaces; the search has a moment. The step stays inside the plan's RAM and
 arena, on its tensors.
 """
 
@@ -17,22 +17,22 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from poet.calls import TensorType
 from poet.devices.device_problem import build_problem, kernels_on
 from poet.devices.load import load_profile
 from poet.devices.profile import Profile
 from poet.errors import Infeasible, InputError, InvalidSchedule, ModelError, PoetError
-from poet.graph import Graph, Op
-from poet.homes import DecidedProblem
-from poet.kernel_facts import KernelFacts
+from poet.ir.calls import TensorType
+from poet.ir.graph import Graph, Op
+from poet.ir.kernel_facts import KernelFacts
+from poet.ir.reshaping import Reshaping
 from poet.planning.beside import at_home, costed_beside, limits_beside
 from poet.planning.shape_bytes import Foreseen, Largest, ShapeBytes, SizeSearch
 from poet.plans.training_plan import Plan, Shape, shape_words
-from poet.reshaping import Reshaping
-from poet.simulator import judge
-from poet.solution import SolveOptions, Start
+from poet.problem.homes import DecidedProblem
+from poet.problem.simulator import judge
+from poet.problem.solution import SolveOptions, Start
 from poet.solvers.heuristics.policies import keep_everything
-from poet.units import format_bytes
+from poet.util.units import format_bytes
 
 if TYPE_CHECKING:
     from poet.runtime import Trainer

@@ -6,12 +6,13 @@ import html
 from collections.abc import Iterator
 
 from poet.errors import spelled_out
-from poet.named import trained_in_words
+from poet.ir.named import trained_in_words
+from poet.ir.untrained import loss_misfit
 from poet.plans.plan_parts import MeasuredShare, PriceEnds
 from poet.plans.training_plan import Plan
 from poet.problem import Objective
-from poet.solution import WHOLE_PROBLEM, Status, is_confirmed, sentence_of
-from poet.units import (
+from poet.problem.solution import WHOLE_PROBLEM, Status, is_confirmed, sentence_of
+from poet.util.units import (
     IN_ORDER,
     NO_GAP,
     format_above,
@@ -21,7 +22,6 @@ from poet.units import (
     format_seconds,
     format_share,
 )
-from poet.untrained import loss_misfit
 
 _MOST_NAMED = 4
 

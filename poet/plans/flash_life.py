@@ -11,7 +11,7 @@ from poet.plans.page_slots import lay_out_slots
 from poet.plans.plan_parts import Endurance
 from poet.plans.training_plan import Plan
 from poet.problem import Problem
-from poet.schedule import PageOut, Schedule
+from poet.problem.schedule import PageOut, Schedule
 
 Runs = Iterable[tuple[Problem, Schedule, int]]
 """The schedules of a step, each with how often it runs."""

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from poet.errors import PlanError
 from poet.plans.plan_parts import PageSlot
 from poet.problem import Place, Problem
-from poet.schedule import PageIn, PageOut, Schedule, Step
+from poet.problem.schedule import PageIn, PageOut, Schedule, Step
 
 SLOT_ALIGNMENT_BYTES = 4096
 """Slots begin at multiples of this: what direct transfers to storage ask for."""

@@ -12,14 +12,14 @@ import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from poet.closing import Closing
 from poet.errors import PlanError
 from poet.files import tensorfile
 from poet.files.kinds import FileKind, says_what_it_is
-from poet.files.reading import parse_json
 from poet.files.tensorfile import Entry, RawTensor, TensorFile
 from poet.plans.planned_step import stored_values
 from poet.plans.training_plan import Plan
+from poet.util.closing import Closing
+from poet.util.reading import parse_json
 from poet.version import __version__
 
 FORMAT = "poet-plan"

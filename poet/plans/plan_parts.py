@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from poet.brief import brief
 from poet.errors import PlanError
-from poet.loss import LOGITS, LossSpec
+from poet.ir.loss import LOGITS, LossSpec
+from poet.ir.micro import MicroBatches
+from poet.ir.strips import Gradients
 from poet.memory.places import Move
-from poet.micro import MicroBatches
 from poet.problem import Limits, Objective
-from poet.search_record import NO_SEARCH, SearchRecord
-from poet.strips import Gradients
+from poet.problem.search_record import NO_SEARCH, SearchRecord
+from poet.util.brief import brief
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class Model:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What was asked for; ``loss`` as `poet.loss` reads it, ``train`` are patterns of parameters to train.
+    """What was asked for; ``loss`` as `poet.ir.loss` reads it, ``train`` are patterns of parameters to train.
 
     ``gradients``: whether weight gradients were to be made block by block; the graph tells which are.
     ``micro``: how each batch is trained in pieces; ``None``: as a whole.

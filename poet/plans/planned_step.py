@@ -11,13 +11,12 @@ import math
 from dataclasses import dataclass, field
 
 from poet.errors import InvalidSchedule, PlanError
-from poet.graph import Graph, TensorType
-from poet.homes import DecidedProblem
-from poet.kernel_facts import KernelFacts
+from poet.ir.graph import Graph, TensorType
+from poet.ir.kernel_facts import KernelFacts
+from poet.ir.optimizer import OptimizerSpec
 from poet.memory.demand import BEFORE, Demand, demand_of
 from poet.memory.layout import Layout, check_layout, lower_bound_bytes
 from poet.memory.places import Places, replayed
-from poet.optimizer import OptimizerSpec
 from poet.plans.page_slots import check_slots
 from poet.plans.plan_parts import (
     Arena,
@@ -30,8 +29,9 @@ from poet.plans.plan_parts import (
     SearchOutcome,
 )
 from poet.problem import Place, Problem
-from poet.schedule import Schedule
-from poet.simulator import Trace, judge
+from poet.problem.homes import DecidedProblem
+from poet.problem.schedule import Schedule
+from poet.problem.simulator import Trace, judge
 from poet.version import __version__
 
 

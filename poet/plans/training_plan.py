@@ -12,13 +12,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from poet import codec
-from poet.brief import shortened, told
 from poet.errors import PlanError
-from poet.graph import Graph
-from poet.homes import DecidedProblem
-from poet.kernel_facts import KernelFacts
-from poet.optimizer import OptimizerSpec
+from poet.ir.graph import Graph
+from poet.ir.kernel_facts import KernelFacts
+from poet.ir.optimizer import OptimizerSpec
 from poet.plans.page_slots import lay_out_slots, page_buffer_of
 from poet.plans.plan_parts import (
     Arena,
@@ -32,9 +29,12 @@ from poet.plans.plan_parts import (
 )
 from poet.plans.planned_step import LARGEST_BYTES, PlannedStep, lasting_values, moved_in
 from poet.problem import Place
-from poet.schedule import Free, Schedule
-from poet.simulator import judge
-from poet.units import format_bytes, format_joules, format_seconds
+from poet.problem.homes import DecidedProblem
+from poet.problem.schedule import Free, Schedule
+from poet.problem.simulator import judge
+from poet.util import codec
+from poet.util.brief import shortened, told
+from poet.util.units import format_bytes, format_joules, format_seconds
 
 EVALUATION, ACCUMULATION = "evaluation/", "accumulation/"
 

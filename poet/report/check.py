@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from poet.ir.untrained import in_words
 from poet.report.rows import Column, table
-from poet.units import format_bytes
-from poet.untrained import in_words
+from poet.util.units import format_bytes
 
 if TYPE_CHECKING:
     from poet.frontend.onnx.check import CheckReport, InputCheck, NodeRemark

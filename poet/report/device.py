@@ -19,7 +19,7 @@ from poet.devices.profile import Profile
 from poet.devices.spread import Contrast, Price, Spread, Stated, contrasts
 from poet.devices.storage import Direction, Part
 from poet.report.rows import Column, listed
-from poet.units import format_bytes, format_joules, format_quantity, format_seconds, format_share
+from poet.util.units import format_bytes, format_joules, format_quantity, format_seconds, format_share
 
 EXACT_DIGITS = 10
 """Significant digits shown of a figure that is exact."""

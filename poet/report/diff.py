@@ -11,11 +11,11 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from poet.plans.training_plan import Plan
+from poet.problem.solution import SAYS_FILE
 from poet.report.reasons import decision_of
 from poet.report.rows import DASH, FORMATS, Column, listed, table
 from poet.report.schedule_rows import tensor_fates
-from poet.solution import SAYS_FILE
-from poet.units import format_bytes, format_count, format_more, format_share
+from poet.util.units import format_bytes, format_count, format_more, format_share
 
 ABSENT = "absent"
 """The decision on a tensor that the other plan does not have."""

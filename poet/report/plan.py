@@ -8,24 +8,25 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from poet.alternatives import chosen_by
-from poet.homes import DecidedProblem, decided
-from poet.named import trained_in_words
-from poet.pins import pinned
+from poet.ir.named import trained_in_words
+from poet.ir.untrained import loss_misfit
 from poet.planning.summary import measured_words
 from poet.plans.flash_life import erases_text, life_steps, wear_of_plan
 from poet.plans.plan_parts import PriceEnds, PriceRange
 from poet.plans.training_plan import Plan
 from poet.problem import Limits, Objective, Place, Problem
+from poet.problem.alternatives import chosen_by
+from poet.problem.homes import DecidedProblem, decided
+from poet.problem.pins import pinned
+from poet.problem.schedule import Schedule
+from poet.problem.simulator import Trace
+from poet.problem.solution import SAYS_FILE, TITLES, WHOLE_PROBLEM, Solution, Status, format_amount
 from poet.report.plan_data import auxiliary_lines, solution_of
 from poet.report.reasons import DECISIONS, decision_of
 from poet.report.rows import Column, listed, table
 from poet.report.schedule_rows import PeakMoment, TensorFate, memory_over_time, op_runs, peak, tensor_fates
 from poet.report.training import loss_reads, technique_lines, untrained_lines
-from poet.schedule import Schedule
-from poet.simulator import Trace
-from poet.solution import SAYS_FILE, TITLES, WHOLE_PROBLEM, Solution, Status, format_amount
-from poet.units import (
+from poet.util.units import (
     IN_ORDER,
     NO_GAP,
     format_above,
@@ -36,7 +37,6 @@ from poet.units import (
     format_seconds,
     format_share,
 )
-from poet.untrained import loss_misfit
 
 BINDING_SHARE = 0.99
 """A limit of which at least this share is used counts as used up."""

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from poet import codec
-from poet.graph import Graph
-from poet.homes import DecidedProblem
-from poet.named import named_parameters
+from poet.ir.graph import Graph
+from poet.ir.named import named_parameters
 from poet.plans.training_plan import Plan, shape_words
+from poet.problem.homes import DecidedProblem
+from poet.problem.schedule import Schedule
+from poet.problem.simulator import Trace
+from poet.problem.solution import SAYS_FILE, Solution, Status, solution_to_json
 from poet.report.schedule_rows import op_runs, peak, tensor_fates
-from poet.schedule import Schedule
-from poet.simulator import Trace
-from poet.solution import SAYS_FILE, Solution, Status, solution_to_json
-from poet.units import format_bytes, format_joules, format_seconds
+from poet.util import codec
+from poet.util.units import format_bytes, format_joules, format_seconds
 
 if TYPE_CHECKING:  # a run shows plans without what planning needs
     from poet.planning.pipeline import Candidate

@@ -14,16 +14,16 @@ from itertools import pairwise
 
 from poet.baselines.page_everything import page_everything
 from poet.baselines.recompute_all import recompute_all
-from poet.homes import DecidedProblem
-from poet.pins import Pinned, pinned
 from poet.problem import Limits, Place, Problem, ProblemOp, Tensor
+from poet.problem.homes import DecidedProblem
+from poet.problem.pins import Pinned, pinned
+from poet.problem.schedule import Schedule
+from poet.problem.simulator import simulate
 from poet.report.schedule_rows import TensorFate
 from poet.report.timeline import StepTimeline
-from poet.schedule import Schedule
-from poet.simulator import simulate
 from poet.solvers.heuristics.greedy import greedy
 from poet.solvers.heuristics.policies import keep_everything
-from poet.units import format_bytes, format_joules
+from poet.util.units import format_bytes, format_joules
 
 KEPT, RECOMPUTED, PAGED, BOTH = "kept", "recomputed", "paged", "recomputed and paged"
 DECISIONS = (KEPT, RECOMPUTED, PAGED, BOTH)

@@ -11,12 +11,12 @@ import shlex
 from collections.abc import Iterator
 from dataclasses import replace
 
-from poet.graph import Role
-from poet.loss import PYTHON
-from poet.optimizer import OptimizerSpec
+from poet.ir.graph import Role
+from poet.ir.loss import PYTHON
+from poet.ir.optimizer import OptimizerSpec
+from poet.ir.strips import Gradients
 from poet.plans.training_plan import Plan
 from poet.problem import Objective, Place, Problem
-from poet.strips import Gradients
 
 NOT_IN_A_PLAN = (
     "A plan file holds what was asked, to the byte, and the first line repeats it. It does not hold where "

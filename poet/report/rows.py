@@ -13,7 +13,7 @@ from typing import Any
 
 from rich.table import Table
 
-from poet.units import format_bytes, format_joules, format_seconds, format_share
+from poet.util.units import format_bytes, format_joules, format_seconds, format_share
 
 DASH = "–"
 """Of a page's cell without a value."""

@@ -10,11 +10,11 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from poet import codec
 from poet.plans.run_request import BUSY_RATIO, Epoch, Validation
 from poet.plans.training_plan import Plan
 from poet.report.rows import listed
-from poet.units import format_bytes, format_seconds, format_share
+from poet.util import codec
+from poet.util.units import format_bytes, format_seconds, format_share
 
 if TYPE_CHECKING:
     from poet.c99.library_check import LibraryReport

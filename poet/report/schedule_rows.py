@@ -12,11 +12,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 
-from poet.graph import Role
-from poet.homes import DecidedProblem
+from poet.ir.graph import Role
 from poet.problem import Place, ProblemOp, Tensor
-from poet.schedule import Compute, Free, PageIn, PageOut, Schedule, Step
-from poet.simulator import Trace
+from poet.problem.homes import DecidedProblem
+from poet.problem.schedule import Compute, Free, PageIn, PageOut, Schedule, Step
+from poet.problem.simulator import Trace
 
 NO_ROLE = "tensor"
 """What a tensor without a role is reported as."""

@@ -10,12 +10,12 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from poet.baselines.comparison import Comparison, Rival
+from poet.planning.ram_survey import Survey
+from poet.planning.trade_off_curve import TradeOff
 from poet.problem import Problem
-from poet.ram_survey import Survey
+from poet.problem.solution import TITLES, Solution, Status, format_amount, solution_to_json
 from poet.report.rows import Column, listed, table
-from poet.solution import TITLES, Solution, Status, format_amount, solution_to_json
-from poet.trade_off_curve import TradeOff
-from poet.units import IN_ORDER, format_bytes, format_gap, format_joules, format_part, format_seconds
+from poet.util.units import IN_ORDER, format_bytes, format_gap, format_joules, format_part, format_seconds
 
 # --- other planners ---------------------------------------------------------------------------
 

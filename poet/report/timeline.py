@@ -10,12 +10,12 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
-from poet.graph import Role
-from poet.homes import DecidedProblem
+from poet.ir.graph import Role
 from poet.problem import Limits, Place
+from poet.problem.homes import DecidedProblem
+from poet.problem.schedule import Compute, Free, PageOut, Schedule
+from poet.problem.simulator import Trace
 from poet.report.schedule_rows import NO_ROLE
-from poet.schedule import Compute, Free, PageOut, Schedule
-from poet.simulator import Trace
 
 PROCESS = 1
 TRACKS = {"compute": (1, "compute"), "page_in": (2, "page-in"), "page_out": (3, "page-out")}

@@ -7,11 +7,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from poet.errors import InputError
-from poet.graph import ITEM_BYTES, Graph, Op, Symbol, TensorType
-from poet.loss import LossSpec
-from poet.named import named_parameters
-from poet.units import format_bytes
-from poet.untrained import Why, in_words, loss_misfit, unread_outputs, untrained
+from poet.ir.graph import ITEM_BYTES, Graph, Op, Symbol, TensorType
+from poet.ir.loss import LossSpec
+from poet.ir.named import named_parameters
+from poet.ir.untrained import Why, in_words, loss_misfit, unread_outputs, untrained
+from poet.util.units import format_bytes
 
 
 def loss_reads(graph: Graph, loss: str) -> str:

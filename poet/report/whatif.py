@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from poet.report.rows import listed
-from poet.units import IN_ORDER, format_bytes, format_joules, format_seconds, format_share
+from poet.util.units import IN_ORDER, format_bytes, format_joules, format_seconds, format_share
 from poet.whatif.result import Basis, Point, Setting, Verdict, WhatIf
 
 _MARKS = {

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from poet.clock import WALL
 from poet.problem import Limits, Problem, ProblemOp, Tensor, Transfer
 from poet.solvers.bounds import stages
 from poet.solvers.bounds.compiled import mark_of
 from poet.solvers.bounds.resident_sets import resident_sets_bounds
 from poet.solvers.instance.instance import instance_of
 from poet.solvers.portfolio.local_search import SOURCES, LocalSearch
+from poet.util.clock import WALL
 
 
 def main() -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator
 
-from poet.units import IN_ORDER, format_bytes, format_joules, format_seconds, format_share
+from poet.util.units import IN_ORDER, format_bytes, format_joules, format_seconds, format_share
 from poet.whatif.daily import (
     battery,
     budget_text,

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from poet.devices.profile import Profile
 from poet.plans.flash_life import Wear, erases_text, life_steps, step_wear
 from poet.plans.plan_parts import Endurance
-from poet.schedule import Schedule
-from poet.units import (
+from poet.problem.schedule import Schedule
+from poet.util.units import (
     format_above,
     format_bytes,
     format_count,

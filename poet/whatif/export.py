@@ -8,8 +8,8 @@ import math
 from dataclasses import fields, is_dataclass
 from typing import Any
 
-from poet import codec
 from poet.errors import spelled_out
+from poet.util import codec
 from poet.version import __version__
 from poet.whatif.result import COLUMNS, Setting, WhatIf
 

@@ -14,8 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from poet.errors import InputError
-from poet.micro import MicroBatches, micro_batches
-from poet.units import parse_bytes, parse_factor, parse_joules, parse_seconds
+from poet.ir.micro import MicroBatches, micro_batches
+from poet.util.units import parse_bytes, parse_factor, parse_joules, parse_seconds
 from poet.whatif.question import PERIODS, EnergyBudget
 
 DEFAULT_COUNT = 5
@@ -115,7 +115,7 @@ def counts(text: str, option: str) -> tuple[int, ...]:
 
 
 def micro(text: str) -> tuple[MicroBatches | str | None, ...]:
-    """In how many pieces a batch is trained, of ``1,4,4:sum`` or ``auto``; see `poet.micro.micro_batches`.
+    """In how many pieces a batch is trained, of ``1,4,4:sum`` or ``auto``; see `poet.ir.micro.micro_batches`.
 
     Raises:
         InputError: ``text`` holds something else.

@@ -12,13 +12,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from poet.errors import InvalidSchedule
+from poet.planning.cache import SolvedCell
 from poet.problem import Limits, Problem
-from poet.schedule import Schedule
-from poet.simulator import Trace, simulate
-from poet.solution import SolveOptions, Status
+from poet.problem.schedule import Schedule
+from poet.problem.simulator import Trace, simulate
+from poet.problem.solution import SolveOptions, Status
 from poet.solvers.portfolio.state import refutes
-from poet.units import format_seconds
-from poet.whatif.cache import SolvedCell
+from poet.util.units import format_seconds
 from poet.whatif.result import Origin, Setting
 
 NO_SHARE = "No plan was found in which each micro-batch keeps to its share of the deadline."

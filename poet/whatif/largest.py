@@ -15,8 +15,8 @@ from poet.api import limits_of
 from poet.devices.profile import Profile
 from poet.errors import ModelError
 from poet.problem import Limits, Place
-from poet.solution import Status
-from poet.units import IN_ORDER, format_bytes, format_joules
+from poet.problem.solution import Status
+from poet.util.units import IN_ORDER, format_bytes, format_joules
 from poet.whatif.grid import Axis
 from poet.whatif.models import VariantOf
 from poet.whatif.result import Answer, Basis, Setting

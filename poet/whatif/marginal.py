@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from poet.devices.costs import buffer_cost
 from poet.devices.profile import Profile
 from poet.devices.storage import Direction
+from poet.planning.cache import SolvedCell
 from poet.problem import Limits, Problem, Tensor
-from poet.solution import Start
-from poet.units import format_bytes
-from poet.whatif.cache import SolvedCell
+from poet.problem.solution import Start
+from poet.util.units import format_bytes
 from poet.whatif.knowledge import parts_of
 from poet.whatif.result import FoundPlan, Marginal, Point, Setting, WhatIf
 from poet.whatif.workers import Solver, Wanted

@@ -15,16 +15,16 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from poet import codec
 from poet.errors import InputError, ModelError
-from poet.files.reading import open_regular, parse_json, printable_name
-from poet.graph import Graph
-from poet.kernel_facts import KernelFacts
-from poet.micro import MicroBatches
-from poet.optimizer import OptimizerSpec
+from poet.ir.graph import Graph
+from poet.ir.kernel_facts import KernelFacts
+from poet.ir.micro import MicroBatches
+from poet.ir.optimizer import OptimizerSpec
+from poet.ir.strips import Gradients
+from poet.planning.cache import Cache, code_digest, digest_of, pack, unpack
 from poet.planning.prepared import Form, trace_model
-from poet.strips import Gradients
-from poet.whatif.cache import Cache, code_digest, digest_of, pack, unpack
+from poet.util import codec
+from poet.util.reading import open_regular, parse_json, printable_name
 from poet.whatif.grid import BATCH, Binding
 from poet.whatif.workers import Run, Task, given_up, thread_settings
 

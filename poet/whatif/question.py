@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, field
 
 from poet.errors import InputError
-from poet.solution import SolveOptions
+from poet.problem.solution import SolveOptions
 
 SECONDS_PER_POINT = 5.0
 """Time limit of one point's search where none is given."""
@@ -101,7 +101,7 @@ class Question:
         deadlines: as asked, e.g. ``1.3x`` or ``20ms``; ``None``: no deadline.
         bindings: sizes of dynamic dimensions, one per variant of the model.
         optimizers: by name.
-        micro: in how many pieces each batch is trained, as `poet.micro` reads it.
+        micro: in how many pieces each batch is trained, as `poet.ir.micro` reads it.
         train: patterns of the trained parameters.
         loss: its name.
         recompute, paging: what plans may do.

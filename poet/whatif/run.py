@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING
 
 from poet.devices.profile import Profile
 from poet.errors import one_of
-from poet.loss import DEFAULT_LOSS
-from poet.micro import MicroBatches
-from poet.optimizer import OptimizerSpec
+from poet.ir.loss import DEFAULT_LOSS
+from poet.ir.micro import MicroBatches
+from poet.ir.optimizer import OptimizerSpec
+from poet.ir.strips import Gradients
+from poet.planning.cache import Cache, users_cache
 from poet.problem import Limits, Place
-from poet.solution import SolveOptions
-from poet.strips import Gradients
+from poet.problem.solution import SolveOptions
 from poet.whatif import grid
 from poet.whatif.answers import answers_of, choose
-from poet.whatif.cache import Cache, users_cache
 from poet.whatif.daily import usage_of
 from poet.whatif.largest import largest_answer
 from poet.whatif.marginal import marginals_of

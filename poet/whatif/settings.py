@@ -13,19 +13,19 @@ from poet.devices.load import load_profile
 from poet.devices.profile import Profile
 from poet.devices.spread import SIDES, at_ends, uncertain_groups
 from poet.errors import InputError, ProfileError
-from poet.files.reading import printable_name
-from poet.loss import DEFAULT_LOSS
-from poet.micro import BATCH_NAMES, MicroBatches, candidates
-from poet.optimizer import OptimizerSpec
+from poet.ir.loss import DEFAULT_LOSS
+from poet.ir.micro import BATCH_NAMES, MicroBatches, candidates
+from poet.ir.optimizer import OptimizerSpec
+from poet.ir.strips import Gradients
+from poet.planning.cache import Cache
 from poet.planning.prepared import Form, form_on
+from poet.planning.ram_survey import keep_everything_bytes
 from poet.plans.plan_file import read_plan
 from poet.problem import Limits, Place, Problem
-from poet.ram_survey import keep_everything_bytes
 from poet.solvers import minimum_ram_bytes
-from poet.strips import Gradients
-from poet.units import parse_factor
+from poet.util.reading import printable_name
+from poet.util.units import parse_factor
 from poet.whatif import grid
-from poet.whatif.cache import Cache
 from poet.whatif.grid import BATCH, Axis, Binding
 from poet.whatif.knowledge import Cell, levels
 from poet.whatif.models import (

@@ -13,12 +13,12 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
+from poet.planning.cache import Cache, SolvedCell
 from poet.problem import Limits
-from poet.simulator import Trace, simulate
-from poet.solution import SolveOptions, Start
+from poet.problem.simulator import Trace, simulate
+from poet.problem.solution import SolveOptions, Start
 from poet.solvers.heuristics.policies import keep_everything
-from poet.units import IN_ORDER, format_bytes, format_joules, format_share
-from poet.whatif.cache import Cache, SolvedCell
+from poet.util.units import IN_ORDER, format_bytes, format_joules, format_share
 from poet.whatif.daily import wear_of
 from poet.whatif.knowledge import (
     Candidate,

@@ -20,14 +20,8 @@ from joblib import Parallel, delayed, parallel_config
 from joblib.externals.loky import get_reusable_executor
 from joblib.externals.loky.process_executor import BrokenProcessPool
 
-from poet import children, interrupts
 from poet.errors import InputError
-from poet.extras import how_to_install
-from poet.problem import Limits, Problem
-from poet.solution import SolveOptions, Start
-from poet.solvers import solve
-from poet.units import format_joules
-from poet.whatif.cache import (
+from poet.planning.cache import (
     Cache,
     SolvedCell,
     cached_cell,
@@ -38,6 +32,12 @@ from poet.whatif.cache import (
     pack_solution,
     unpack,
 )
+from poet.problem import Limits, Problem
+from poet.problem.solution import SolveOptions, Start
+from poet.solvers import solve
+from poet.util import children, interrupts
+from poet.util.extras import how_to_install
+from poet.util.units import format_joules
 
 MEMORY_SHARE = 0.8
 """Of the machine's memory that all local workers may take together, where no bound is given."""

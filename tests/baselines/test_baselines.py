@@ -24,14 +24,14 @@ from poet.baselines.chen import chen
 from poet.baselines.page_everything import page_everything
 from poet.baselines.recompute_all import recompute_all
 from poet.baselines.registry import BASELINES, EXACT_BASELINES
-from poet.clock import WorkClock
 from poet.problem import Limits, Place, Problem, ProblemOp, Tensor, Transfer
-from poet.schedule import Compute, Free, PageIn, PageOut, Schedule
-from poet.simulator import simulate
+from poet.problem.schedule import Compute, Free, PageIn, PageOut, Schedule
+from poet.problem.simulator import simulate
 from poet.solvers.heuristics.greedy import greedy
 from poet.solvers.heuristics.policies import keep_everything
 from poet.solvers.instance.incumbent import overlap
 from poet.solvers.instance.instance import Facts
+from poet.util.clock import WorkClock
 
 INSTANCES = sorted((Path(__file__).parents[1] / "instances").glob("*.json"))
 

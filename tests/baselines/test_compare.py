@@ -23,11 +23,11 @@ from typer.testing import CliRunner
 
 from poet.baselines.comparison import Comparison, compare
 from poet.baselines.registry import BASELINES, EXACT_BASELINES
+from poet.planning.ram_survey import keep_everything_bytes
 from poet.problem import Limits, Objective, Pins, Problem
-from poet.ram_survey import keep_everything_bytes
+from poet.problem.simulator import simulate
+from poet.problem.solution import SolveOptions, Status, amount_of
 from poet.report.searches import comparison_data, comparison_report
-from poet.simulator import simulate
-from poet.solution import SolveOptions, Status, amount_of
 from poet.solvers import solve
 
 INSTANCES = sorted((Path(__file__).parents[1] / "instances").glob("*.json"))

@@ -13,7 +13,7 @@ from helpers.pace import few_or_many, with_slow
 from torch import nn
 
 from poet.c99.project import CProject
-from poet.optimizer import OptimizerSpec
+from poet.ir.optimizer import OptimizerSpec
 
 HARNESS = Path(__file__).with_name("call_order.c")
 LEARNING_RATE = 0.05

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from poet.c99.library import LibraryError, Step
 from poet.c99.project import CProject, c_project
-from poet.optimizer import OptimizerSpec
+from poet.ir.optimizer import OptimizerSpec
 from poet.plans.flash_life import life_steps, wear_of_plan
 from poet.plans.plan_file import PlanFile
 from poet.plans.plan_parts import Device

@@ -18,7 +18,7 @@ from poet.c99.interface import interface_of
 from poet.c99.project import c_project
 from poet.errors import InputError
 from poet.plans.plan_file import PlanFile
-from poet.schedule import Compute
+from poet.problem.schedule import Compute
 
 
 def test_the_same_plan_gives_the_same_bytes(tmp_path: Path) -> None:

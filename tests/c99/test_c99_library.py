@@ -24,7 +24,7 @@ from poet.c99.library import LibraryError, Step
 from poet.c99.library_check import _share, check_library
 from poet.c99.project import CProject
 from poet.errors import InputError, PlanError
-from poet.optimizer import OptimizerSpec
+from poet.ir.optimizer import OptimizerSpec
 
 ROOT = Path(__file__).parents[2]
 ROWS, SAMPLES = 16, 160

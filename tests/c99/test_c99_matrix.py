@@ -22,7 +22,7 @@ from mlperf_tiny import NETS
 from torch import Tensor, nn
 
 from poet.c99 import project as projects
-from poet.optimizer import OptimizerSpec
+from poet.ir.optimizer import OptimizerSpec
 from poet.plans.plan_file import PlanFile
 from poet.plans.training_plan import Plan
 

@@ -21,7 +21,7 @@ from typer.testing import CliRunner
 from poet import api
 from poet.c99.project import c_project
 from poet.errors import PlanError, UnsupportedOperator
-from poet.optimizer import OptimizerSpec, ParameterGroup
+from poet.ir.optimizer import OptimizerSpec, ParameterGroup
 from poet.plans.plan_file import PlanFile
 from poet.plans.training_plan import Plan
 

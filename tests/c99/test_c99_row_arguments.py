@@ -9,7 +9,7 @@ import pytest
 from poet.c99.calls import CCall, OpRun, Placed
 from poet.c99.rows import c_calls
 from poet.errors import UnsupportedOperator
-from poet.graph import Argument, Call, Ref, TensorType
+from poet.ir.graph import Argument, Call, Ref, TensorType
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from torch import nn
 
 from poet.c99.project import CProject
 from poet.c99.vectors import given_tensors
-from poet.optimizer import OptimizerSpec
+from poet.ir.optimizer import OptimizerSpec
 
 OK, BAD_ARGUMENT, STORAGE_FAILED, NO_STATE = 0, 1, 3, 4
 

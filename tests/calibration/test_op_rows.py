@@ -38,8 +38,8 @@ from poet.errors import InputError
 from poet.frontend.trace import TrainingStep, trace_training_step
 from poet.planning.planned import limits_of, plan_step
 from poet.planning.prepared import prepare
+from poet.problem.solution import SolveOptions
 from poet.report.device import fitted_report
-from poet.solution import SolveOptions
 
 command = get_command(app)
 HOST = load_profile("x86-host")

@@ -22,10 +22,10 @@ from poet.devices.load import load_profile
 from poet.devices.machine import Machine
 from poet.devices.measurements import RUN, read_measurements
 from poet.frontend.trace import TrainingStep, trace_training_step
-from poet.optimizer import OptimizerSpec
+from poet.ir.optimizer import OptimizerSpec
 from poet.plans.run_request import BUSY_RATIO
+from poet.problem.schedule import Free
 from poet.runtime import StepResult, Trainer
-from poet.schedule import Free
 
 
 @pytest.fixture

@@ -17,10 +17,10 @@ from typer.testing import CliRunner
 from zoo import NETS, export
 
 import poet
-from poet import progress
 from poet.files.tensorfile import TensorFile
 from poet.passes import in_place
 from poet.plans.plan_file import read_plan
+from poet.problem import progress
 from poet.runtime.kernels import overwriting
 from poet.runtime.system.process import torch_threads
 

@@ -18,7 +18,7 @@ from poet.cli.main import app
 from zoo import NETS, export
 
 import poet
-from poet.solution import SolveOptions
+from poet.problem.solution import SolveOptions
 from poet.whatif import workers
 from poet.whatif.question import Duty
 

@@ -20,9 +20,9 @@ from typer.testing import CliRunner
 
 from poet.errors import InputError
 from poet.files import tensorfile
-from poet.files.reading import check_apart, is_same_file
 from poet.frontend.onnx.reader import data_files
 from poet.runtime import Trainer
+from poet.util.reading import check_apart, is_same_file
 
 POET = Path(sys.executable).with_name("poet")
 PRECIOUS = b"precious"

@@ -13,15 +13,15 @@ from helpers.random_problems import training_like
 from poet.cli.main import app
 from typer.testing import CliRunner
 
-from poet.clock import WorkClock
 from poet.errors import InputError
 from poet.planning import kept_plans
 from poet.planning.kept_plans import KeptPlans, default_folder
+from poet.planning.ram_survey import budget_between, keep_everything_bytes
 from poet.problem import Limits, Pins, Problem
-from poet.ram_survey import budget_between, keep_everything_bytes
-from poet.solution import KnownBound, Solution, SolveOptions, Start, Status
+from poet.problem.solution import KnownBound, Solution, SolveOptions, Start, Status
 from poet.solvers import minimum_ram_bytes, solve
 from poet.solvers.engines.proof import Confidence, Confirmation
+from poet.util.clock import WorkClock
 
 PROBLEM = training_like(1, seed=3)
 

@@ -24,8 +24,8 @@ from typer.testing import CliRunner
 
 import poet
 from poet.errors import InputError, spelled_out
+from poet.problem.solution import SAYS_FILE
 from poet.report.html.page import _chart_library
-from poet.solution import SAYS_FILE
 
 ROOT = Path(poet.__file__).parents[1]
 STRANGE = "\n\x1b[2Kproven optimal\u202e\u2028\x9b1m\u200f\t[bold]</script>*/'\"\\:smile:\x7f"
@@ -287,7 +287,7 @@ def test_text_goes_out_in_one_place() -> None:
     files = [*(ROOT / "poet").rglob("*.py"), *(ROOT / "cli").glob("*.py")]
     found = {path.relative_to(ROOT).as_posix() for path in files if writes.search(path.read_text())}
     assert found == {
-        "poet/streams.py", "cli/output.py", "poet/runtime/runs/confined.py",
+        "poet/util/streams.py", "cli/output.py", "poet/runtime/runs/confined.py",
         "cli/usage.py",  # the help
         "poet/whatif/run.py",  # in a docstring
         "poet/runtime/runs/footprint.py",  # a child's JSON

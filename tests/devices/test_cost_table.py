@@ -18,8 +18,8 @@ from poet.devices.figures import PARENT, OpClass
 from poet.devices.load import load_profile
 from poet.devices.profile import Profile
 from poet.errors import UnsupportedOperator
-from poet.graph import Argument, Blank, Call, Ref, TensorType
-from poet.operators import ATEN, OWN
+from poet.ir.graph import Argument, Blank, Call, Ref, TensorType
+from poet.ir.operators import ATEN, OWN
 
 
 def _operands(target: str, *arguments: Any, outputs: tuple[TensorType | None, ...]) -> Operands:

@@ -16,9 +16,9 @@ from poet.devices.cost_table import Amounts
 from poet.devices.costs import _op_cost, buffer_cost, estimate, op_seconds
 from poet.devices.figures import OpClass
 from poet.devices.load import load_profile, profile_names
-from poet.graph import Call, Op, Ref, Value
+from poet.ir.graph import Call, Op, Ref, Value
+from poet.ir.strips import copied_blocks
 from poet.passes.in_place import strip_over
-from poet.strips import copied_blocks
 
 PROFILES = {name: load_profile(name) for name in profile_names()}
 WITH_STORAGE = tuple(name for name, profile in PROFILES.items() if profile.storage is not None)

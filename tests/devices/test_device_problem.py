@@ -16,11 +16,10 @@ from poet.devices.device_problem import build_problem, deadline_seconds, kernels
 from poet.devices.load import load_profile, profile_names
 from poet.devices.profile import Profile
 from poet.errors import InputError, ProfileError
-from poet.graph import Buffer, Call, Graph, Op, Ref, Role, Value
-from poet.kernel_allocations import KernelAllocation
-from poet.kernel_facts import KernelFacts, OpFacts
+from poet.ir.graph import Buffer, Call, Graph, Op, Ref, Role, Value
+from poet.ir.kernel_facts import KernelAllocation, KernelFacts, OpFacts
 from poet.problem import Limits, Place, Problem
-from poet.simulator import simulate
+from poet.problem.simulator import simulate
 
 WITH_STORAGE = tuple(name for name in profile_names() if load_profile(name).storage is not None)
 

@@ -21,11 +21,11 @@ from poet.devices.figures import Count, Figure
 from poet.devices.load import load_profile, profile_names, with_part
 from poet.devices.sense import check_sense
 from poet.errors import PoetError, ProfileError
-from poet.files.reading import LARGEST_AMOUNT, LARGEST_WHOLE, LEAST_AMOUNT
-from poet.kernel_facts import KernelFacts
+from poet.ir.kernel_facts import KernelFacts
 from poet.problem import Place
 from poet.report.html.what_if_page import what_if_page
 from poet.report.whatif import what_if_report
+from poet.util.reading import LARGEST_AMOUNT, LARGEST_WHOLE, LEAST_AMOUNT
 from poet.whatif import grid
 from poet.whatif.models import ModelVariant, variant_of
 from poet.whatif.question import Duty

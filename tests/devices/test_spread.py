@@ -17,10 +17,10 @@ from poet.devices.load import load_profile
 from poet.devices.profile import Profile
 from poet.devices.spread import GROUPS, SIDES, Spread, at_ends, spread
 from poet.errors import InputError, ProfileError
-from poet.homes import decided
 from poet.plans.plan_file import write_plan
 from poet.plans.plan_parts import Device
-from poet.simulator import judge, simulate
+from poet.problem.homes import decided
+from poet.problem.simulator import judge, simulate
 
 
 def _spread(profile: Profile) -> Spread:

@@ -25,8 +25,8 @@ from torch.nn.modules.batchnorm import _NormBase
 from zoo import NETS as ZOO
 
 from poet.frontend.trace import TrainingStep
-from poet.graph import Graph, Op
-from poet.optimizer import OptimizerSpec, ParameterGroup
+from poet.ir.graph import Graph, Op
+from poet.ir.optimizer import OptimizerSpec, ParameterGroup
 from poet.passes import rewrite
 
 # --- nets -------------------------------------------------------------------------------------
@@ -423,7 +423,7 @@ TECHNIQUES: dict[str, Technique] = {
         thresholds={
             "poet.passes.in_place.LEAST_BYTES": 64,
             "poet.passes.in_place.LEAST_COPIED_BYTES": 64,
-            "poet.strips._COPIED_BLOCK_BYTES": 256,
+            "poet.ir.strips._COPIED_BLOCK_BYTES": 256,
         },
     ),
     "strips": Technique(

@@ -41,23 +41,23 @@ from torch import nn
 from poet import api
 from poet.frontend.evaluation import trace_evaluation
 from poet.frontend.trace import TrainingStep, trace_training_step
-from poet.loss import LOSSES as EVERY_LOSS
-from poet.loss import LossSpec
+from poet.ir.loss import LOSSES as EVERY_LOSS
+from poet.ir.loss import LossSpec
+from poet.ir.micro import MicroBatches
+from poet.ir.optimizer_kinds import STATES
 from poet.memory.demand import demand_of
 from poet.memory.layout import lay_out
-from poet.micro import MicroBatches
-from poet.optimizer_kinds import STATES
+from poet.planning.ram_survey import budget_between, keep_everything_bytes
 from poet.plans.plan_file import read_plan, write_plan
 from poet.plans.plan_parts import Arena, Request
 from poet.plans.training_plan import Plan
 from poet.problem import Limits
-from poet.ram_survey import budget_between, keep_everything_bytes
+from poet.problem.schedule import PageIn
+from poet.problem.simulator import simulate
+from poet.problem.solution import SolveOptions
 from poet.runtime import Trainer, native
 from poet.runtime.storage.state import raw_tensor
 from poet.runtime.system.process import torch_threads
-from poet.schedule import PageIn
-from poet.simulator import simulate
-from poet.solution import SolveOptions
 from poet.solvers import minimum_ram_bytes
 from poet.solvers.instance.incumbent import overlap
 from poet.verification import verify

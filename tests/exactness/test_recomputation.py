@@ -12,7 +12,7 @@ from helpers.reference import run_graph
 from torch import Tensor
 
 from poet.frontend.trace import trace_training_step
-from poet.graph import Graph, Op
+from poet.ir.graph import Graph, Op
 from poet.runtime import kernels
 from poet.runtime.trials.trial import same_bits
 

@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from poet.frontend.trace import trace_training_step
-from poet.graph import Ref, Role
+from poet.ir.graph import Ref, Role
 
 SPECIAL = (-math.inf, -6.0, -1.0, -0.0, 0.0, 1e-45, -1e-45, 1e-38, 0.5, 1.0, 6.0, 7.0, math.inf, math.nan)
 """Infinities, zeros of both signs, subnormal numbers, ties with every limit below, NaN."""

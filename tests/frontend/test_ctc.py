@@ -15,9 +15,9 @@ from torch import Tensor, nn
 
 from poet.errors import InputError, ModelError
 from poet.frontend.trace import trace_training_step
-from poet.loss import LossSpec
-from poet.random_batches import Batch
+from poet.ir.loss import LossSpec
 from poet.runtime import Trainer, native
+from poet.runtime.data.random_batches import Batch
 from poet.runtime.kernels import ctc
 from poet.runtime.trials.measure import recorded
 from poet.verification import verify

@@ -20,8 +20,8 @@ from poet import api
 from poet.errors import ModelError, PlanError
 from poet.frontend.onnx import importer
 from poet.planning.exported import export_onnx, export_state
-from poet.random_batches import random_batch
 from poet.runtime import Trainer
+from poet.runtime.data.random_batches import random_batch
 
 
 class Small(nn.Module):

@@ -13,7 +13,7 @@ from torch import nn
 from poet.api import plan as plan_module
 from poet.errors import ModelError
 from poet.files.kinds import FileKind, other_kind
-from poet.optimizer import OptimizerSpec
+from poet.ir.optimizer import OptimizerSpec
 from poet.planning.prepared import prepare
 
 

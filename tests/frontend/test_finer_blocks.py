@@ -15,12 +15,13 @@ from torch import nn
 
 from poet import api
 from poet.frontend.trace import TrainingStep, trace_training_step
-from poet.micro import MicroBatches
+from poet.ir.micro import MicroBatches
 from poet.passes import block_choice
 from poet.passes.block_choice import LEAST_SAVED_BYTES, finer_blocks
 from poet.passes.forms import Forms
 from poet.passes.rewrite import Rewrite, Technique
 from poet.planning.prepared import Prepared
+from poet.planning.ram_survey import keep_everything_bytes
 from poet.planning.saves_choice import (
     NEEDY_SHARE,
     SAVED_SHARE,
@@ -32,12 +33,11 @@ from poet.planning.saves_choice import (
 )
 from poet.plans.plan_file import read_plan, write_plan
 from poet.problem import Limits, Objective, Pins, ProblemOp
-from poet.ram_survey import keep_everything_bytes
+from poet.problem.simulator import simulate
+from poet.problem.solution import SolveOptions, Status
 from poet.runtime.storage.state import raw_tensor
 from poet.runtime.trials import blocks
 from poet.runtime.trials.measure import measured
-from poet.simulator import simulate
-from poet.solution import SolveOptions, Status
 from poet.solvers import minimum_ram_bytes
 from poet.verification import verify
 

@@ -13,8 +13,8 @@ import poet
 from poet.c99.statements import uses_elements
 from poet.errors import GraphError
 from poet.frontend.trace import TrainingStep, trace_training_step
-from poet.graph import Graph, Strip
-from poet.optimizer import OptimizerSpec
+from poet.ir.graph import Graph, Strip
+from poet.ir.optimizer import OptimizerSpec
 from poet.passes.fused import with_updates_fused
 from poet.runtime.trials.forms import check_exact
 from poet.verification import verify

@@ -14,8 +14,8 @@ from poet.c99.calls import Placed
 from poet.c99.rows import OVERWRITTEN, overwrites, strip_calls
 from poet.errors import UnsupportedOperator
 from poet.frontend.trace import TrainingStep, trace_training_step
-from poet.graph import Graph, Ref
-from poet.operators import ATEN, OWN
+from poet.ir.graph import Graph, Ref
+from poet.ir.operators import ATEN, OWN
 from poet.passes.in_place import with_results_in_place
 from poet.verification import verify
 

@@ -11,26 +11,27 @@ from helpers.oracle import least_joules
 from helpers.random_problems import floor_bytes, keep_bytes
 from torch import Tensor, nn
 
-from poet import api, strips
+from poet import api
 from poet.errors import ReplayError
 from poet.frontend.trace import trace_training_step
-from poet.graph import Graph
+from poet.ir import strips
+from poet.ir.graph import Graph
 from poet.passes import in_place
 from poet.passes.in_place import chosen_takeovers
 from poet.passes.rewrite import Technique
 from poet.planning.prepared import Prepared
+from poet.planning.ram_survey import keep_everything_bytes
 from poet.planning.saves_choice import with_room
 from poet.plans.plan_file import read_plan
 from poet.problem import Limits, Objective, Pins, Problem, ProblemOp, Transfer
 from poet.problem import Tensor as Bytes
-from poet.ram_survey import keep_everything_bytes
+from poet.problem.simulator import simulate
+from poet.problem.solution import SolveOptions, Status
 from poet.report.training import strip_lines
 from poet.runtime import Trainer
 from poet.runtime.kernels import overwriting
 from poet.runtime.trials import trial
 from poet.runtime.trials.measure import measured
-from poet.simulator import simulate
-from poet.solution import SolveOptions, Status
 from poet.solvers import minimum_ram_bytes, solve
 from poet.verification import verify
 

@@ -13,11 +13,11 @@ from torch.optim import lr_scheduler
 
 from poet.errors import InputError
 from poet.frontend.plain import PlainTrainer
-from poet.optimizer import OptimizerSpec
-from poet.optimizer_kinds import OPTIONS
+from poet.ir.optimizer import OptimizerSpec
+from poet.ir.optimizer_kinds import OPTIONS
 from poet.plans.run_request import RateSchedule
-from poet.random_batches import random_batch
 from poet.runtime import Trainer
+from poet.runtime.data.random_batches import random_batch
 from poet.runtime.training.rates import DrivenOptimizer
 
 COSINE = RateSchedule.parse("cosine:warmup=2,steps=6")

@@ -20,14 +20,14 @@ from typer.testing import CliRunner
 from poet.errors import ModelError, PlanError
 from poet.frontend.losses import loss_named
 from poet.frontend.trace import trace_training_step
-from poet.loss import LossSpec
-from poet.optimizer import OptimizerSpec
+from poet.ir.loss import LossSpec
+from poet.ir.optimizer import OptimizerSpec
 from poet.plans.plan_file import read_plan, write_plan
 from poet.plans.plan_parts import Request
 from poet.problem import Limits
-from poet.random_batches import random_batch
 from poet.report.training import loss_reads
 from poet.runtime import Trainer
+from poet.runtime.data.random_batches import random_batch
 from poet.runtime.runs.fit import Samples, fit
 from poet.runtime.storage.state import raw_tensor
 from poet.verification import verify

@@ -16,10 +16,10 @@ from poet import api
 from poet.errors import InputError, ModelError
 from poet.frontend.losses import as_loss
 from poet.frontend.trace import trace_training_step
-from poet.loss import LossSpec
+from poet.ir.loss import LossSpec
 from poet.plans.plan_file import read_plan
-from poet.random_batches import random_batch
 from poet.runtime import Trainer
+from poet.runtime.data.random_batches import random_batch
 from poet.verification import verify
 
 

@@ -29,7 +29,7 @@ from poet.frontend.onnx.importer import load_onnx, load_onnx_structure, strip_we
 from poet.frontend.onnx.names import NAMES_KEY
 from poet.frontend.plain import PlainTrainer
 from poet.frontend.trace import trace_training_step
-from poet.optimizer import OptimizerSpec
+from poet.ir.optimizer import OptimizerSpec
 from poet.problem import Limits
 from poet.runtime import Trainer
 from poet.verification import verify

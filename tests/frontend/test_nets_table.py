@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import nets_table
-from helpers.rooms import ROOT
+from helpers.layers import ROOT
 from usual_nets import USUAL
 
 PAGE = (ROOT / "benchmarks" / "results" / "nets.md").read_text(encoding="utf-8")

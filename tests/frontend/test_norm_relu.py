@@ -11,7 +11,7 @@ from torch import nn
 
 from poet.errors import PlanError
 from poet.frontend.trace import TrainingStep, trace_training_step
-from poet.graph import Call, Graph, Ref
+from poet.ir.graph import Call, Graph, Ref
 from poet.passes.fused import NORM_RELU, NORM_RELU_BACKWARD, with_norms_and_relus
 from poet.runtime.kernels.guards import check_calls
 

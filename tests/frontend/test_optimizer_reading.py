@@ -16,10 +16,10 @@ from poet import api
 from poet.errors import InputError, ModelError
 from poet.frontend.optimizers import Lion, spec_of
 from poet.frontend.trace import trace_training_step
-from poet.optimizer import OptimizerSpec, ParameterGroup
-from poet.optimizer_kinds import OPTIONS, STATES
-from poet.random_batches import random_batch
+from poet.ir.optimizer import OptimizerSpec, ParameterGroup
+from poet.ir.optimizer_kinds import OPTIONS, STATES
 from poet.runtime import Trainer
+from poet.runtime.data.random_batches import random_batch
 from poet.runtime.training.rates import DrivenOptimizer
 from poet.verification import verify
 

@@ -10,9 +10,9 @@ from helpers.optimizer_plans import SPECS, net, write
 from poet.devices.device_problem import build_problem
 from poet.devices.load import load_profile
 from poet.frontend.trace import trace_training_step
-from poet.random_batches import random_batch
+from poet.problem.schedule import Compute
 from poet.runtime import Trainer
-from poet.schedule import Compute
+from poet.runtime.data.random_batches import random_batch
 
 
 def test_every_op_has_its_cost_on_a_device() -> None:

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from poet.devices.load import load_profile
 from poet.frontend.trace import TrainingStep, trace_training_step
-from poet.graph import Graph, Role
+from poet.ir.graph import Graph, Role
 from poet.passes.compressed import compressible
 from poet.planning.prepared import form_on
 from poet.problem import Place

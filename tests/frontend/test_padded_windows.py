@@ -18,7 +18,7 @@ from poet.c99.calls import OpRun, Placed
 from poet.c99.rows import c_calls
 from poet.errors import UnsupportedOperator
 from poet.frontend.trace import TrainingStep, trace_training_step
-from poet.graph import Call, Graph
+from poet.ir.graph import Call, Graph
 from poet.passes.fused import PADDED, PADDED_BACKWARD, with_padded_windows
 
 _PAD = "aten.constant_pad_nd.default"

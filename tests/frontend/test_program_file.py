@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from poet.api import plan as plan_module
 from poet.errors import ModelError
 from poet.frontend.program_file import read_program
-from poet.optimizer import OptimizerSpec
+from poet.ir.optimizer import OptimizerSpec
 from poet.runtime.system.process import torch_threads
 
 MOMENTUM = OptimizerSpec("momentum", lr=0.05)

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 
 from poet.frontend.onnx.importer import load_onnx
 from poet.frontend.trace import trace_training_step
-from poet.optimizer import OptimizerSpec
+from poet.ir.optimizer import OptimizerSpec
 
 
 class Sequences(nn.Module):

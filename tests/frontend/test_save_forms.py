@@ -12,12 +12,12 @@ from poet import api
 from poet.frontend.trace import TrainingStep, trace_training_step
 from poet.passes.rewrite import Technique
 from poet.planning.prepared import Prepared
+from poet.planning.ram_survey import keep_everything_bytes
 from poet.planning.saves_choice import offered, solve_choosing, with_choice, without_choice
 from poet.plans.plan_file import read_plan
 from poet.problem import Limits, Pins
-from poet.ram_survey import keep_everything_bytes
-from poet.simulator import simulate
-from poet.solution import SolveOptions, Status
+from poet.problem.simulator import simulate
+from poet.problem.solution import SolveOptions, Status
 from poet.solvers import minimum_ram_bytes
 from poet.verification import verify
 

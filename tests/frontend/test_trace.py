@@ -17,9 +17,9 @@ from torch import Tensor, nn
 
 from poet.errors import ModelError, UnsupportedOperator
 from poet.frontend.trace import TrainingStep, trace_training_step
-from poet.graph import Graph, Op, Role
-from poet.kernel_facts import KernelFacts
-from poet.optimizer import OptimizerSpec
+from poet.ir.graph import Graph, Op, Role
+from poet.ir.kernel_facts import KernelFacts
+from poet.ir.optimizer import OptimizerSpec
 from poet.runtime import kernels, native
 from poet.runtime.trials.measure import measured
 

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from poet.frontend.plain import PlainTrainer
-from poet.optimizer import OptimizerSpec
+from poet.ir.optimizer import OptimizerSpec
 from poet.runtime import Trainer
 
 

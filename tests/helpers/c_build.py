@@ -14,7 +14,7 @@ import pytest
 from torch import Tensor
 
 from poet.c99.project import CProject
-from poet.graph import Graph
+from poet.ir.graph import Graph
 
 needs_cortex_m = pytest.mark.skipif(
     not (shutil.which("arm-none-eabi-gcc") and shutil.which("qemu-system-arm")),

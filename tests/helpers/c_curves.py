@@ -25,8 +25,8 @@ from helpers.c_plans import traced
 from helpers.shuffled import with_arena
 from poet.c99.project import c_project, initial_contents
 from poet.c99.vectors import PlainSteps
-from poet.graph import Graph, Op
-from poet.optimizer import OptimizerSpec
+from poet.ir.graph import Graph, Op
+from poet.ir.optimizer import OptimizerSpec
 from poet.plans.plan_file import PlanFile
 from poet.plans.plan_parts import Arena
 

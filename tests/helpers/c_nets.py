@@ -9,7 +9,7 @@ from mlperf_tiny import NETS, BenchmarkNet
 from torch import nn
 
 from helpers.c_plans import CNet, traced
-from poet.optimizer import OptimizerSpec
+from poet.ir.optimizer import OptimizerSpec
 
 
 def _micro() -> nn.Module:

@@ -15,9 +15,9 @@ from poet.c99.project import CProject, c_project
 from poet.c99.rows import overwrites, wants_dense
 from poet.c99.statements import uses_elements
 from poet.frontend.trace import TrainingStep, trace_training_step
-from poet.kernel_facts import KernelFacts
+from poet.ir.kernel_facts import KernelFacts
+from poet.ir.optimizer import OptimizerSpec
 from poet.memory.layout import lay_out
-from poet.optimizer import OptimizerSpec
 from poet.passes.fused import with_norms_and_relus, with_padded_windows, with_updates_fused
 from poet.passes.in_place import with_results_in_place
 from poet.plans.plan_file import PlanFile, write_plan

@@ -20,8 +20,8 @@ from poet.c99.functions import OP_TYPE, functions_of, step_body
 from poet.c99.rows import c_calls
 from poet.c99.statements import Statement
 from poet.c99.vectors import PlainSteps, doubled
-from poet.graph import Call, Graph, Op
-from poet.optimizer import OptimizerSpec
+from poet.ir.graph import Call, Graph, Op
+from poet.ir.optimizer import OptimizerSpec
 from poet.passes.fused import with_norms_and_relus, with_padded_windows
 from poet.runtime import kernels
 

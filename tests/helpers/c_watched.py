@@ -17,7 +17,7 @@ from tempfile import TemporaryDirectory
 from helpers.c_build import EXACT, STRICT
 from poet.c99.project import CProject
 from poet.plans.training_plan import Plan
-from poet.schedule import Free
+from poet.problem.schedule import Free
 
 SANITIZED = ("-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
 _RUN = "        schedule[i].run(net, schedule[i].numbers);\n"

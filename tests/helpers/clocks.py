@@ -7,8 +7,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from poet.clock import Clock, WorkClock
-from poet.solution import SolveOptions
+from poet.problem.solution import SolveOptions
+from poet.util.clock import Clock, WorkClock
 
 
 def counted(seconds: float | None, **options: Any) -> SolveOptions:

@@ -13,7 +13,7 @@ from helpers.nets import small_net
 from helpers.schedules import random_schedule
 from poet.frontend.evaluation import EvaluationStep, trace_evaluation
 from poet.frontend.trace import TrainingStep, trace_training_step
-from poet.optimizer import OptimizerSpec
+from poet.ir.optimizer import OptimizerSpec
 from poet.plans.plan_file import write_plan
 from poet.plans.training_plan import Plan
 from poet.runtime.storage.state import raw_tensor

@@ -10,12 +10,12 @@ from typing import Any
 
 from helpers import oracle
 from helpers.random_problems import mixed_problem, random_limits, random_pins, with_homes
-from poet.alternatives import with_names
 from poet.errors import InputError
-from poet.pins import permitted
 from poet.problem import Alternative, Limits, Place, Problem, ProblemOp, Tensor, Transfer
-from poet.schedule import Schedule
-from poet.simulator import simulate
+from poet.problem.alternatives import with_names
+from poet.problem.pins import permitted
+from poet.problem.schedule import Schedule
+from poet.problem.simulator import simulate
 
 
 def with_alternatives(problem: Problem, seed: int, *, most: int = 2) -> Problem:

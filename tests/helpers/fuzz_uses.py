@@ -18,22 +18,22 @@ from safetensors.torch import save
 from helpers import hand_net, strange
 from helpers.forms import with_row_updates
 from helpers.random_problems import mixed_problem
-from poet import codec
 from poet.errors import InputError
 from poet.files.tensorfile import TensorFile
-from poet.loss import DEFAULT_LOSS
+from poet.ir.loss import DEFAULT_LOSS
+from poet.planning import cache
+from poet.planning.ram_survey import budget_between, keep_everything_bytes
 from poet.plans.plan_file import PlanFile, read_plan
 from poet.problem import Limits, Problem
-from poet.ram_survey import budget_between, keep_everything_bytes
+from poet.problem.simulator import simulate
+from poet.problem.solution import SolveOptions, solution_to_json
 from poet.report.plan import solution_report
 from poet.runtime import Trainer
 from poet.runtime.runs.fit import fit, load_samples
 from poet.runtime.storage.state import Saved
-from poet.simulator import simulate
-from poet.solution import SolveOptions, solution_to_json
 from poet.solvers import minimum_ram_bytes, solve
 from poet.solvers.heuristics.policies import keep_everything
-from poet.whatif import cache
+from poet.util import codec
 from poet.whatif.knowledge import Knowledge
 from poet.whatif.models import OnnxModel, TrainedAs, _dimensions, _Imported, _imported
 from poet.whatif.settings import setting_of

@@ -14,18 +14,18 @@ from torch import nn
 
 from helpers.schedules import keep_everything, random_schedule
 from poet.files.tensorfile import RawTensor
-from poet.graph import Argument, Buffer, Call, Graph, Op, Parameter, Ref, Role, Symbol, TensorType, Value
-from poet.homes import decided
-from poet.kernel_facts import KernelFacts
-from poet.optimizer import OptimizerSpec
+from poet.ir.graph import Argument, Buffer, Call, Graph, Op, Parameter, Ref, Role, Symbol, TensorType, Value
+from poet.ir.kernel_facts import KernelFacts
+from poet.ir.optimizer import OptimizerSpec
 from poet.planning.beside import at_home
 from poet.plans.plan_file import write_plan
 from poet.plans.plan_parts import Device, Model, Request, SearchOutcome
 from poet.plans.training_plan import Plan, make_plan
 from poet.problem import Limits, Place, Problem, ProblemOp, Tensor, Transfer
+from poet.problem.homes import decided
+from poet.problem.schedule import Schedule
+from poet.problem.simulator import simulate
 from poet.runtime.storage.state import raw_tensor
-from poet.schedule import Schedule
-from poet.simulator import simulate
 
 if TYPE_CHECKING:
     from poet.frontend.trace import TrainingStep

@@ -16,8 +16,8 @@ import vl_convert
 from helpers import hand_net
 from helpers.schedules import random_schedule
 from poet.plans.training_plan import Plan
-from poet.search_record import Advance, Phase, Rejected, SearchRecord
-from poet.simulator import simulate
+from poet.problem.search_record import Advance, Phase, Rejected, SearchRecord
+from poet.problem.simulator import simulate
 
 HOSTILE = '</script><img src=x onerror="window.owned=1"><!--{{7*7}}${1}\''
 

@@ -30,10 +30,10 @@ import torch
 
 from helpers import hand_net
 from helpers.schedules import keep_everything
-from poet.calls import contiguous
 from poet.errors import PlanError, PoetError
-from poet.graph import Argument, Buffer, Call, Graph, Op, Ref, Role, Symbol, TensorType, Value
-from poet.operators import RANDOM
+from poet.ir.calls import contiguous
+from poet.ir.graph import Argument, Buffer, Call, Graph, Op, Ref, Role, Symbol, TensorType, Value
+from poet.ir.operators import RANDOM
 from poet.plans.plan_file import write_plan
 from poet.runtime import Trainer, kernels
 from poet.runtime.kernels.guards import check_calls

@@ -18,11 +18,11 @@ from typing import Any
 from onnx import AttributeProto, ModelProto, TensorProto
 
 from helpers import strange
-from poet import codec
 from poet.errors import PoetError
 from poet.problem import Problem
-from poet.schedule import Schedule
-from poet.simulator import simulate
+from poet.problem.schedule import Schedule
+from poet.problem.simulator import simulate
+from poet.util import codec
 
 Mutator = Callable[[bytes, random.Random], bytes]
 

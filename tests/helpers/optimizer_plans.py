@@ -10,7 +10,7 @@ from torch import nn
 
 from helpers import hand_net
 from poet.frontend.trace import trace_training_step
-from poet.optimizer import OptimizerSpec, ParameterGroup
+from poet.ir.optimizer import OptimizerSpec, ParameterGroup
 from poet.plans.training_plan import Plan
 
 

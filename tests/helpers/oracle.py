@@ -19,11 +19,11 @@ import math
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from poet.homes import decide, undecided
-from poet.pins import pinned
 from poet.problem import Limits, Place, Problem, Tensor, Transfer
-from poet.schedule import Compute, Free, PageIn, PageOut, Schedule, Step
-from poet.simulator import simulate
+from poet.problem.homes import decide, undecided
+from poet.problem.pins import pinned
+from poet.problem.schedule import Compute, Free, PageIn, PageOut, Schedule, Step
+from poet.problem.simulator import simulate
 
 
 def least_joules(problem: Problem, limits: Limits) -> Schedule | None:

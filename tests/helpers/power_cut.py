@@ -32,8 +32,8 @@ import torch
 from torch import Tensor
 
 from helpers import hand_net, part_nets, row_net
+from poet.problem.schedule import Compute, Free
 from poet.runtime import Trainer
-from poet.schedule import Compute, Free
 
 DOCUMENT = Path(__file__).parents[2] / "benchmarks" / "results" / "runtime-safety.md"
 BEGIN, END = "<!-- cuts: begin -->\n", "<!-- cuts: end -->\n"

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from helpers.c_plans import CNet, traced
-from poet.optimizer import OptimizerSpec
+from poet.ir.optimizer import OptimizerSpec
 
 Random = np.random.Generator
 

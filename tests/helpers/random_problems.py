@@ -11,8 +11,8 @@ import random
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
+from poet.planning.ram_survey import keep_everything_bytes
 from poet.problem import Limits, Pins, Place, Problem, ProblemOp, Tensor, Transfer
-from poet.ram_survey import keep_everything_bytes
 from poet.solvers.instance.feasibility import minimum_ram_bytes
 
 FEATURES = (

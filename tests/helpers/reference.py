@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor
 
-from poet.graph import Graph, Op
+from poet.ir.graph import Graph, Op
 from poet.runtime import kernels
 from poet.runtime.kernels import arguments
 

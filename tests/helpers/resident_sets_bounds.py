@@ -9,11 +9,11 @@ from itertools import pairwise
 from helpers.oracle import least_joules
 from helpers.random_problems import mixed_problem, random_limits, with_homes
 from helpers.weights import tight_weights
-from poet.clock import WALL
 from poet.problem import Limits, Problem
-from poet.simulator import simulate
+from poet.problem.simulator import simulate
 from poet.solvers.bounds.resident_sets import resident_sets_bounds
 from poet.solvers.instance.instance import Instance, instance_of
+from poet.util.clock import WALL
 
 TOLERANCE = 1e-6  # of a step's joules; costs are rounded down to 2^-28 of what is asked for
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from poet.frontend.trace import TrainingStep, trace_training_step
-from poet.optimizer import OptimizerSpec
+from poet.ir.optimizer import OptimizerSpec
 from poet.passes.rewrite import Technique
 
 LOSS = "cross-entropy:dim=-1"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 
 from poet.problem import Place, Problem, ProblemOp
-from poet.schedule import Compute, Free, PageIn, PageOut, Schedule, Step
-from poet.simulator import content_versions, simulate
+from poet.problem.schedule import Compute, Free, PageIn, PageOut, Schedule, Step
+from poet.problem.simulator import content_versions, simulate
 
 
 def keep_everything(of: Problem) -> Schedule:

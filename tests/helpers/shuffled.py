@@ -14,7 +14,7 @@ from poet.planning.arena_search import places_begun
 from poet.plans.plan_parts import Arena
 from poet.plans.training_plan import Plan
 from poet.problem import Limits, Problem, Transfer
-from poet.simulator import judge
+from poet.problem.simulator import judge
 
 
 def movable(of: Problem) -> Problem:

@@ -8,11 +8,11 @@ import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from poet.calls import Call, Ref, TensorType
 from poet.devices.costs import amounts_of, op_seconds
 from poet.devices.machine import Machine
 from poet.devices.measurements import OpTime, TransferTime, alike_together
 from poet.devices.profile import Profile
+from poet.ir.calls import Call, Ref, TensorType
 
 Sample = Callable[[], None]
 

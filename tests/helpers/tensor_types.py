@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from poet.graph import TensorType
+from poet.ir.graph import TensorType
 
 
 def contiguous(*shape: int, dtype: str = "float32") -> TensorType:

@@ -19,9 +19,9 @@ import poet.plans.training_plan
 import poet.verification
 from poet.devices.profile import Profile
 from poet.errors import Infeasible, InputError, ModelError
-from poet.solution import Solution
+from poet.problem.solution import Solution
 from poet.solvers.search import explain
-from poet.units import format_bytes, format_joules, format_seconds
+from poet.util.units import format_bytes, format_joules, format_seconds
 
 NET = NETS["resnet18"].small
 

@@ -16,8 +16,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from helpers.layers import ROOT
 from helpers.pace import with_slow
-from helpers.rooms import ROOT
 from poet.cli.main import app
 from test_layers import HOMES
 from torch import nn
@@ -25,7 +25,7 @@ from typer.main import get_command
 from zoo import export
 
 import poet
-from poet import children
+from poet.util import children
 from poet.whatif.workers import Workers, working
 
 POET = Path(sys.executable).with_name("poet")

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from poet.errors import InputError
-from poet.extras import PLAN_PACKAGES, how_to_install
 from poet.report.html import page
 from poet.solvers import engines
+from poet.util.extras import PLAN_PACKAGES, how_to_install
 from poet.whatif import workers
 from poet.whatif.result import WhatIf
 

@@ -11,13 +11,13 @@ from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
-from helpers.rooms import ROOMS, ROOT, RUNTIME_MAY_READ, imports_of, module_of, room_of, sources
+from helpers.layers import LAYERS, NOT_ON_A_DEVICE, ROOT, imports_of, layer_of, module_of, sources
 
 from poet.version import __version__
 
 HOMES = {
     "torch": {
-        "frontend", "passes", "runtime", "random_batches", "verification", "enforce", "planning", "api",
+        "frontend", "passes", "runtime", "verification", "enforce", "planning", "api",
         "whatif", "cli", "c99", "calibration", "integrations",
     },
     "scipy": {"devices"},
@@ -36,14 +36,14 @@ HOMES = {
     "pydantic": {"devices"},
     "pydantic_core": {"devices"},
     "typer": {"cli"},
-    "rich": {"progress", "report", "cli"},
+    "rich": {"problem", "report", "cli"},
     "jinja2": {"report"},
     "vl_convert": {"report"},
     "joblib": {"whatif"},
     "distributed": {"whatif"},
     "pandas": {"whatif"},
 }  # fmt: skip
-"""Which rooms may import which package from outside the standard library."""
+"""Which layers may import which package from outside the standard library."""
 
 FORBIDDEN_CALLS = {"eval", "exec", "compile", "__import__"}
 FORBIDDEN_MODULES = {"pickle", "dill", "cloudpickle", "marshal", "shelve"}
@@ -51,20 +51,19 @@ FORBIDDEN_NAMES = {"joblib.load", "joblib.dump", "joblib.Memory"}  # they unpick
 
 
 def test_imports_point_one_way() -> None:
+    order = {layer: place for place, layer in enumerate(LAYERS)}
     for path in sources():
-        room = room_of(module_of(path))
-        if room is None or (path.name == "__init__.py" and room == "solvers"):
-            continue  # lazy front doors: the package's, which may name every room, and that of its solvers
+        layer = layer_of(module_of(path))
+        if layer is None:
+            continue  # the package's front door is lazy and may name every layer
         for imported in imports_of(path):
-            assert imported != "poet", f"{path} imports the front door, which names every room"
-            target = room_of(imported) if imported.startswith("poet.") else None
+            assert imported != "poet", f"{path} imports the front door, which names every layer"
+            target = layer_of(imported) if imported.startswith("poet.") else None
             if target is None:
                 continue
-            assert ROOMS.index(target) <= ROOMS.index(room), (
-                f"{path} imports {imported}, a room above its own"
-            )
-            may_read = room != "runtime" or target in RUNTIME_MAY_READ
-            assert may_read, f"{path} imports {imported}; the runtime reads records only"
+            assert order[target] <= order[layer], f"{path} imports {imported}, of a layer above its own"
+            on_a_device = layer != "runtime" or target not in NOT_ON_A_DEVICE
+            assert on_a_device, f"{path} imports {imported}; the runtime reads records only"
 
 
 def test_no_module_imports_itself_by_way_of_others() -> None:
@@ -95,13 +94,13 @@ def test_one_module_measures_kernels_for_an_import() -> None:
     assert asking == {"forms", "evaluation", "wrapped"}
 
 
-def test_packages_stay_in_their_rooms() -> None:
+def test_packages_stay_in_their_layers() -> None:
     for path in sources():
-        room = (room_of(module_of(path)) or "").split(".")[0]
+        layer = layer_of(module_of(path))
         for imported in imports_of(path):
             package = imported.split(".")[0]
             if package not in sys.stdlib_module_names and package != "poet":
-                assert room in HOMES.get(package, ()), f"{path} imports {package}"
+                assert layer in HOMES.get(package, ()), f"{path} imports {package}"
 
 
 def test_nothing_dangerous_is_called() -> None:

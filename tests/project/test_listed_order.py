@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from poet.problem import Limits, Problem, ProblemOp, Tensor
-from poet.solution import Status, sentence_of, solution_to_json
+from poet.problem.solution import Status, sentence_of, solution_to_json
 from poet.solvers import solve
-from poet.units import IN_ORDER, NO_GAP
+from poet.util.units import IN_ORDER, NO_GAP
 
 ROOT = Path(__file__).parents[2]
 

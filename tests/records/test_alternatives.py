@@ -9,12 +9,12 @@ import pytest
 from helpers.forms import choices_of, with_alternatives
 from helpers.random_problems import mixed_problem
 
-from poet.alternatives import chosen_by, leanest, relaxed, taken_by, with_names
 from poet.errors import InvalidSchedule, ProblemError
-from poet.homes import decided
 from poet.problem import Alternative, Limits, Place, Problem, ProblemOp, Tensor, Transfer
-from poet.schedule import Compute
-from poet.simulator import simulate
+from poet.problem.alternatives import chosen_by, leanest, relaxed, taken_by, with_names
+from poet.problem.homes import decided
+from poet.problem.schedule import Compute
+from poet.problem.simulator import simulate
 from poet.solvers.heuristics.policies import keep_everything
 from poet.solvers.instance.feasibility import has_schedules, minimum_ram_bytes
 

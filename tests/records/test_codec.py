@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from poet import codec
 from poet.errors import InputError, PlanError
+from poet.util import codec
 
 
 class Colour(enum.Enum):

@@ -8,13 +8,12 @@ import pytest
 from helpers import hand_net
 
 from poet.errors import KernelFactsError
-from poet.kernel_allocations import KernelAllocation, peak_bytes
-from poet.kernel_facts import KernelFacts, OpFacts
+from poet.ir.kernel_facts import KernelAllocation, KernelFacts, OpFacts, peak_bytes
 from poet.memory.demand import BEFORE, demand_of
 from poet.memory.layout import check_layout, lay_out
 from poet.problem import Place, Problem, ProblemOp, Tensor, Transfer
-from poet.schedule import Compute, Free, PageIn, PageOut
-from poet.simulator import simulate
+from poet.problem.schedule import Compute, Free, PageIn, PageOut
+from poet.problem.simulator import simulate
 
 
 def _paged_parameter() -> Problem:

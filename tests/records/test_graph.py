@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from poet.errors import GraphError
-from poet.graph import (
+from poet.ir.graph import (
     Argument,
     Buffer,
     Call,

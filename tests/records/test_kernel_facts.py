@@ -13,16 +13,15 @@ from helpers.schedules import keep_everything
 from poet.cli.main import app
 from typer.testing import CliRunner
 
-from poet.codec import encode
 from poet.devices.profile import Profile
 from poet.errors import InputError, KernelFactsError, PlanError
-from poet.kernel_allocations import KernelAllocation
-from poet.kernel_facts import KernelFacts, OpFacts, stated
+from poet.ir.kernel_facts import KernelAllocation, KernelFacts, OpFacts, stated
+from poet.planning.cache import pack, unpack
 from poet.plans.plan_file import read_plan, write_plan
 from poet.plans.training_plan import Plan
 from poet.report.plan import graph_text
+from poet.util.codec import encode
 from poet.whatif import models
-from poet.whatif.cache import pack, unpack
 
 OUTPUT = KernelAllocation(2048, 1, None, 0)
 FACTS = KernelFacts(
@@ -157,7 +156,7 @@ def test_a_second_library_is_one_more_record() -> None:
     from poet.devices.load import load_profile
     from poet.planning.fit_layout import fit
     from poet.problem import Limits
-    from poet.solution import SolveOptions
+    from poet.problem.solution import SolveOptions
     from poet.solvers import solve
 
     raw = load_profile("rpi4b").model_dump()

@@ -10,11 +10,11 @@ from helpers.oracle import least_joules
 from helpers.random_problems import mixed_problem, random_limits, random_pins, training_like
 
 from poet.errors import InputError, InvalidSchedule
-from poet.pins import Pinned, permitted, pinned
 from poet.problem import Limits, Pins, Place, Problem, ProblemOp, Tensor, Transfer
-from poet.schedule import Compute, Free, PageIn, PageOut, Schedule
-from poet.simulator import simulate
-from poet.solution import Status
+from poet.problem.pins import Pinned, permitted, pinned
+from poet.problem.schedule import Compute, Free, PageIn, PageOut, Schedule
+from poet.problem.simulator import simulate
+from poet.problem.solution import Status
 from poet.solvers import solve
 from poet.solvers.heuristics.greedy import greedy
 

@@ -17,7 +17,6 @@ from helpers.schedules import keep_everything, random_schedule
 from helpers.shuffled import movable, shuffled
 
 from poet.errors import InvalidSchedule, PlanError
-from poet.homes import decided
 from poet.memory.compacting_pass import Pass
 from poet.memory.compaction import compact
 from poet.memory.demand import BEFORE, Demand, MemoryRequest, demand_of
@@ -26,7 +25,8 @@ from poet.memory.places import Move, replayed
 from poet.plans.plan_parts import Arena
 from poet.plans.training_plan import Plan
 from poet.problem import Limits
-from poet.simulator import judge
+from poet.problem.homes import decided
+from poet.problem.simulator import judge
 
 
 def demand(seed: int, *, share: float = 0.5) -> Demand:

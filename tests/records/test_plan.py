@@ -15,8 +15,8 @@ from helpers.hand_net import paging_plan
 from helpers.schedules import keep_everything
 
 from poet.errors import PlanError
-from poet.graph import Graph
-from poet.kernel_facts import KernelFacts, OpFacts
+from poet.ir.graph import Graph
+from poet.ir.kernel_facts import KernelFacts, OpFacts
 from poet.memory.layout import lay_out
 from poet.plans.page_slots import SLOT_ALIGNMENT_BYTES, least_page_buffer_bytes
 from poet.plans.plan_parts import (
@@ -32,8 +32,8 @@ from poet.plans.plan_parts import (
 )
 from poet.plans.training_plan import Plan
 from poet.problem import Limits, Pins, Place
-from poet.schedule import Compute
-from poet.search_record import Advance, Phase, Rejected, SearchRecord
+from poet.problem.schedule import Compute
+from poet.problem.search_record import Advance, Phase, Rejected, SearchRecord
 
 
 def test_json_round_trip() -> None:

@@ -19,9 +19,9 @@ from safetensors import safe_open
 from poet.errors import PlanError, ReplayError
 from poet.plans.plan_file import PlanFile, read_plan, write_plan
 from poet.plans.planned_step import stored_values
+from poet.problem.search_record import Advance, Phase, Rejected, SearchRecord
 from poet.report.plan_data import plan_data
 from poet.runtime import Trainer
-from poet.search_record import Advance, Phase, Rejected, SearchRecord
 
 
 @pytest.fixture

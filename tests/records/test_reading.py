@@ -21,15 +21,15 @@ from poet.cli.main import app
 from poet.devices.costs import estimate
 from poet.devices.load import MAX_DOTS, load_profile
 from poet.errors import GraphError, InputError, PlanError, PoetError, ProblemError, ProfileError
-from poet.files.reading import MOST_ITEMS, open_regular, parse_json, read_own, read_regular
 from poet.files.tensorfile import TensorFile
 from poet.frontend.onnx.importer import load_onnx_structure
 from poet.frontend.onnx.reader import read_onnx
-from poet.graph import Argument, Blank, Call, TensorType
+from poet.ir.graph import Argument, Blank, Call, TensorType
 from poet.plans.plan_file import PlanFile, read_plan
 from poet.problem import Problem
 from poet.runtime.runs.fit import load_samples
 from poet.runtime.storage.state import Saved
+from poet.util.reading import MOST_ITEMS, open_regular, parse_json, read_own, read_regular
 from poet.whatif.models import _digest
 from poet.whatif.stalls import measure_data
 

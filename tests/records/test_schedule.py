@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from poet import codec
 from poet.errors import InputError, PlanError
-from poet.schedule import Compute, Free, PageIn, PageOut, Schedule, Step
+from poet.problem.schedule import Compute, Free, PageIn, PageOut, Schedule, Step
+from poet.util import codec
 
 STEPS = st.one_of(*(st.builds(kind, st.text()) for kind in (Compute, Free, PageOut, PageIn)))
 

@@ -13,8 +13,8 @@ from helpers.random_problems import keep_bytes, mixed_problem, random_limits
 
 from poet.errors import InvalidSchedule, ProblemError
 from poet.problem import Alternative, Limits, Pins, Place, Problem, ProblemOp, Tensor, Transfer
-from poet.schedule import Compute, Free, PageIn, PageOut, Schedule, Step
-from poet.simulator import Trace, simulate
+from poet.problem.schedule import Compute, Free, PageIn, PageOut, Schedule, Step
+from poet.problem.simulator import Trace, simulate
 from poet.solvers.heuristics.greedy import greedy
 
 RULES = {

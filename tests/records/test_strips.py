@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from poet.calls import Blank, Call, Ref, TensorType, Value
 from poet.errors import GraphError
-from poet.graph import Buffer, Graph, Link, Op, Parameter, Role, Strip
+from poet.ir.calls import Blank, Call, Ref, TensorType, Value
+from poet.ir.graph import Buffer, Graph, Link, Op, Parameter, Role, Strip
 
 ROWS, COLUMNS, BATCH = 50, 4, 3
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from poet.errors import InputError
-from poet.units import (
+from poet.util.units import (
     format_above,
     format_bytes,
     format_gap,

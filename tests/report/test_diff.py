@@ -15,6 +15,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from poet.plans.training_plan import Plan
+from poet.problem.schedule import Compute, PageIn, PageOut
 from poet.report.diff import (
     Change,
     diff_data,
@@ -25,7 +26,6 @@ from poet.report.diff import (
     moves_by_kind,
 )
 from poet.report.schedule_rows import tensor_fates
-from poet.schedule import Compute, PageIn, PageOut
 
 NAMES = ("a.poet", "b.poet")
 

@@ -24,9 +24,12 @@ from torch import nn
 from typer.testing import CliRunner
 
 from poet.errors import InputError, PlanError
-from poet.homes import decided
 from poet.plans.plan_parts import PriceRange
 from poet.problem import Limits, Pins, Problem
+from poet.problem.homes import decided
+from poet.problem.schedule import PageIn, PageOut
+from poet.problem.search_record import Advance, SearchRecord
+from poet.problem.simulator import simulate
 from poet.report.diff import diff_plans
 from poet.report.html import diff_page, plan_page
 from poet.report.html.page import _chart_library
@@ -35,9 +38,6 @@ from poet.report.html.plan_page import headline
 from poet.report.html.subject import Subject, subject_of_plan
 from poet.report.plan import plan_summary
 from poet.report.request import asked_by, solve_command
-from poet.schedule import PageIn, PageOut
-from poet.search_record import Advance, SearchRecord
-from poet.simulator import simulate
 from poet.solvers.heuristics.greedy import greedy
 
 

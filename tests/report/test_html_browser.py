@@ -20,9 +20,9 @@ from selenium.webdriver.remote.webelement import WebElement
 from zoo import NETS
 
 import poet
+from poet.problem.solution import SolveOptions
 from poet.report.diff import diff_plans
 from poet.report.html import diff_page, plan_page, what_if_page
-from poet.solution import SolveOptions
 from poet.whatif.run import what_if
 
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")

@@ -8,8 +8,8 @@ import json
 import pytest
 from helpers.html_pages import HOSTILE, INSTANCE, Page, check_page
 
+from poet.problem.solution import SolveOptions
 from poet.report.html import what_if_page
-from poet.solution import SolveOptions
 from poet.whatif.export import to_csv, to_json
 from poet.whatif.question import DataSupply, Duty, EnergyBudget
 from poet.whatif.result import WhatIf

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 from helpers.random_problems import mixed_problem
 
-from poet.homes import as_decided, decided
 from poet.problem import Limits, Pins, Problem, ProblemOp, Tensor, Transfer
+from poet.problem.homes import as_decided, decided
+from poet.problem.schedule import Compute, Free, PageIn, PageOut, Schedule
+from poet.problem.simulator import simulate
 from poet.report.reasons import DECISIONS, alternatives, tensor_verdicts
 from poet.report.schedule_rows import energy_by_kind, energy_by_part, kind_of, tensor_fates
 from poet.report.timeline import timeline
-from poet.schedule import Compute, Free, PageIn, PageOut, Schedule
-from poet.simulator import simulate
 from poet.solvers import minimum_ram_bytes
 from poet.solvers.heuristics.greedy import greedy
 

@@ -11,13 +11,13 @@ from rich.console import Console, Group, RenderableType
 
 from poet.baselines.page_everything import page_everything
 from poet.baselines.recompute_all import recompute_all
-from poet.homes import DecidedProblem, as_decided
 from poet.problem import Limits, Problem, ProblemOp, Tensor, Transfer
+from poet.problem.homes import DecidedProblem, as_decided
+from poet.problem.schedule import Compute, Free, PageIn, PageOut, Schedule
+from poet.problem.simulator import simulate
+from poet.problem.solution import Solution, Status
 from poet.report.plan import memory_plot, schedule_tables, solution_report, what_binds
 from poet.report.schedule_rows import memory_over_time, op_runs, peak, tensor_fates
-from poet.schedule import Compute, Free, PageIn, PageOut, Schedule
-from poet.simulator import simulate
-from poet.solution import Solution, Status
 from poet.solvers import minimum_ram_bytes
 
 TRANSFER = Transfer(seconds=0.5, joules=0.25)

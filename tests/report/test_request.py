@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from zoo import NETS, export
 
 import poet
-from poet.optimizer import OptimizerSpec, ParameterGroup
+from poet.ir.optimizer import OptimizerSpec, ParameterGroup
 from poet.plans.plan_file import read_plan
 from poet.plans.training_plan import Plan
 from poet.problem import Objective, Pins, Place

@@ -12,11 +12,11 @@ from helpers.random_problems import mixed_problem
 
 from poet.baselines.page_everything import page_everything
 from poet.baselines.recompute_all import recompute_all
-from poet.homes import DecidedProblem, as_decided
 from poet.problem import Limits, Problem, ProblemOp, Tensor, Transfer
+from poet.problem.homes import DecidedProblem, as_decided
+from poet.problem.schedule import Compute, Free, PageIn, PageOut, Schedule
+from poet.problem.simulator import simulate
 from poet.report.timeline import TRACKS, role_bytes, timeline, trace_events
-from poet.schedule import Compute, Free, PageIn, PageOut, Schedule
-from poet.simulator import simulate
 from poet.solvers import minimum_ram_bytes
 from poet.solvers.heuristics.greedy import greedy
 

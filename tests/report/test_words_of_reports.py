@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from poet.report.schedule_rows import kind_of
-from poet.units import format_count, scale_of
+from poet.util.units import format_count, scale_of
 
 
 @pytest.mark.parametrize(

@@ -18,14 +18,14 @@ from poet.errors import ReplayError
 from poet.memory.demand import PAGE_BYTES, demand_of
 from poet.memory.layout import lay_out
 from poet.planning.fit_layout import fit
+from poet.planning.ram_survey import budget_between, keep_everything_bytes
 from poet.plans.plan_file import write_plan
 from poet.plans.plan_parts import Arena
 from poet.plans.training_plan import Plan
 from poet.problem import Limits
-from poet.ram_survey import budget_between, keep_everything_bytes
+from poet.problem.solution import SolveOptions
 from poet.runtime import Trainer, native
 from poet.runtime.steps import placed
-from poet.solution import SolveOptions
 from poet.solvers import minimum_ram_bytes, solve
 
 needs_compiler = pytest.mark.skipif(not native.available(), reason="needs a C++ compiler")

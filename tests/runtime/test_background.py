@@ -17,11 +17,11 @@ from poet.plans.plan_file import write_plan
 from poet.plans.plan_parts import PageSlot
 from poet.plans.training_plan import Plan
 from poet.problem import Problem
+from poet.problem.schedule import Compute, PageIn, PageOut, Schedule
+from poet.problem.simulator import simulate
 from poet.runtime import Trainer
 from poet.runtime.storage.background import Background
 from poet.runtime.storage.page_file import PageFile
-from poet.schedule import Compute, PageIn, PageOut, Schedule
-from poet.simulator import simulate
 from poet.solvers.instance.incumbent import overlap
 
 PATIENCE_SECONDS = 20.0

@@ -18,7 +18,7 @@ from poet.api import Planned
 from poet.api import plan as plan_module
 from poet.errors import InputError
 from poet.frontend.plain import PlainTrainer
-from poet.optimizer import OptimizerSpec
+from poet.ir.optimizer import OptimizerSpec
 from poet.planning.shape_planner import ShapePlanner
 from poet.runtime import Buckets, Trainer, native
 from poet.runtime.data.given import next_larger

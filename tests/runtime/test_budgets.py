@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from poet.api import Planned
 from poet.api import plan as plan_module
 from poet.errors import Infeasible, OutOfTime, PageFileError, ReplayError
-from poet.optimizer import OptimizerSpec
+from poet.ir.optimizer import OptimizerSpec
 from poet.planning.budgets import plan_again
 from poet.plans.training_plan import Plan, Shape
 from poet.runtime import Trainer

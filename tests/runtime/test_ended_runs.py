@@ -17,11 +17,11 @@ import pytest
 import torch
 from helpers import hand_net, run_kills
 
-from poet import children, interrupts
 from poet.__main__ import main
 from poet.runtime import Trainer
 from poet.runtime.runs.fit import fit, load_samples
 from poet.runtime.training.trainer import StepResult
+from poet.util import children, interrupts
 from poet.whatif.workers import Workers, working
 
 pytestmark = pytest.mark.usefixtures("one_thread")

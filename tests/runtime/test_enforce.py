@@ -18,16 +18,16 @@ from torch import nn
 from zoo import export
 
 import poet
-from poet import children
 from poet import enforce as enforcement
 from poet.api import prepare
 from poet.enforce import EnforcedRun, enforce
 from poet.errors import InputError, ReplayError
+from poet.planning.ram_survey import keep_everything_bytes
 from poet.plans.plan_file import read_plan
 from poet.plans.run_request import Epoch, RunRequest
-from poet.ram_survey import keep_everything_bytes
 from poet.report.run import enforced_data, plain_verdict, plan_verdict
 from poet.runtime import Trainer
+from poet.util import children
 
 CLASSES, CHANNELS, SIDE, BATCH, STEPS = 5, 8, 48, 16, 3
 POET = Path(sys.executable).with_name("poet")

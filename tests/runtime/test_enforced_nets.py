@@ -19,13 +19,13 @@ from torch import Tensor, nn
 from poet.api import plan, prepare
 from poet.enforce import enforce
 from poet.frontend.trace import trace_training_step
+from poet.planning.ram_survey import budget_between, keep_everything_bytes
 from poet.plans.plan_file import PlanFile, write_plan
 from poet.plans.run_request import RunRequest
 from poet.plans.training_plan import Plan
 from poet.problem import Limits
-from poet.ram_survey import budget_between, keep_everything_bytes
-from poet.random_batches import random_batch
 from poet.runtime import Trainer, load_samples, native
+from poet.runtime.data.random_batches import random_batch
 from poet.runtime.runs import confined
 from poet.runtime.storage.state import raw_tensor
 from poet.runtime.system.confinement import Rehearsal

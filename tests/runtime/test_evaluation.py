@@ -28,12 +28,12 @@ from poet.plans.plan_parts import Request
 from poet.plans.run_request import RunRequest
 from poet.plans.training_plan import Plan
 from poet.problem import Limits
-from poet.random_batches import random_batch
+from poet.problem.schedule import PageIn
 from poet.runtime import Trainer, native
+from poet.runtime.data.random_batches import random_batch
 from poet.runtime.runs.fit import load_samples
 from poet.runtime.runs.requested import metered_epochs, validation_samples
 from poet.runtime.storage.state import raw_tensor
-from poet.schedule import PageIn
 from poet.verification import verify
 
 BESIDE_BYTES = 4096

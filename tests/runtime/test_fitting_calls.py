@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from poet.errors import PlanError
 from poet.frontend.trace import trace_training_step
-from poet.optimizer import OptimizerSpec
+from poet.ir.optimizer import OptimizerSpec
 from poet.runtime.kernels import arguments
 from poet.runtime.kernels.signatures import NUMBERS, SIGNATURES, bound, looked_at, signature_missed
 from poet.verification import verify

@@ -14,14 +14,14 @@ from torch import nn
 from poet.baselines.recompute_all import recompute_all
 from poet.errors import ReplayError
 from poet.frontend.trace import TrainingStep, trace_training_step
-from poet.operators import RANDOM
+from poet.ir.operators import RANDOM
 from poet.plans.plan_file import write_plan
 from poet.plans.training_plan import Plan
 from poet.problem import Limits
-from poet.random_batches import random_batch
+from poet.problem.schedule import Compute
 from poet.runtime import Trainer, kernels, native
+from poet.runtime.data.random_batches import random_batch
 from poet.runtime.storage.state import raw_tensor
-from poet.schedule import Compute
 
 STEPS = 3
 

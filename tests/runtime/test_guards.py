@@ -10,7 +10,7 @@ from torch import nn
 
 from poet.errors import PlanError
 from poet.frontend.trace import trace_training_step
-from poet.graph import Argument, Buffer, Call, Graph, Link, Op, Ref, Role, Strip, TensorType, Value
+from poet.ir.graph import Argument, Buffer, Call, Graph, Link, Op, Ref, Role, Strip, TensorType, Value
 from poet.runtime.kernels.guards import check_calls
 
 

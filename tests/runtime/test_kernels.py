@@ -13,15 +13,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from poet import operators
 from poet.errors import InputError, PlanError
 from poet.frontend.lowering_state import SHAPE_ONLY
 from poet.frontend.optimizers import torch_optimizer
 from poet.frontend.rules import SPECIAL
-from poet.graph import Blank, Call, Ref, Symbol, TensorType
-from poet.operators import OWN, WRITES
-from poet.optimizer import OptimizerSpec
-from poet.optimizer_kinds import STATES
+from poet.ir import operators
+from poet.ir.graph import Blank, Call, Ref, Symbol, TensorType
+from poet.ir.operators import OWN, WRITES
+from poet.ir.optimizer import OptimizerSpec
+from poet.ir.optimizer_kinds import STATES
 from poet.passes.layouts import tensor_type
 from poet.runtime import kernels
 from poet.runtime.kernels import arguments

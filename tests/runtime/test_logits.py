@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from poet.errors import InputError, ModelError, ReplayError
 from poet.frontend.trace import TrainingStep, trace_training_step
-from poet.micro import MicroBatches
-from poet.optimizer import OptimizerSpec
+from poet.ir.micro import MicroBatches
+from poet.ir.optimizer import OptimizerSpec
 from poet.plans.plan_file import read_plan
 from poet.runtime import Trainer
 from poet.runtime.kernels import logits

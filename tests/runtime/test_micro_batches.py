@@ -16,18 +16,18 @@ from torch import Tensor, nn
 from poet.api import plan as plan_module
 from poet.errors import Infeasible, InputError, PlanError, ReplayError
 from poet.frontend.trace import TrainingStep, trace_training_step
-from poet.kernel_facts import KernelFacts, OpFacts
-from poet.micro import MicroBatches, candidates, micro_batches
-from poet.optimizer import OptimizerSpec
+from poet.ir.kernel_facts import KernelFacts, OpFacts
+from poet.ir.micro import MicroBatches, candidates, micro_batches
+from poet.ir.optimizer import OptimizerSpec
 from poet.passes.block_choice import with_strips
 from poet.planning.auxiliary import without_updates
 from poet.planning.beside import at_home
 from poet.planning.pipeline import least_energy
 from poet.plans.plan_file import write_plan
 from poet.plans.training_plan import Plan
+from poet.problem.simulator import judge
 from poet.runtime import Trainer, native
 from poet.runtime.storage.state import raw_tensor
-from poet.simulator import judge
 from poet.verification import verify
 
 PIECES = 3

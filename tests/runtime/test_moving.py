@@ -15,18 +15,18 @@ from helpers.shuffled import movable, shuffled, with_arena
 
 from poet.errors import PlanError, ReplayError
 from poet.frontend.trace import TrainingStep, trace_training_step
-from poet.homes import decided
+from poet.ir.optimizer import OptimizerSpec
 from poet.memory.places import Move
-from poet.optimizer import OptimizerSpec
 from poet.plans.plan_file import write_plan
 from poet.plans.plan_parts import Prediction
 from poet.plans.training_plan import Plan
-from poet.random_batches import random_batch
+from poet.problem.homes import decided
+from poet.problem.schedule import Compute
+from poet.problem.simulator import judge
 from poet.runtime import Trainer, native
+from poet.runtime.data.random_batches import random_batch
 from poet.runtime.steps import instructions as moving
 from poet.runtime.storage.state import raw_tensor
-from poet.schedule import Compute
-from poet.simulator import judge
 
 pytestmark = pytest.mark.skipif(not native.available(), reason="needs a C++ compiler")
 

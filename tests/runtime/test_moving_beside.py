@@ -19,14 +19,14 @@ from torch import Tensor
 from poet.errors import InvalidSchedule, PlanError, ReplayError
 from poet.frontend.evaluation import EvaluationStep, trace_evaluation
 from poet.frontend.trace import TrainingStep, trace_training_step
+from poet.ir.optimizer import OptimizerSpec
 from poet.memory.places import MadeMove, Move
-from poet.optimizer import OptimizerSpec
 from poet.planning.beside import at_home
 from poet.plans.plan_file import read_plan, write_plan
 from poet.plans.plan_parts import Arena
 from poet.plans.training_plan import Plan
-from poet.random_batches import random_batch
 from poet.runtime import Trainer, native
+from poet.runtime.data.random_batches import random_batch
 from poet.runtime.kernels.cells import Cells
 from poet.runtime.steps import instructions as moving
 from poet.runtime.storage.state import raw_tensor

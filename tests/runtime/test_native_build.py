@@ -15,10 +15,10 @@ from test_native import run_python
 
 from poet.errors import InputError
 from poet.files.cache_folder import cache_folder, private_folder
+from poet.planning.cache import Cache, default_folder, pack
 from poet.runtime import native
 from poet.runtime.native import build
 from poet.runtime.native import build as prebuilt
-from poet.whatif.cache import Cache, default_folder, pack
 
 CROSS = "aarch64-linux-gnu-g++"
 needs_compiler = pytest.mark.skipif(build.find_compiler() is None, reason="no C++ compiler here")

@@ -14,12 +14,12 @@ from torch import Tensor, nn
 
 from poet.api import Planned
 from poet.api import plan as plan_module
-from poet.calls import contiguous
 from poet.errors import InputError, InvalidSchedule
-from poet.formulas import formula_of
 from poet.frontend.plain import PlainTrainer
-from poet.graph import Graph
-from poet.optimizer import OptimizerSpec
+from poet.ir.calls import contiguous
+from poet.ir.graph import Graph
+from poet.ir.optimizer import OptimizerSpec
+from poet.ir.reshaping import Reshaping, formula_of, without_strips
 from poet.planning import beside, shape_planner
 from poet.planning.arena_search import arena_around
 from poet.planning.beside import at_home
@@ -27,13 +27,12 @@ from poet.planning.prepared import prepare
 from poet.planning.shape_planner import ShapeImprovement, ShapePlanner
 from poet.plans.plan_parts import Arena
 from poet.plans.training_plan import Plan
-from poet.reshaping import Reshaping, without_strips
+from poet.problem.simulator import judge
+from poet.problem.solution import SolveOptions, Start
 from poet.runtime import Trainer
 from poet.runtime.system.process import torch_threads
 from poet.runtime.training.shapes import types_of
 from poet.runtime.trials.measure import measured
-from poet.simulator import judge
-from poet.solution import SolveOptions, Start
 
 ADAMW = OptimizerSpec("adamw", lr=0.01)
 CLASSES = 3

@@ -13,23 +13,23 @@ from torch import Tensor, nn
 
 from poet.api import Planned
 from poet.api import plan as plan_module
-from poet.clock import WorkClock
 from poet.errors import Infeasible, OutOfTime
 from poet.frontend.plain import PlainTrainer
-from poet.optimizer import OptimizerSpec
+from poet.ir.optimizer import OptimizerSpec
 from poet.planning import beside, budgets
 from poet.planning.budgets import plan_again
 from poet.planning.online_guard import guard, guarded
 from poet.planning.shape_planner import ShapePlanner
 from poet.plans.training_plan import Plan
 from poet.problem import Limits, Objective, Problem
+from poet.problem.simulator import judge
+from poet.problem.solution import Solution, SolveOptions, Status
 from poet.runtime import MemoryWatcher, Trainer
 from poet.runtime.runs.watching import MemoryReading, SystemMemory
 from poet.runtime.system.process import torch_threads
 from poet.runtime.training.budgets import Budgets
-from poet.simulator import judge
-from poet.solution import Solution, SolveOptions, Status
 from poet.solvers import minimum_ram_bytes
+from poet.util.clock import WorkClock
 
 ADAMW = OptimizerSpec("adamw", lr=0.01)
 AT_ONCE = partial(plan_again, time_limit_seconds=0.0)

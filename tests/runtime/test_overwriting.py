@@ -11,10 +11,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from poet import strips
 from poet.errors import PlanError
-from poet.graph import Call, Link, Ref, Strip, Symbol, TensorType, Value
-from poet.operators import ATEN, OWN
+from poet.ir import strips
+from poet.ir.graph import Call, Link, Ref, Strip, Symbol, TensorType, Value
+from poet.ir.operators import ATEN, OWN
 from poet.runtime import kernels, native
 from poet.runtime.kernels import overwriting, packed
 from poet.runtime.kernels.strips import StripRun, signature

@@ -12,26 +12,26 @@ from helpers.part_nets import needs_equal_sums, tiny_parts, write
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from poet.calls import Blank, Call, TensorType, contiguous
 from poet.errors import GraphError, ModelError, ReplayError
 from poet.files.tensorfile import TensorFile
 from poet.frontend.evaluation import trace_evaluation
 from poet.frontend.trace import TrainingStep, trace_training_step
-from poet.graph import Graph
-from poet.micro import MicroBatches
-from poet.named import Joined, named_parameters, trained_in_words
-from poet.optimizer import OptimizerSpec
+from poet.ir.calls import Blank, Call, TensorType, contiguous
+from poet.ir.graph import Graph
+from poet.ir.micro import MicroBatches
+from poet.ir.named import Joined, named_parameters, trained_in_words
+from poet.ir.optimizer import OptimizerSpec
+from poet.ir.wholes import Axis, PartedCall, Whole, check_whole, cuts_of
 from poet.passes.part_uses import blanked
 from poet.passes.parts import in_parts_of, with_parts
 from poet.planning.exported import export_state
-from poet.random_batches import random_batch
 from poet.report.plan_data import parts_data
 from poet.report.training import part_lines
 from poet.runtime import Trainer
+from poet.runtime.data.random_batches import random_batch
 from poet.runtime.steps.lasting import joined
 from poet.runtime.trials import forms, trial
 from poet.runtime.trials.forms import is_exact_in_parts
-from poet.wholes import Axis, PartedCall, Whole, check_whole, cuts_of
 
 
 @pytest.fixture(autouse=True)

@@ -18,9 +18,9 @@ from zoo.decoder import ADAPTERS, Decoder
 
 import poet
 from poet import enforce as enforcement
-from poet.calls import TensorType, contiguous
 from poet.errors import PageFileError
 from poet.frontend.trace import trace_training_step
+from poet.ir.calls import TensorType, contiguous
 from poet.planning.exported import export_state
 from poet.plans.page_slots import slots_for
 from poet.plans.plan_file import write_plan

@@ -13,16 +13,16 @@ from helpers.schedules import keep_everything
 from zoo import NETS
 
 from poet import api
-from poet.kernel_facts import KernelFacts
+from poet.ir.kernel_facts import KernelFacts
 from poet.memory.layout import lay_out
+from poet.planning.ram_survey import budget_between, keep_everything_bytes
 from poet.plans import plan_file
 from poet.plans.plan_parts import Arena
 from poet.plans.training_plan import Plan
 from poet.problem import Limits
-from poet.ram_survey import budget_between, keep_everything_bytes
-from poet.random_batches import random_batch
+from poet.problem.solution import SolveOptions
 from poet.runtime import Trainer, native
-from poet.solution import SolveOptions
+from poet.runtime.data.random_batches import random_batch
 from poet.solvers import minimum_ram_bytes
 from poet.verification import verify
 

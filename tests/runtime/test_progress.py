@@ -12,12 +12,12 @@ import torch
 from torch import nn
 
 import poet
-from poet.progress import IMPORT, showing, stage
-from poet.solution import Progress
+from poet.problem.progress import IMPORT, showing, stage
+from poet.problem.solution import Progress
 
 TALK = """
 import sys
-from poet.progress import showing, stage
+from poet.problem.progress import showing, stage
 with showing(True, limit_seconds=5.0) as progress:
     stage("search")
     progress(0.002, 0.001, 0.5, 0.1)
@@ -28,7 +28,7 @@ with showing(True, limit_seconds=5.0) as progress:
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lines from the beginning of a call on."""
-    monkeypatch.setattr("poet.progress.QUIET_SECONDS", 0.0)
+    monkeypatch.setattr("poet.problem.progress.QUIET_SECONDS", 0.0)
 
 
 def planned(progress: bool | Progress | None) -> poet.Planned:
@@ -84,7 +84,7 @@ def test_a_function_is_called_and_nothing_is_shown(capsys: pytest.CaptureFixture
 def test_without_a_terminal_what_is_late_has_its_line_with_the_next_report(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("poet.progress.QUIET_SECONDS", 0.05)
+    monkeypatch.setattr("poet.problem.progress.QUIET_SECONDS", 0.05)
     with showing(True, limit_seconds=5.0) as progress:
         assert progress is not None
         stage("search")

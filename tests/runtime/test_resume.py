@@ -23,7 +23,7 @@ from typer.testing import CliRunner
 
 from poet.errors import InputError, NotFinite, PlanError
 from poet.frontend.trace import trace_training_step
-from poet.optimizer import OptimizerSpec
+from poet.ir.optimizer import OptimizerSpec
 from poet.plans.plan_file import write_plan
 from poet.plans.run_request import Epoch
 from poet.runtime import Trainer

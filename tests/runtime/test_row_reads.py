@@ -22,20 +22,20 @@ from poet.devices.costs import estimate
 from poet.devices.load import load_profile
 from poet.errors import GraphError, InputError, ProfileError, ReplayError
 from poet.frontend.trace import TrainingStep, trace_training_step
-from poet.graph import Call, Graph, Op, Ref, Symbol, stored_row_bytes
-from poet.named import bounds_of
-from poet.optimizer import OptimizerSpec
+from poet.ir.graph import Call, Graph, Op, Ref, Symbol, stored_row_bytes
+from poet.ir.named import bounds_of
+from poet.ir.optimizer import OptimizerSpec
 from poet.passes.rewrite import Technique
 from poet.passes.stored_rows import row_reads
 from poet.planning.prepared import Prepared, prepare
 from poet.planning.saves_choice import offered, solve_choosing, with_choice
 from poet.problem import Limits, Place, Problem, ProblemOp, Transfer
 from poet.problem import Tensor as Held
+from poet.problem.solution import SolveOptions, Status
 from poet.report.training import row_lines
 from poet.runtime import Trainer
 from poet.runtime.kernels import kernel, tables
 from poet.runtime.storage.page_file import PageFile
-from poet.solution import SolveOptions, Status
 from poet.solvers import solve
 from poet.verification import verify
 

@@ -22,20 +22,20 @@ from poet.devices.load import load_profile
 from poet.errors import GraphError, PoetError, ReplayError
 from poet.frontend.evaluation import trace_evaluation
 from poet.frontend.trace import TrainingStep
-from poet.graph import Call, Graph, Op, Ref, Symbol
-from poet.graph_parts import STORED_ROWS_SGD
-from poet.optimizer import OptimizerSpec, ParameterGroup
+from poet.ir.graph import Call, Graph, Op, Ref, Symbol
+from poet.ir.graph_parts import STORED_ROWS_SGD
+from poet.ir.optimizer import OptimizerSpec, ParameterGroup
 from poet.passes.rewrite import Technique
 from poet.planning.prepared import Prepared, prepare
 from poet.planning.saves_choice import offered, solve_choosing, with_choice
 from poet.problem import Limits, Place
+from poet.problem.solution import SolveOptions, Status
 from poet.report.training import row_lines
 from poet.runtime import Trainer
 from poet.runtime.kernels import kernel, tables
 from poet.runtime.storage.page_file import PageFile
 from poet.runtime.trials import forms, trial
 from poet.runtime.trials.trial import same_bits
-from poet.solution import SolveOptions, Status
 from poet.solvers import solve
 from poet.verification import verify
 

@@ -24,16 +24,16 @@ from torch import Tensor, nn
 from poet.errors import InputError, PageFileError, PlanError, ReplayError
 from poet.frontend.plain import PlainTrainer
 from poet.frontend.trace import TrainingStep, trace_training_step
-from poet.graph import Graph
-from poet.optimizer import OptimizerSpec
+from poet.ir.graph import Graph
+from poet.ir.optimizer import OptimizerSpec
 from poet.plans.plan_file import write_plan
 from poet.plans.training_plan import Plan
-from poet.random_batches import random_batch
+from poet.problem.schedule import Compute, PageIn, PageOut
 from poet.runtime import Trainer, native
+from poet.runtime.data.random_batches import random_batch
 from poet.runtime.storage.page_file import PageFile
 from poet.runtime.storage.state import raw_tensor
 from poet.runtime.system.memory import PeakMeter, return_freed_memory
-from poet.schedule import Compute, PageIn, PageOut
 from poet.verification import verify
 
 ROOT = Path(__file__).parents[2]

@@ -11,19 +11,19 @@ from torch import Tensor, nn
 
 from poet.api import Planned
 from poet.api import plan as plan_module
-from poet.calls import TensorType, contiguous
 from poet.devices.device_problem import build_problem, kernels_on
 from poet.devices.load import load_profile
 from poet.errors import Infeasible, InputError
 from poet.frontend.plain import PlainTrainer
-from poet.optimizer import OptimizerSpec
+from poet.ir.calls import TensorType, contiguous
+from poet.ir.optimizer import OptimizerSpec
+from poet.ir.reshaping import Reshaping
 from poet.planning.beside import at_home, limits_beside
+from poet.planning.ram_survey import keep_everything_bytes
 from poet.planning.shape_bytes import law_of
 from poet.planning.shape_planner import ShapePlanner
 from poet.plans.training_plan import Plan
 from poet.problem import Problem
-from poet.ram_survey import keep_everything_bytes
-from poet.reshaping import Reshaping
 from poet.runtime import Trainer
 from poet.runtime.system.process import torch_threads
 from poet.runtime.trials.measure import measured

@@ -17,7 +17,7 @@ from poet.api import Planned
 from poet.api import plan as plan_module
 from poet.errors import InputError, PlanError, ReplayError
 from poet.frontend.plain import PlainTrainer
-from poet.optimizer import OptimizerSpec
+from poet.ir.optimizer import OptimizerSpec
 from poet.planning.auxiliary import bindings_of
 from poet.plans.plan_file import read_plan
 from poet.runtime import Trainer

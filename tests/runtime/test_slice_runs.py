@@ -17,25 +17,25 @@ from torch import Tensor, nn
 from poet import api
 from poet.errors import PlanError, ReplayError
 from poet.frontend.trace import TrainingStep, trace_training_step
-from poet.graph import Argument, Blank, Call, Graph, Link, Op, Ref, Strip, Value
+from poet.ir.graph import Argument, Blank, Call, Graph, Link, Op, Ref, Strip, Value
+from poet.ir.strips import check_strip
 from poet.passes import block_choice, strips
 from poet.passes.cuts import slice_cuts
 from poet.passes.rewrite import rewritten
 from poet.passes.strips import slice_candidates
+from poet.planning.ram_survey import keep_everything_bytes
 from poet.plans.plan_file import write_plan
 from poet.plans.training_plan import Plan
 from poet.problem import Limits
-from poet.ram_survey import keep_everything_bytes
-from poet.random_batches import random_batch
+from poet.problem.solution import SolveOptions
 from poet.report.training import strip_lines
 from poet.runtime import Trainer, kernels
+from poet.runtime.data.random_batches import random_batch
 from poet.runtime.kernels.arguments import tensor_type
 from poet.runtime.kernels.guards import check_calls
 from poet.runtime.kernels.strips import StripRun
 from poet.runtime.storage.state import raw_tensor
 from poet.runtime.trials import blocks
-from poet.solution import SolveOptions
-from poet.strips import check_strip
 
 CONV, CONV_BACK = "aten.convolution.default", "aten.convolution_backward.default"
 NORM_BACK = "aten.native_batch_norm_backward.default"

@@ -19,18 +19,18 @@ from poet.devices.load import load_profile
 from poet.devices.profile import Profile
 from poet.errors import InputError, PlanError, ReplayError
 from poet.frontend.trace import TrainingStep, trace_training_step
-from poet.graph import Call, Graph, Link, Op, Ref, Strip
-from poet.kernel_facts import KernelFacts, OpFacts
-from poet.optimizer import OptimizerSpec
+from poet.ir.graph import Call, Graph, Link, Op, Ref, Strip
+from poet.ir.kernel_facts import KernelFacts, OpFacts
+from poet.ir.optimizer import OptimizerSpec
 from poet.passes import block_choice, strips
 from poet.passes.block_choice import chosen_strips, offered, with_strips
 from poet.plans.plan_file import write_plan
 from poet.plans.training_plan import Plan
-from poet.random_batches import random_batch
 from poet.report.html.subject import subject_of_plan
 from poet.report.plan_data import strips_data
 from poet.report.training import strip_lines
 from poet.runtime import Trainer
+from poet.runtime.data.random_batches import random_batch
 from poet.runtime.storage.state import raw_tensor
 from poet.runtime.trials import blocks, trial
 from poet.runtime.trials.blocks import Offer

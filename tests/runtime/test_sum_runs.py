@@ -17,8 +17,8 @@ from poet.devices.costs import estimate
 from poet.devices.load import load_profile
 from poet.errors import ReplayError
 from poet.frontend.trace import trace_training_step
-from poet.graph import Graph, Link, Op, Strip, TensorType
-from poet.kernel_facts import KernelFacts
+from poet.ir.graph import Graph, Link, Op, Strip, TensorType
+from poet.ir.kernel_facts import KernelFacts
 from poet.passes.rewrite import rewritten
 from poet.passes.strips import sums_of
 from poet.plans.plan_file import write_plan

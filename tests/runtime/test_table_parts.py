@@ -14,20 +14,20 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from zoo.decoder import ADAPTERS, Decoder
 
-from poet.calls import Blank, Call, contiguous
 from poet.errors import GraphError, InputError, ReplayError
 from poet.frontend.evaluation import trace_evaluation
 from poet.frontend.trace import TrainingStep, trace_training_step
-from poet.optimizer import OptimizerSpec
+from poet.ir.calls import Blank, Call, contiguous
+from poet.ir.optimizer import OptimizerSpec
+from poet.ir.wholes import Axis, PartedCall, Whole, cuts_of
 from poet.passes.parts import with_parts
 from poet.plans.plan_file import read_plan
-from poet.random_batches import random_batch
 from poet.runtime import Trainer
+from poet.runtime.data.random_batches import random_batch
 from poet.runtime.kernels import tables
 from poet.runtime.storage.page_file import PageFile
 from poet.runtime.trials import forms
 from poet.runtime.trials.forms import is_exact_in_parts
-from poet.wholes import Axis, PartedCall, Whole, cuts_of
 
 
 @pytest.fixture(autouse=True)

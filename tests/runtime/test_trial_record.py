@@ -11,14 +11,14 @@ import torch
 from torch import nn
 from torch import zeros as torch_zeros
 
-from poet.calls import Blank, Call, TensorType
 from poet.frontend.trace import TrainingStep, trace_training_step
-from poet.kernel_facts import KernelFacts, OpFacts
+from poet.ir.calls import Blank, Call, TensorType
+from poet.ir.kernel_facts import KernelFacts, OpFacts
+from poet.ir.wholes import Axis, PartedCall
 from poet.passes import block_choice, strips
 from poet.passes.strips import gradient_candidates
 from poet.runtime.system.process import likely_thread_counts
 from poet.runtime.trials import blocks, forms, trial
-from poet.wholes import Axis, PartedCall
 
 
 @pytest.fixture(autouse=True)

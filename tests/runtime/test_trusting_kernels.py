@@ -20,7 +20,7 @@ from helpers import kernel_calls
 from helpers.pace import few_or_many
 
 from poet.errors import PlanError
-from poet.operators import ATEN, OWN, RANDOM, WRITES
+from poet.ir.operators import ATEN, OWN, RANDOM, WRITES
 from poet.runtime import kernels
 from poet.runtime.kernels.guards import check_calls
 from poet.runtime.kernels.signatures import MADE_BY, NUMBERS, SIGNATURES, looked_at

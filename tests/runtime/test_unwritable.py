@@ -18,14 +18,15 @@ import pytest
 from helpers import hand_net
 
 from poet.errors import PageFileError, PoetError
-from poet.files import cache_folder, reading
+from poet.files import cache_folder
 from poet.files.tensorfile import replaced
+from poet.planning.cache import Cache, pack, users_cache
 from poet.plans.page_slots import SLOT_ALIGNMENT_BYTES
 from poet.plans.plan_parts import PageSlot
 from poet.runtime import Trainer
 from poet.runtime.native import build
 from poet.runtime.storage.page_file import PageFile
-from poet.whatif.cache import Cache, pack, users_cache
+from poet.util import reading
 
 POET = Path(sys.executable).with_name("poet")
 PROBLEM = Path(__file__).parents[1] / "instances" / "transformer.m4.json"

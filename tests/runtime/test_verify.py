@@ -21,10 +21,10 @@ from typer.testing import CliRunner
 import poet
 from poet.errors import InputError, ModelError, NotExact, PlanError
 from poet.frontend.trace import trace_training_step
-from poet.graph import Call
+from poet.ir.graph import Call
 from poet.plans.plan_file import PlanFile, read_plan, write_plan
-from poet.random_batches import batches_of, random_batch
 from poet.runtime import Trainer
+from poet.runtime.data.random_batches import batches_of, random_batch
 from poet.runtime.storage.state import raw_tensor
 from poet.verification import verify
 

@@ -20,8 +20,8 @@ from poet import api
 from poet.api import Planned
 from poet.api import plan as plan_module
 from poet.errors import Infeasible, InputError, OutOfTime, PageFileError, PlanError, PoetError, ReplayError
-from poet.named import named_parameters
-from poet.optimizer import OptimizerSpec
+from poet.ir.named import named_parameters
+from poet.ir.optimizer import OptimizerSpec
 from poet.planning import budgets, pipeline
 from poet.plans.plan_file import read_plan
 from poet.plans.training_plan import Plan

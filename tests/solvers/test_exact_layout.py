@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from poet.clock import WorkClock
 from poet.memory.layout import Block, check_layout, lay_out, lower_bound_bytes
 from poet.planning import exact_layout as module
 from poet.planning.exact_layout import exact_layout
 from poet.solvers.engines import has_cpsat
+from poet.util.clock import WorkClock
 
 needs_cpsat = pytest.mark.skipif(not has_cpsat(), reason="needs OR-tools")
 INSTANCES = sorted((Path(__file__).parents[1] / "instances" / "layouts").glob("minimalloc.*.csv"))

@@ -19,8 +19,8 @@ from helpers.pace import with_slow
 from helpers.random_problems import mixed_problem, random_limits, random_problem, training_like
 
 from poet.problem import Limits, Problem
-from poet.simulator import simulate
-from poet.solution import Solution, SolveOptions, Status
+from poet.problem.simulator import simulate
+from poet.problem.solution import Solution, SolveOptions, Status
 from poet.solvers.bounds import windows
 from poet.solvers.engines import proof
 from poet.solvers.engines.process import EngineProcess

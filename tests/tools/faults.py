@@ -30,8 +30,8 @@ from torch import Tensor
 
 from poet.errors import PoetError, ReplayError
 from poet.plans.plan_file import write_plan
+from poet.problem.simulator import simulate
 from poet.runtime import Trainer
-from poet.simulator import simulate
 from poet.solvers.instance.incumbent import overlap
 
 DOCUMENT = Path(__file__).parents[2] / "benchmarks" / "results" / "runtime-safety.md"

@@ -216,7 +216,7 @@ _NEVER = frozenset(
 
 
 def _is_engine(event: str, given: tuple[object, ...]) -> bool:
-    """Whether it is a program of our own that solves matrices, started as `poet.children` starts them."""
+    """Whether it is a program of ours that solves matrices, started as by `poet.util.children`."""
     if event != "subprocess.Popen" or not isinstance(given[1], list):
         return False
     *command, module = given[1][:4]
@@ -303,8 +303,8 @@ def use_plan(path: Path) -> str:
     import torch
 
     from poet.errors import ReplayError
-    from poet.random_batches import random_batch
     from poet.runtime import Trainer
+    from poet.runtime.data.random_batches import random_batch
 
     with Trainer.open(path, seed=0) as trainer:
         if sum(kind.extent_bytes for kind in trainer.input_types) > 1 << 20:

@@ -19,11 +19,11 @@ from typer.main import get_command
 
 import poet
 import poet.runtime
-from poet import loss, operators
 from poet.c99.rows import ROWS as C_ROWS
 from poet.frontend.onnx.build import TABLES  # noqa: F401  fills ROWS
 from poet.frontend.onnx.node import ROWS as ONNX_ROWS
-from poet.optimizer_kinds import OPTIONS, STATES
+from poet.ir import loss, operators
+from poet.ir.optimizer_kinds import OPTIONS, STATES
 
 ROOT = Path(__file__).parents[2]
 EXIT_CODES = {
@@ -53,7 +53,7 @@ DEFAULTS = {
 }  # fmt: skip
 """Of an optimizer's option, or of all optimizers: its default, or how a switch is written."""
 
-RECORDS = {"poet.problem", "poet.optimizer", "poet.solution"}
+RECORDS = {"poet.problem", "poet.ir.optimizer", "poet.problem.solution"}
 """Modules of records, whose methods are left out."""
 
 _LONG = 80

@@ -20,17 +20,17 @@ from poet.devices.device_problem import build_problem
 from poet.devices.load import load_profile, profile_names
 from poet.devices.profile import Profile
 from poet.errors import InputError
-from poet.kernel_facts import KernelFacts
+from poet.ir.kernel_facts import KernelFacts
+from poet.planning.cache import Cache
+from poet.planning.ram_survey import keep_everything_bytes
 from poet.plans.flash_life import most_erased
 from poet.problem import Limits, Place
-from poet.ram_survey import keep_everything_bytes
-from poet.schedule import PageOut
-from poet.simulator import simulate
-from poet.solution import SolveOptions
+from poet.problem.schedule import PageOut
+from poet.problem.simulator import simulate
+from poet.problem.solution import SolveOptions
 from poet.solvers import solve
 from poet.whatif import export, grid
 from poet.whatif.answers import least_joules_at
-from poet.whatif.cache import Cache
 from poet.whatif.daily import usage_of
 from poet.whatif.grid import read_axis
 from poet.whatif.knowledge import Candidate

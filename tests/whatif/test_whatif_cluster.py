@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from poet.errors import InputError
+from poet.planning.cache import Cache
 from poet.problem import Problem
-from poet.solution import SolveOptions
+from poet.problem.solution import SolveOptions
 from poet.whatif import workers
-from poet.whatif.cache import Cache
 from poet.whatif.question import Question
 from poet.whatif.result import Origin, Verdict
 from poet.whatif.run import what_if

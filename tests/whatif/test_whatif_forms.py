@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import nn
 
+from poet.planning.cache import Cache
 from poet.planning.prepared import prepare
 from poet.problem import Place
-from poet.whatif.cache import Cache
 from poet.whatif.models import TrainedAs
 from poet.whatif.settings import Asked, profiles_of, specs_of
 from poet.whatif.workers import Workers

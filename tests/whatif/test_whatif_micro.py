@@ -13,13 +13,13 @@ from torch import Tensor, nn
 
 import poet
 from poet.errors import InputError, InvalidSchedule
-from poet.optimizer import OptimizerSpec
+from poet.ir.optimizer import OptimizerSpec
 from poet.problem import Limits, Place
+from poet.problem.simulator import simulate
+from poet.problem.solution import SolveOptions
 from poet.report.html.subject import quality_of_point
 from poet.report.html.what_if_page import what_if_page
 from poet.report.whatif import what_if_report
-from poet.simulator import simulate
-from poet.solution import SolveOptions
 from poet.whatif import export
 from poet.whatif.answers import micro_batches
 from poet.whatif.knowledge import Candidate, Joined, Knowledge, joined, judged, parts_of

@@ -14,15 +14,15 @@ from helpers.random_problems import mixed_problem
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from poet import children
 from poet.errors import InputError
+from poet.planning.cache import Cache, cached_cell, cell_key, digest_of, pack_solution
+from poet.planning.ram_survey import keep_everything_bytes
 from poet.problem import Limits, Problem
-from poet.ram_survey import keep_everything_bytes
-from poet.simulator import simulate
-from poet.solution import SolveOptions, Start, Status
+from poet.problem.simulator import simulate
+from poet.problem.solution import SolveOptions, Start, Status
 from poet.solvers import solve
+from poet.util import children
 from poet.whatif import workers
-from poet.whatif.cache import Cache, cached_cell, cell_key, digest_of, pack_solution
 from poet.whatif.question import Question
 from poet.whatif.result import Origin, Verdict
 from poet.whatif.settings import grid_of, setting_of

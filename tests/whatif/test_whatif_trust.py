@@ -14,13 +14,13 @@ import pytest
 from helpers import hand_net
 from helpers.random_problems import mixed_problem
 
-from poet import codec
 from poet.errors import InputError
+from poet.planning.cache import Cache, cached_cell, cell_key, default_folder, digest_of, pack, pack_solution
 from poet.problem import Limits, Problem
+from poet.problem.solution import SolveOptions, Status
 from poet.runtime.native.build import Unavailable, find_compiler
-from poet.solution import SolveOptions, Status
 from poet.solvers import solve
-from poet.whatif.cache import Cache, cached_cell, cell_key, default_folder, digest_of, pack, pack_solution
+from poet.util import codec
 from poet.whatif.knowledge import Knowledge
 from poet.whatif.models import OnnxModel, TrainedAs, _dimensions, _Imported, _imported
 from poet.whatif.question import Question

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from poet.c99.calls import WORD_BYTES, CCall, CStruct, OpRun, Placed, Rule, pointwise
-from poet.graph import ITEM_BYTES, Ref, TensorType
+from poet.ir.graph import ITEM_BYTES, Ref, TensorType
 
 
 def _part(run: OpRun, whole: Placed, shape: Sequence[int], strides: Sequence[int], elements: int) -> Placed:

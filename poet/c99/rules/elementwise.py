@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from poet.c99.calls import WORD_BYTES, CCall, CStruct, OpRun, Placed, Rule, pointwise
 from poet.c99.rules import selection
-from poet.graph import ITEM_BYTES
+from poet.ir.graph import ITEM_BYTES
 
 _MOST_FACTORS = 8
 

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from poet.c99.calls import CCall, CStruct, OpRun, Placed, Rule, pointer_or_null, pointwise
 from poet.c99.rules.reductions import folded
-from poet.graph import TensorType
+from poet.ir.graph import TensorType
 
 
 def _norm_shape(run: OpRun, x: TensorType, momentum: float, eps: float) -> CStruct:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from poet.c99.calls import WORD_BYTES, Address, CCall, OpRun, Placed, Rule, pointwise
 from poet.c99.rules.reductions import folded
 from poet.c99.rules.selection import whole_numbers
-from poet.graph import ITEM_BYTES, Argument, Ref, TensorType
+from poet.ir.graph import ITEM_BYTES, Argument, Ref, TensorType
 
 _LARGEST = 2**31 - 1
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 
 from poet.c99.calls import CCall, CStruct, OpRun
-from poet.graph import TensorType
+from poet.ir.graph import TensorType
 
 
 def _both(run: OpRun, index: int, otherwise: tuple[int, ...] | None = None) -> tuple[int, int]:

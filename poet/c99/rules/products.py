@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from poet.c99.calls import Address, CCall, CStruct, OpRun, Placed, Update, pointer_or_null, pointwise
 from poet.c99.rules.updates import made_by, use
-from poet.graph import TensorType
+from poet.ir.graph import TensorType
 
 
 def _product(run: OpRun, y: Placed, a: Placed, b: Placed, start: tuple[int, int]) -> CStruct:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from poet.c99.calls import CCall, Given, OpRun, Placed, Rule, in_order, memory_order, pointwise
 from poet.c99.rules.selection import mask_of, whole_numbers
 from poet.c99.rules.updates import stored_at, use
-from poet.graph import TensorType
+from poet.ir.graph import TensorType
 
 
 def folded(run: OpRun, dims: Sequence[int], x: TensorType) -> tuple[int, int, int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from poet.c99.calls import Address, CCall, CStruct, OpRun, Update, pointwise
-from poet.graph import Symbol
+from poet.ir.graph import Symbol
 
 _UPDATE_SCALARS = {
     "lr": "net->learning_rate",

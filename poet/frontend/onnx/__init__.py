@@ -1,5 +1,5 @@
 """ONNX files: read, checked, and rebuilt as a torch module."""
 
-from poet.extras import check_installed
+from poet.util.extras import check_installed
 
 check_installed("onnx")

@@ -13,19 +13,19 @@ import torch
 from onnx import ModelProto
 from torch import Tensor
 
-from poet.brief import brief
-from poet.codec import encode
 from poet.errors import ModelError
-from poet.files.reading import MOST_DIMENSIONS
 from poet.frontend.onnx.build import BuiltModel, DependsOnFailure, Step, build, op_name
 from poet.frontend.onnx.importer import MOST_ELEMENTS, Dims, bind_inputs, fixed_batch, input_dims
 from poet.frontend.onnx.module import state_names
 from poet.frontend.onnx.node import OnnxValue, describe
 from poet.frontend.onnx.reader import DTYPES, OnnxFile, read_onnx
 from poet.frontend.onnx.weights import trainable_initializers, with_own_weights
-from poet.loss import DEFAULT_LOSS, LossSpec, misfit
-from poet.micro import BATCH_NAMES
-from poet.untrained import Why, why
+from poet.ir.loss import DEFAULT_LOSS, LossSpec, misfit
+from poet.ir.micro import BATCH_NAMES
+from poet.ir.untrained import Why, why
+from poet.util.brief import brief
+from poet.util.codec import encode
+from poet.util.reading import MOST_DIMENSIONS
 
 _NOWHERE = -1  # the slot of a parameter that no step reads
 _ASSUMED_BATCH, _ASSUMED_PIXELS, _ASSUMED_LENGTH = 2, 64, 16
@@ -145,7 +145,7 @@ def check_model(
     """Looks at every node of the model at ``path``; weights are not read, and nothing is run.
 
     Dimensions left open are taken to be 2 for a batch, 64 for pixels, 16 for other lengths. A ``loss``
-    that is asked for (see `poet.loss`) and cannot be that of the model is an obstacle; the one that is
+    that is asked for (see `poet.ir.loss`) and cannot be that of the model is an obstacle; the one that is
     taken otherwise, cross-entropy, is not.
 
     Raises:

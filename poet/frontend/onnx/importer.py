@@ -17,9 +17,7 @@ import torch
 from onnx import ModelProto, ValueInfoProto
 from torch import Tensor, nn
 
-from poet.brief import brief
 from poet.errors import ModelError, nearest
-from poet.files.reading import MOST_DIMENSIONS, is_whole, parse_json
 from poet.frontend.onnx.build import Input, build
 from poet.frontend.onnx.fuse import fuse
 from poet.frontend.onnx.module import ImportedModule, Source
@@ -27,7 +25,9 @@ from poet.frontend.onnx.names import NAMES_KEY, naming_of, read_given, with_give
 from poet.frontend.onnx.node import Rebound
 from poet.frontend.onnx.reader import OnnxFile, StoredTensor, dtype_of, read_onnx, read_structure
 from poet.frontend.onnx.weights import TRAINABLE_KEY, trainable_initializers, with_own_weights
-from poet.micro import BATCH_NAMES
+from poet.ir.micro import BATCH_NAMES
+from poet.util.brief import brief
+from poet.util.reading import MOST_DIMENSIONS, is_whole, parse_json
 
 MOST_ELEMENTS = 1 << 48
 """Of a tensor: what is larger no machine holds, and torch refuses to describe it."""

@@ -9,9 +9,9 @@ import torch
 from onnx import AttributeProto
 from torch import Tensor
 
-from poet.files.reading import MOST_DIMENSIONS
 from poet.frontend.onnx.node import Alias, Built, Node, row, shortest
 from poet.frontend.onnx.reader import dtype_of, tensor_value
+from poet.util.reading import MOST_DIMENSIONS
 
 # -- constants --------------------------------------------------------------------------------------
 

@@ -20,11 +20,11 @@ from google.protobuf.message import DecodeError, Message  # type: ignore[import-
 from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto
 from torch import Tensor
 
-from poet.brief import brief
 from poet.errors import ModelError
 from poet.files.kinds import FileKind, says_what_it_is
-from poet.files.reading import MOST_DIMENSIONS, is_same_file, open_regular
 from poet.frontend.onnx.wire import Span, split_weights
+from poet.util.brief import brief
+from poet.util.reading import MOST_DIMENSIONS, is_same_file, open_regular
 
 OLDEST_OPSET, NEWEST_OPSET = 9, 24
 _MOST_NODES = 1 << 20

@@ -13,8 +13,8 @@ from onnx import AttributeProto, GraphProto, ModelProto, NodeProto
 from torch import Tensor
 
 from poet.errors import ModelError
-from poet.files.reading import MOST_DIMENSIONS, parse_json
 from poet.frontend.onnx.reader import DTYPES, OnnxFile, StoredTensor, subgraphs, tensor_value
+from poet.util.reading import MOST_DIMENSIONS, parse_json
 
 TRAINABLE_KEY = "poet.trainable"
 """Metadata of a stripped structure: the parameters, decided when the weights were at hand."""

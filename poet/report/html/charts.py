@@ -12,10 +12,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from poet.graph import Role
+from poet.ir.graph import Role
 from poet.report.rows import FORMATS
 from poet.report.schedule_rows import NO_ROLE
-from poet.units import scale_of
+from poet.util.units import scale_of
 
 Spec = dict[str, Any]
 

@@ -19,8 +19,8 @@ from importlib.util import find_spec
 from typing import Any
 
 from poet.errors import InputError, spelled_out
-from poet.extras import how_to_install
 from poet.report.html.charts import Spec
+from poet.util.extras import how_to_install
 from poet.version import __version__
 
 ASSETS = files("poet.report.html") / "assets"

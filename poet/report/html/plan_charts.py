@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from poet.problem import Objective
+from poet.problem.search_record import Advance
+from poet.problem.solution import TITLES, format_amount
 from poet.report.html.charts import (
     ACCENT,
     BOUND,
@@ -29,9 +31,7 @@ from poet.report.html.subject import PlanQuality, Subject
 from poet.report.rows import DASH
 from poet.report.schedule_rows import NO_ROLE, Share
 from poet.report.timeline import StepTimeline
-from poet.search_record import Advance
-from poet.solution import TITLES, format_amount
-from poet.units import format_bytes, format_joules, format_seconds, format_share, scale_of
+from poet.util.units import format_bytes, format_joules, format_seconds, format_share, scale_of
 
 PART_COLOURS = {
     "first runs": "var(--quiet)", "recomputation": SERIES[4], "page-in": SERIES[1], "page-out": SERIES[0],

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from poet.devices.profile import Profile
 from poet.plans.plan_parts import PriceEnds, PriceRange
 from poet.plans.training_plan import Plan
+from poet.problem.solution import format_amount
 from poet.report.device import FIGURES
 from poet.report.html.page import PageContent, render
 from poet.report.html.plan_charts import STRIP_FRAMES, charts_of, search_words, share_of, timeline_data
@@ -17,8 +18,7 @@ from poet.report.plan import what_binds
 from poet.report.reasons import Alternative
 from poet.report.request import NOT_IN_A_PLAN, asked_by
 from poet.report.rows import DASH, Column, page_table
-from poet.solution import format_amount
-from poet.units import (
+from poet.util.units import (
     IN_ORDER,
     NO_GAP,
     format_bytes,

@@ -19,7 +19,7 @@ from poet.report.html.charts import (
     squares,
 )
 from poet.report.rows import DASH, Column, page_table
-from poet.units import format_bytes, format_gap, format_joules, format_seconds, format_share, scale_of
+from poet.util.units import format_bytes, format_gap, format_joules, format_seconds, format_share, scale_of
 from poet.whatif.daily import duration_text, saving_text
 from poet.whatif.result import FoundPlan, Point, Setting, Verdict, WhatIf, micro_words
 

@@ -8,12 +8,16 @@ from functools import cached_property
 from poet.devices.load import load_profile
 from poet.devices.profile import Profile
 from poet.errors import ProfileError
-from poet.homes import DecidedProblem, decided
-from poet.named import trained_in_words
+from poet.ir.named import trained_in_words
 from poet.plans import flash_life
 from poet.plans.plan_parts import PriceRange
 from poet.plans.training_plan import Plan
 from poet.problem import Limits, Objective
+from poet.problem.homes import DecidedProblem, decided
+from poet.problem.schedule import Schedule
+from poet.problem.search_record import NO_SEARCH, SearchRecord
+from poet.problem.simulator import Trace, judge
+from poet.problem.solution import SAYS_FILE, WHOLE_PROBLEM, LowerBound, Status, is_confirmed, sentence_of
 from poet.report.reasons import Alternative, TensorVerdict, alternatives, tensor_verdicts
 from poet.report.schedule_rows import (
     PeakMoment,
@@ -25,10 +29,6 @@ from poet.report.schedule_rows import (
 )
 from poet.report.timeline import StepTimeline, timeline
 from poet.report.training import strip_lines
-from poet.schedule import Schedule
-from poet.search_record import NO_SEARCH, SearchRecord
-from poet.simulator import Trace, judge
-from poet.solution import SAYS_FILE, WHOLE_PROBLEM, LowerBound, Status, is_confirmed, sentence_of
 from poet.solvers import minimum_ram_bytes
 from poet.whatif.daily import life_of
 from poet.whatif.result import FoundPlan, Point, Setting, Verdict, WhatIf
@@ -38,7 +38,7 @@ from poet.whatif.result import FoundPlan, Point, Setting, Verdict, WhatIf
 class PlanQuality:
     """How good a plan is known to be; the fields are those of `poet.plans.plan_parts.SearchOutcome`.
 
-    ``says``: as of `poet.solution.Solution`.
+    ``says``: as of `poet.problem.solution.Solution`.
     """
 
     word: str

@@ -10,7 +10,7 @@ from poet.report.html.page import PageContent, render
 from poet.report.html.plan_page import Tile, figures_of, plan_content, plan_context, unbroken
 from poet.report.html.subject import subject_of_point
 from poet.report.rows import DASH
-from poet.units import IN_ORDER, format_bytes, format_count, format_joules, format_seconds, format_share
+from poet.util.units import IN_ORDER, format_bytes, format_count, format_joules, format_seconds, format_share
 from poet.whatif import export
 from poet.whatif.result import Answer, Basis, WhatIf, micro_words
 

@@ -12,14 +12,14 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from poet.brief import brief, shortened
 from poet.errors import InputError
-from poet.graph import TensorType
-from poet.loss import PYTHON, LossSpec
+from poet.ir.graph import TensorType
+from poet.ir.loss import PYTHON, LossSpec
 from poet.plans.training_plan import Plan
 from poet.runtime.data import ranges
 from poet.runtime.kernels import arguments
 from poet.runtime.kernels.cells import Padded
+from poet.util.brief import brief, shortened
 
 
 @dataclass(frozen=True, slots=True)

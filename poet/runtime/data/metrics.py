@@ -13,8 +13,8 @@ import numpy as np
 import torch
 
 from poet.errors import InputError, nearest
-from poet.graph import TensorType
-from poet.loss import LossSpec
+from poet.ir.graph import TensorType
+from poet.ir.loss import LossSpec
 from poet.plans.training_plan import Plan
 from poet.runtime.data.counting import class_pieces, number_pieces, right_classes, weight_of_classes
 
@@ -23,7 +23,7 @@ _TORCHS_IGNORED = -100
 
 
 class LossWeights:
-    """By what a loss divides: samples, or what the classes that targets name weigh; see `poet.loss`.
+    """By what a loss divides: samples, or what the classes that targets name weigh; see `poet.ir.loss`.
 
     Of a function of Python's and of a loss that the model computes it is not known; both are taken to be
     means over samples.

@@ -23,12 +23,12 @@ from poet.files.arrays import (
     npz_columns,
 )
 from poet.files.kinds import FileKind, says_what_it_is
-from poet.files.reading import open_regular
 from poet.files.tables import image_columns, is_function, spooled_columns, table_columns
 from poet.files.tensorfile import TensorFile
-from poet.graph import TensorType
+from poet.ir.graph import TensorType
 from poet.plans.training_plan import Plan
 from poet.runtime.data import ranges
+from poet.util.reading import open_regular
 
 _CHECKED_ROWS = 1024  # that are looked at together, of what is not in memory
 _PIXEL = 255.0

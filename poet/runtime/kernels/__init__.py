@@ -1,6 +1,6 @@
 """The kernels a plan may call: one table from operator name to torch callable, and nothing beside it.
 
-The names are those of `poet.operators`, which says what they may do; whatever else a plan calls is refused.
+The names are those of `poet.ir.operators`, which says what they may do; all else is refused.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from poet.errors import PlanError, nearest
-from poet.graph import Call
-from poet.graph_parts import STORED_ROWS, STORED_ROWS_SGD
-from poet.kernel_facts import PYTORCH
-from poet.operators import ATEN, OWN, RANDOM
+from poet.ir.graph import Call
+from poet.ir.graph_parts import STORED_ROWS, STORED_ROWS_SGD
+from poet.ir.kernel_facts import PYTORCH
+from poet.ir.operators import ATEN, OWN, RANDOM
 from poet.runtime.kernels import composed as norms
 from poet.runtime.kernels import composed as padded
 from poet.runtime.kernels import ctc, logits, packed, recurrent, tables, updates
@@ -244,4 +244,4 @@ OWN_KERNELS: dict[str, Kernel] = {
         if name.startswith("poet.")
     },
 }
-"""The kernels of our own operators, one per name in `poet.operators.OWN`."""
+"""The kernels of our own operators, one per name in `poet.ir.operators.OWN`."""

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from poet.errors import ModelError, PlanError
-from poet.graph import ITEM_BYTES, Argument, Blank, Ref, Symbol, TensorType
+from poet.ir.graph import ITEM_BYTES, Argument, Blank, Ref, Symbol, TensorType
 
 Kernel = Callable[..., Any]
 """Called with a call's arguments; returns a tensor, or a tuple or list of tensors and ``None``."""

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from poet.errors import PlanError, ReplayError
-from poet.graph import Argument, Graph, Ref, Symbol, TensorType, Value
+from poet.ir.graph import Argument, Graph, Ref, Symbol, TensorType, Value
 from poet.runtime.kernels import arguments
 
 

@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from poet.errors import PlanError
-from poet.graph import Argument, Blank, Call, Graph, Op, Ref, Strip, TensorType
-from poet.operators import WRITES
+from poet.ir.graph import Argument, Blank, Call, Graph, Op, Ref, Strip, TensorType
+from poet.ir.operators import WRITES
+from poet.ir.strips import cut_type
 from poet.runtime.kernels.signatures import MADE_BY, SIGNATURES, Given, signature_missed
-from poet.strips import cut_type
 
 _LARGEST = 1 << 40
 """No size, stride or padding comes near it; sums and products of some must have 64 bits."""

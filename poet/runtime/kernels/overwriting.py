@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 
 from poet.errors import PlanError
-from poet.graph import Call, TensorType
+from poet.ir.graph import Call, TensorType
+from poet.ir.strips import Strip, copied_blocks
 from poet.runtime.kernels import packed
-from poet.strips import Strip, copied_blocks
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,8 +36,8 @@ import torch
 from torch import Tensor
 from torch._prims_common import suggest_memory_format
 
-from poet.calls import Argument, TensorType
-from poet.operators import ATEN, full_name
+from poet.ir.calls import Argument, TensorType
+from poet.ir.operators import ATEN, full_name
 from poet.runtime.kernels.arguments import operator
 
 Given = Argument | TensorType

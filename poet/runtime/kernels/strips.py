@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from poet.errors import PlanError
-from poet.graph import Argument, Blank, Link, Ref, Strip, Symbol, TensorType, Value
+from poet.ir.graph import Argument, Blank, Link, Ref, Strip, Symbol, TensorType, Value
+from poet.ir.strips import cut_type, outermost
 from poet.runtime import kernels
 from poet.runtime.kernels import arguments, logits, overwriting, tables
 from poet.runtime.kernels.arguments import Kernel
-from poet.strips import cut_type, outermost
 
 See = Callable[[str, int, Tensor, int], None]
 """Called with an inner value's name, the dimension it is cut along, its block, and where that starts."""
@@ -259,7 +259,7 @@ _ROWS: dict[str, Kernel] = {
     "aten.embedding_dense_backward.default": _embedding_rows,
     "poet.logits_weight_gradient": logits.weight_gradient,
 }
-"""The operators of `poet.strips.BY_NUMBER` for some of their rows; first comes the number of the first."""
+"""The operators of `poet.ir.strips.BY_NUMBER` for some of their rows; first comes the number of the first."""
 
 
 def signature(strip: Strip, outputs: Sequence[str | None], values: Mapping[str, Value]) -> Any:

@@ -8,8 +8,8 @@ from pathlib import Path
 from poet.errors import PoetError
 from poet.runtime.native import build as prebuilt
 from poet.runtime.native.build import Unavailable, build_for_copying
-from poet.streams import say
-from poet.units import format_bytes
+from poet.util.streams import say
+from poet.util.units import format_bytes
 
 
 def main() -> None:

@@ -13,7 +13,7 @@ from poet.errors import ReplayError
 from poet.runtime.native.arena import ArenaMemory
 from poet.runtime.native.library import Counts, Library, MemoryUsage
 from poet.runtime.native.placement import Recording
-from poet.units import format_bytes
+from poet.util.units import format_bytes
 
 _PAGE_BYTES = 4096
 

@@ -8,10 +8,10 @@ from contextlib import contextmanager
 
 import torch
 
-from poet.closing import Closing
 from poet.errors import ReplayError
 from poet.runtime.native.library import BETWEEN_STEPS, Counts, Library
 from poet.runtime.native.placement import Placement
+from poet.util.closing import Closing
 
 
 class Replay:

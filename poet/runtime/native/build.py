@@ -29,9 +29,9 @@ import torch
 
 from poet.errors import InputError
 from poet.files.cache_folder import cache_folder, private_folder
-from poet.files.reading import lock
 from poet.files.tensorfile import replaced
 from poet.runtime.native import build as prebuilt
+from poet.util.reading import lock
 
 VARIABLE = "POET_ALLOCATOR"
 NAME = "allocator.so"

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate, groupby, pairwise
 
 from poet.errors import ReplayError
-from poet.kernel_allocations import KernelAllocation, ticks
+from poet.ir.kernel_facts import KernelAllocation, ticks
 from poet.memory.layout import Block, Span, lay_out
 from poet.runtime.native.library import BETWEEN_STEPS, Library, RecordedRequest
 

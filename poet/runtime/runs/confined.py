@@ -20,7 +20,6 @@ from typing import Any
 
 import torch
 
-from poet import children, codec
 from poet.errors import INTERRUPTED, InputError, NotFinite, OverBudget, PoetError, ReplayError
 from poet.plans.plan_file import PlanFile
 from poet.plans.planned_step import stored_values
@@ -31,7 +30,8 @@ from poet.runtime.runs.requested import metered_epochs, open_trainer, validation
 from poet.runtime.system.confinement import Confinement, Rehearsal
 from poet.runtime.system.memory import return_freed_memory, use_one_heap
 from poet.runtime.training.trainer import Trainer
-from poet.units import format_bytes
+from poet.util import children, codec
+from poet.util.units import format_bytes
 
 _MOST_REHEARSALS, _MOST_STEPS = 6, 12
 _STEADY_BYTES = 64 * 1024

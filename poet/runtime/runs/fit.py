@@ -17,8 +17,7 @@ from types import FrameType
 import torch
 
 from poet.errors import InputError, NotFinite, OverBudget, PoetError
-from poet.interrupts import answered
-from poet.loss import LossSpec
+from poet.ir.loss import LossSpec
 from poet.plans.run_request import Epoch, RateSchedule
 from poet.plans.training_plan import Plan
 from poet.runtime.data.counting import right_classes
@@ -29,6 +28,7 @@ from poet.runtime.data.samples import trained_of as trained_of
 from poet.runtime.runs.spending import Spending
 from poet.runtime.runs.watching import MemoryWatcher
 from poet.runtime.training.trainer import StepResult, Trainer
+from poet.util.interrupts import answered
 
 _log = logging.getLogger("poet.runtime")
 

@@ -18,10 +18,10 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
-from poet import children
 from poet.errors import InputError
-from poet.streams import say
-from poet.units import format_seconds
+from poet.util import children
+from poet.util.streams import say
+from poet.util.units import format_seconds
 
 _RUNS = 5
 _ROOTS = ("torch", "numpy")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from poet.errors import InputError
 from poet.plans.training_plan import Plan
-from poet.units import format_bytes, format_joules, format_seconds
+from poet.util.units import format_bytes, format_joules, format_seconds
 
 _ROUNDING = 1e-9
 

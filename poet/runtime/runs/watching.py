@@ -18,7 +18,7 @@ from pathlib import Path
 from poet.errors import Infeasible, InputError, OutOfTime, PoetError
 from poet.runtime.training.budgets import Planner
 from poet.runtime.training.trainer import Trainer
-from poet.units import format_bytes, parse_bytes
+from poet.util.units import format_bytes, parse_bytes
 
 
 @dataclass(frozen=True, slots=True)

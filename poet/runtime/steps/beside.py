@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 
 from poet.errors import PlanError
-from poet.micro import IS_FIRST
+from poet.ir.micro import IS_FIRST
 from poet.plans.training_plan import ACCUMULATION, Plan
 from poet.runtime.kernels.cells import Cells, Padded
 from poet.runtime.steps.companions import CompanionPages

@@ -9,13 +9,13 @@ from typing import Any, Protocol
 
 import torch
 
-from poet.graph import Graph, Op, Parameter, Symbol
-from poet.graph_parts import stored_row_of
+from poet.ir.graph import Graph, Op, Parameter, Symbol
+from poet.ir.graph_parts import stored_row_of
 from poet.plans.training_plan import Plan
+from poet.problem.schedule import Compute
 from poet.runtime.kernels.cells import Cells, new_buffer, view_of
 from poet.runtime.kernels.strips import StripRun
 from poet.runtime.kernels.tables import look_up_backward
-from poet.schedule import Compute
 
 
 class GradientTap(Protocol):

@@ -9,13 +9,14 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from poet.calls import TensorType, contiguous
 from poet.errors import ReplayError
-from poet.graph import Graph
-from poet.named import Joined, named_parameters
+from poet.ir.calls import TensorType, contiguous
+from poet.ir.graph import Graph
+from poet.ir.named import Joined, named_parameters
 from poet.plans.planned_step import lasting_values, stored_values
 from poet.plans.training_plan import Plan
 from poet.problem import Place
+from poet.problem.schedule import Free
 from poet.runtime.kernels.cells import Cells, memory_of, new_buffer, view_of
 from poet.runtime.steps import instructions, program
 from poet.runtime.steps.instructions import Moving
@@ -25,7 +26,6 @@ from poet.runtime.storage.background import Pager
 from poet.runtime.storage.page_file import PageFile
 from poet.runtime.storage.transfers import elements_of, pieces_of, unit_bytes
 from poet.runtime.system.outputs import Outputs
-from poet.schedule import Free
 
 Tap = Callable[[str, Tensor], None]
 

@@ -28,7 +28,7 @@ from poet.runtime import native
 from poet.runtime.kernels import ALIGNMENT_BYTES
 from poet.runtime.steps.instructions import Moving
 from poet.runtime.system.outputs import Outputs
-from poet.units import format_bytes
+from poet.util.units import format_bytes
 
 _SETTLING_STEPS = 1  # checks its results, and libraries set themselves up
 _RECORDED_STEPS = 3  # in the first, what lives across steps was still allocated unseen

@@ -16,10 +16,11 @@ from typing import Any
 import torch
 
 from poet.errors import PlanError, ReplayError
-from poet.graph import Call, Graph, Op, TensorType
+from poet.ir.graph import Call, Graph, Op, TensorType
 from poet.memory.places import MadeMove
 from poet.plans.training_plan import Plan
 from poet.problem import Place
+from poet.problem.schedule import Compute, Free, PageOut, Step
 from poet.runtime import kernels
 from poet.runtime.kernels import arguments
 from poet.runtime.kernels.cells import Cells, new_buffer, view_of
@@ -42,7 +43,6 @@ from poet.runtime.steps.instructions import (
     waiting_for,
 )
 from poet.runtime.storage.background import Pager
-from poet.schedule import Compute, Free, PageOut, Step
 
 
 class UnderWay:

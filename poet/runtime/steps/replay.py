@@ -12,14 +12,14 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 
 from poet.errors import PlanError, PoetError, ReplayError
-from poet.micro import IS_FIRST
+from poet.ir.micro import IS_FIRST
 from poet.plans.training_plan import Plan
+from poet.problem.schedule import Compute, Schedule
 from poet.runtime.kernels.cells import Cells, Padded
 from poet.runtime.native.library import BETWEEN_STEPS
 from poet.runtime.steps import program
 from poet.runtime.steps.lasting import LastingTensors
 from poet.runtime.storage.background import Pager
-from poet.schedule import Compute, Schedule
 
 Tap = Callable[[str, torch.Tensor], None]
 """Called with a parameter's name and its gradient, which is only there during the call."""

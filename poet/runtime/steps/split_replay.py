@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
-from poet.closing import Closing
 from poet.errors import InputError, PlanError, PoetError, ReplayError
-from poet.graph import Op, TensorType
+from poet.ir.graph import Op, TensorType
 from poet.plans.training_plan import Plan
+from poet.problem.schedule import Compute
 from poet.runtime.kernels import arguments
 from poet.runtime.kernels.cells import Cells
 from poet.runtime.kernels.guards import check_calls
@@ -21,7 +21,7 @@ from poet.runtime.steps import program
 from poet.runtime.storage.background import Background, Timed
 from poet.runtime.storage.page_file import PageFile
 from poet.runtime.system.process import check_computes
-from poet.schedule import Compute
+from poet.util.closing import Closing
 
 _CALLERS_LOSS = "poet.callers_loss"
 

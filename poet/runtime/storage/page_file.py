@@ -22,11 +22,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from poet.errors import PageFileError
-from poet.files.reading import lock
 from poet.plans.page_slots import SLOT_ALIGNMENT_BYTES
 from poet.plans.plan_parts import PageSlot
 from poet.runtime.storage.transfers import CachedTransfers, ChangeRow, DirectTransfers, Transfers, aligned
-from poet.units import format_bytes
+from poet.util.reading import lock
+from poet.util.units import format_bytes
 
 MAGIC = b"poet page file, version 1\n"
 _HEADER_BYTES = SLOT_ALIGNMENT_BYTES

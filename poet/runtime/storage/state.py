@@ -15,17 +15,17 @@ from typing import Protocol
 
 import torch
 
-from poet.closing import Closing
 from poet.errors import InputError, PlanError, ReplayError
 from poet.files import tensorfile
 from poet.files.kinds import FileKind, says_what_it_is
 from poet.files.tensorfile import RawTensor, TensorFile
-from poet.graph import ITEM_BYTES, Graph
-from poet.named import Joined, named_parameters
+from poet.ir.graph import ITEM_BYTES, Graph
+from poet.ir.named import Joined, named_parameters
 from poet.plans.plan_file import PlanFile
 from poet.plans.planned_step import lasting_values
 from poet.plans.training_plan import Plan
 from poet.runtime.storage.transfers import Pieces
+from poet.util.closing import Closing
 
 FORMAT = "poet-state"
 FORMAT_VERSION = 1

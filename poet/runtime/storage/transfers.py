@@ -10,8 +10,8 @@ from typing import Protocol
 
 import torch
 
-from poet.calls import TensorType, contiguous
-from poet.graph import ITEM_BYTES
+from poet.ir.calls import TensorType, contiguous
+from poet.ir.graph import ITEM_BYTES
 from poet.plans.page_slots import SLOT_ALIGNMENT_BYTES
 from poet.runtime.kernels import arguments
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from poet.units import format_bytes
+from poet.util.units import format_bytes
 
 MMAP_THRESHOLD_BYTES = 64 * 1024
 

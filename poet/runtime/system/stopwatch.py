@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import torch
 
-from poet.brief import brief
 from poet.runtime.system.outputs import Outputs
+from poet.util.brief import brief
 
 
 @dataclass(frozen=True, slots=True)

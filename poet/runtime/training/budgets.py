@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from poet.calls import TensorType
 from poet.errors import Infeasible, InvalidSchedule, OutOfTime, PlanError
+from poet.ir.calls import TensorType
 from poet.plans.plan_parts import Request
 from poet.plans.training_plan import Plan, Shape
 from poet.problem import Objective
-from poet.units import format_bytes
+from poet.util.units import format_bytes
 
 Types = tuple[TensorType, ...]
 Planner = Callable[[Plan, int], Plan]

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Sequence
 import torch
 
 from poet.errors import InputError, PlanError, PoetError, ReplayError
-from poet.graph import TensorType
-from poet.loss import LossSpec
+from poet.ir.graph import TensorType
+from poet.ir.loss import LossSpec
 from poet.plans.training_plan import EVALUATION, Plan, shape_called
 from poet.runtime.data.counting import fingerprint
 from poet.runtime.data.given import Given, GivenTensors, as_tensors

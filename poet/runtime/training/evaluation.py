@@ -13,7 +13,6 @@ from dataclasses import dataclass
 
 import torch
 
-from poet.brief import brief
 from poet.errors import InputError, ReplayError
 from poet.plans.training_plan import Plan
 from poet.runtime.data.metrics import LossWeights, Metric, loss_of_all, metric_named
@@ -22,6 +21,7 @@ from poet.runtime.steps import instructions, program
 from poet.runtime.steps.companions import CompanionPages
 from poet.runtime.steps.lasting import LastingTensors
 from poet.runtime.storage.background import Pager
+from poet.util.brief import brief
 
 Batch = tuple[torch.Tensor | Sequence[torch.Tensor], torch.Tensor | Sequence[torch.Tensor] | None]
 """A model's inputs, and the loss's targets where it has any; samples stand in the first dimension."""

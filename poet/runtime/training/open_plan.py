@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 
 from poet.errors import ReplayError
-from poet.graph import TensorType, stored_row_bytes
+from poet.ir.graph import TensorType, stored_row_bytes
 from poet.plans.plan_parts import PageSlot
 from poet.plans.training_plan import Plan, Shape
 from poet.runtime.data.given import Buckets, Given, GivenTensors, as_tensors, check_sizes, next_larger

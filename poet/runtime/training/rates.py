@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from poet.errors import InputError
-from poet.optimizer import OptimizerSpec
+from poet.ir.optimizer import OptimizerSpec
 
 _FIXED = frozenset(
     {

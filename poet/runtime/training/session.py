@@ -13,10 +13,9 @@ from pathlib import Path
 
 import torch
 
-from poet.calls import contiguous
-from poet.closing import Closing
 from poet.errors import InputError, ReplayError
-from poet.graph import ITEM_BYTES, Graph
+from poet.ir.calls import contiguous
+from poet.ir.graph import ITEM_BYTES, Graph
 from poet.plans.page_slots import slots_for
 from poet.plans.plan_parts import PageSlot
 from poet.plans.planned_step import stored_values
@@ -31,6 +30,7 @@ from poet.runtime.training import open_plan as page_files
 from poet.runtime.training.budgets import Budgets, Planner
 from poet.runtime.training.open_plan import OpenPlan
 from poet.runtime.training.shapes import ShapeImprover, ShapePlanner, types_of
+from poet.util.closing import Closing
 
 
 class Spill(Closing):

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from poet.calls import contiguous
-from poet.graph import TensorType
+from poet.ir.calls import contiguous
+from poet.ir.graph import TensorType
 from poet.plans.training_plan import Plan, Shape, shape_called
 from poet.runtime.data.given import Given, GivenTensors, as_tensors
 from poet.runtime.steps.beside import StepBeside

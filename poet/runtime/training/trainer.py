@@ -18,8 +18,7 @@ from pathlib import Path
 import torch
 
 from poet.errors import InputError
-from poet.files.reading import check_apart
-from poet.graph import TensorType
+from poet.ir.graph import TensorType
 from poet.plans.plan_file import PlanFile
 from poet.plans.training_plan import Plan
 from poet.runtime.data.given import Buckets, Given
@@ -38,6 +37,7 @@ from poet.runtime.training.session import Session
 from poet.runtime.training.shapes import ShapeImprover, ShapePlanner
 from poet.runtime.training.training_state import TrainingState
 from poet.runtime.trials.forms import check_exact
+from poet.util.reading import check_apart
 
 
 @contextmanager

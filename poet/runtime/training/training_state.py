@@ -8,10 +8,8 @@ from pathlib import Path
 
 import torch
 
-from poet.closing import Closing
 from poet.errors import OverBudget
-from poet.files.reading import check_apart
-from poet.named import named_parameters
+from poet.ir.named import named_parameters
 from poet.plans.training_plan import Plan
 from poet.runtime import native
 from poet.runtime.steps.lasting import LastingTensors
@@ -21,7 +19,9 @@ from poet.runtime.storage.page_file import PageFile
 from poet.runtime.system.memory import Peak, PeakMeter
 from poet.runtime.training.budgets import Planner
 from poet.runtime.training.session import Session
-from poet.units import format_bytes, parse_bytes
+from poet.util.closing import Closing
+from poet.util.reading import check_apart
+from poet.util.units import format_bytes, parse_bytes
 
 
 class TrainingState(Closing):

@@ -17,10 +17,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from poet.graph import ITEM_BYTES, Ref, Strip, Value
-from poet.kernel_allocations import KernelAllocation, peak_bytes
-from poet.micro import IS_FIRST
-from poet.operators import WRITES
+from poet.ir.graph import ITEM_BYTES, Ref, Strip, Value
+from poet.ir.kernel_facts import KernelAllocation, peak_bytes
+from poet.ir.micro import IS_FIRST
+from poet.ir.operators import WRITES
 from poet.runtime import kernels, native
 from poet.runtime.kernels import arguments
 from poet.runtime.kernels.cells import view_of

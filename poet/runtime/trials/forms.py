@@ -13,15 +13,15 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from poet.graph import ITEM_BYTES, Argument, Blank, Call, Graph, Op, Ref, TensorType
-from poet.graph_parts import STORED_ROWS_SGD
-from poet.named import Bounds, bounds_of
-from poet.operators import WRITES
+from poet.ir.graph import ITEM_BYTES, Argument, Blank, Call, Graph, Op, Ref, TensorType
+from poet.ir.graph_parts import STORED_ROWS_SGD
+from poet.ir.named import Bounds, bounds_of
+from poet.ir.operators import WRITES
+from poet.ir.wholes import Axis, PartedCall, cuts_of, result_dim, run_of
 from poet.runtime import kernels
 from poet.runtime.kernels import arguments, logits, overwriting, tables
 from poet.runtime.trials.blocks import strip_trial, trial_scalar
 from poet.runtime.trials.trial import Trial, is_exact, random_elements, refuse_inexact, same_bits
-from poet.wholes import Axis, PartedCall, cuts_of, result_dim, run_of
 
 COUNTS = (16, 8, 4, 2)
 """Of strips of a last layer that are tried, the most first."""

@@ -18,10 +18,9 @@ import torch
 from torch import Tensor
 
 from poet.errors import ModelError
-from poet.graph import ITEM_BYTES, Argument, Call, Graph, Op, Ref, TensorType, Value
-from poet.kernel_allocations import KernelAllocation, peak_bytes
-from poet.kernel_facts import KernelFacts, OpFacts
-from poet.operators import MIS_TRACED
+from poet.ir.graph import ITEM_BYTES, Argument, Call, Graph, Op, Ref, TensorType, Value
+from poet.ir.kernel_facts import KernelAllocation, KernelFacts, OpFacts, peak_bytes
+from poet.ir.operators import MIS_TRACED
 from poet.runtime import kernels, native
 from poet.runtime.kernels import ALIGNMENT_BYTES, LIBRARY, arguments
 from poet.runtime.kernels.arguments import same_layout, tensor_type

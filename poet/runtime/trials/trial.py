@@ -26,9 +26,9 @@ from torch import Tensor
 
 from poet.errors import InputError, PlanError, ReplayError
 from poet.files.cache_folder import cache_folder, private_folder
-from poet.files.reading import parse_json, read_own
 from poet.runtime.system.memory import available_bytes
 from poet.runtime.system.process import likely_thread_counts, torch_threads
+from poet.util.reading import parse_json, read_own
 
 VARIABLE = "POET_TRIALS"
 _FORMAT = "poet-trials-1"

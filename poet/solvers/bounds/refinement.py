@@ -20,12 +20,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from poet.clock import WALL, Clock
-from poet.schedule import Compute, Free, PageIn, PageOut, Schedule, Step
+from poet.problem.schedule import Compute, Free, PageIn, PageOut, Schedule, Step
 from poet.solvers.bounds.relaxation import Bound, bound_overhead, taken_up
 from poet.solvers.engines.program import Numbers, value
 from poet.solvers.instance.candidates import fullest_stage, last_use_stages, worth_rerunning
 from poet.solvers.instance.instance import Instance
+from poet.util.clock import WALL, Clock
 
 VAIN_GRIDS = 3
 """In a row that hardly raise the bound, after which finer ones are left to whole numbers."""

@@ -76,11 +76,11 @@ import math
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from poet.clock import WALL, Clock
 from poet.solvers.bounds.windows import Windows
 from poet.solvers.engines.highs import LinearAnswer, minimise
 from poet.solvers.engines.program import NOUGHT, ONE, MatrixBuilder, Term
 from poet.solvers.instance.instance import Instance
+from poet.util.clock import WALL, Clock
 
 _log = logging.getLogger(__name__)
 

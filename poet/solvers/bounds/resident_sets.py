@@ -21,7 +21,6 @@ from collections.abc import Callable, Collection, Generator, Iterable
 
 import numpy as np
 
-from poet.clock import Clock
 from poet.solvers.bounds import stages
 from poet.solvers.bounds.compiled import loaded, starts_within
 from poet.solvers.bounds.ram_program import RamProgram, Stopped, TooLarge
@@ -29,6 +28,7 @@ from poet.solvers.bounds.stages import Joules
 from poet.solvers.bounds.tracked import Tracked, bits, certain_joules, too_expensive
 from poet.solvers.instance.candidates import last_use_stages, worth_rerunning
 from poet.solvers.instance.instance import Instance
+from poet.util.clock import Clock
 
 MOST_ARCS = 12_000_000
 """Transitions between sets that fit into RAM, over all stages: they take some 4 bytes each, the sets more,

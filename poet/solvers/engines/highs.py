@@ -22,9 +22,9 @@ from typing import Any
 import highspy
 import numpy as np
 
-from poet.clock import WALL, Clock
-from poet.interrupts import answered, pass_on
 from poet.solvers.engines.program import Job, Matrix, Numbers, Outcome, Scaled, scaled
+from poet.util.clock import WALL, Clock
+from poet.util.interrupts import answered, pass_on
 
 TOLERANCE = 1e-7  # of rows and of whole numbers, absolute, after scaling
 _MARGIN = 1e-6  # of a bound in whole numbers, relative and in scaled units: what tolerances may add

@@ -28,14 +28,13 @@ from typing import IO, Any
 
 import numpy as np
 
-from poet import children
-from poet.clock import Clock
-from poet.closing import Closing
 from poet.errors import InputError
-from poet.freed_memory import give_back
-from poet.held_memory import held_bytes, own_bytes
 from poet.solvers.engines.highs import run_highs, sigint_flag
 from poet.solvers.engines.program import UNKNOWN, Effort, Job, Matrix, Outcome
+from poet.util import children
+from poet.util.clock import Clock
+from poet.util.closing import Closing
+from poet.util.process_memory import give_back, held_bytes, own_bytes
 
 _log = logging.getLogger(__name__)
 

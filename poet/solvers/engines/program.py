@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from poet.clock import WALL, Clock
+from poet.util.clock import WALL, Clock
 
 Numbers = npt.NDArray[np.float64]
 Indices = npt.NDArray[np.int64]

@@ -15,11 +15,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from poet.clock import WALL, Clock
-from poet.solution import PROVEN, WORD_OF
+from poet.problem.solution import PROVEN, WORD_OF
 from poet.solvers.engines import Effort, available_engines, run_engine
 from poet.solvers.engines.highs import LinearProgram
 from poet.solvers.engines.program import Matrix
+from poet.util.clock import WALL, Clock
 
 _WHOLE = 1e-6  # nearer to 0 or 1 than this, a column counts as decided in the linear program
 _SECOND = ("cpsat", "highs", "scip", "cbc")  # the surest and quickest at this first

@@ -9,8 +9,8 @@ from collections.abc import Container, Sequence
 
 import numpy as np
 
-from poet.homes import stored_between_steps, undecided
-from poet.schedule import Compute, Free, PageIn, PageOut, Schedule, Step
+from poet.problem.homes import stored_between_steps, undecided
+from poet.problem.schedule import Compute, Free, PageIn, PageOut, Schedule, Step
 from poet.solvers.engines.program import Matrix
 from poet.solvers.event_model.decisions import Affine, EventModel, Row
 from poet.solvers.event_model.families import (

@@ -17,9 +17,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from poet.homes import stored_between_steps
 from poet.problem import Limits, Place, Problem
-from poet.schedule import Compute, Free, PageIn, PageOut, Schedule, Step
+from poet.problem.homes import stored_between_steps
+from poet.problem.schedule import Compute, Free, PageIn, PageOut, Schedule, Step
 from poet.solvers.instance.instance import Cost, Facts
 
 Ints = npt.NDArray[np.int64]

@@ -13,15 +13,15 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
-from poet.clock import WALL, Clock
-from poet.homes import decide, undecided
 from poet.problem import Limits, Problem, Tensor
-from poet.schedule import Schedule
+from poet.problem.homes import decide, undecided
+from poet.problem.schedule import Schedule
 from poet.solvers.heuristics.gap_arrays import Way
 from poet.solvers.heuristics.gap_cover import Cover
 from poet.solvers.heuristics.policies import ByStaleness, Planned, Weights, walked
 from poet.solvers.instance.incumbent import Incumbent, Rejections
 from poet.solvers.instance.instance import Facts
+from poet.util.clock import WALL, Clock
 
 _log = logging.getLogger(__name__)
 

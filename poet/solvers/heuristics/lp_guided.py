@@ -12,9 +12,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from poet.homes import decide, decided
 from poet.problem import Limits, Problem
-from poet.schedule import Compute, Schedule
+from poet.problem.homes import decide, decided
+from poet.problem.schedule import Compute, Schedule
 from poet.solvers.bounds.relaxation import Bound, Segment
 from poet.solvers.engines.program import Numbers, value
 from poet.solvers.heuristics.gap_arrays import Way, read_choice

@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from poet.pins import pinned
 from poet.problem import Limits, Problem, Transfer
-from poet.schedule import Schedule
+from poet.problem.pins import pinned
+from poet.problem.schedule import Schedule
 from poet.solvers.heuristics import list_scheduler as scheduler
 
 # isort: off

@@ -30,9 +30,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from poet.alternatives import leanest, relaxed
 from poet.problem import Alternative, Limits, Problem
-from poet.solution import LowerBound
+from poet.problem.alternatives import leanest, relaxed
+from poet.problem.solution import LowerBound
 from poet.solvers.instance.instance import Content, Instance, instance_of
 
 

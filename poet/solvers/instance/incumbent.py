@@ -13,12 +13,12 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from poet.clock import WALL, Clock
 from poet.errors import InvalidSchedule
 from poet.problem import Limits, Problem
-from poet.schedule import Compute, Free, PageIn, PageOut, Schedule, Step
-from poet.simulator import Trace, simulate
+from poet.problem.schedule import Compute, Free, PageIn, PageOut, Schedule, Step
+from poet.problem.simulator import Trace, simulate
 from poet.solvers.instance.instance import Metered
+from poet.util.clock import WALL, Clock
 
 _OF_THE_WHOLE = frozenset({"deadline", "energy", "pin"})
 """Rules about the whole step: a heuristic does not observe them, so breaking one is no fault."""

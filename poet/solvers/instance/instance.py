@@ -14,10 +14,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from poet.homes import decide
-from poet.pins import pinned
 from poet.problem import Limits, Place, Problem, ProblemOp, Tensor, Transfer
-from poet.simulator import content_versions
+from poet.problem.homes import decide
+from poet.problem.pins import pinned
+from poet.problem.simulator import content_versions
 
 
 @dataclass(frozen=True, slots=True)

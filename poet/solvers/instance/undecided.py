@@ -6,7 +6,7 @@ with the form (`poet.solvers.instance.instance.Form`), and everything else is co
 schedule of every choice is one of the instance, at the same price and in the same bytes, except that
 
 - a rerun takes the lesser price and workspace of both forms, and reads what both read;
-- alternatives of other kinds are as in `poet.alternatives.relaxed`.
+- alternatives of other kinds are as in `poet.problem.alternatives.relaxed`.
 
 Only the windows relaxation knows of forms (`poet.solvers.bounds.relaxation`).
 """
@@ -18,8 +18,8 @@ import math
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, replace
 
-from poet.alternatives import relaxed
 from poet.problem import Alternative, Limits, Problem, ProblemOp, Tensor
+from poet.problem.alternatives import relaxed
 from poet.solvers.instance.instance import Form, Instance, instance_of
 
 

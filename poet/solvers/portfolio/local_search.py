@@ -22,11 +22,11 @@ from pathlib import Path
 
 import numpy as np
 
-from poet import children
-from poet.schedule import Schedule
+from poet.problem.schedule import Schedule
 from poet.solvers.bounds.compiled import is_kept, loaded, mark_of
 from poet.solvers.heuristics import gap_arrays, list_scheduler
 from poet.solvers.heuristics import gap_moves as moves
+from poet.util import children
 
 # isort: off
 from poet.solvers.heuristics.gap_arrays import (

@@ -20,7 +20,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from poet.interrupts import pass_on
 from poet.solvers.bounds.relaxation import Bound
 from poet.solvers.engines.highs import run_highs
 from poet.solvers.engines.program import Choice, Effort, Indices, Job, Matrix, Numbers, part_of, value
@@ -29,6 +28,7 @@ from poet.solvers.event_model.model import build, matrix_of, schedule_of, values
 from poet.solvers.instance.instance import Instance, timeline_of
 from poet.solvers.portfolio.rerun_slots import Reruns, merged, offered_by, reruns_of
 from poet.solvers.portfolio.state import GOES_ON, ROUNDS, WAITS, SearchState, Steps
+from poet.util.interrupts import pass_on
 
 _log = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import bisect
 from collections.abc import Iterable, Mapping
 
-from poet.schedule import Compute, Schedule
+from poet.problem.schedule import Compute, Schedule
 from poet.solvers.bounds.relaxation import Bound
 from poet.solvers.engines.program import value
 from poet.solvers.instance.candidates import chains_to, worth_rerunning

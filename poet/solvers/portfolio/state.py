@@ -13,17 +13,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 
-from poet import codec
-from poet.clock import WALL
-from poet.interrupts import was_told
 from poet.problem import Limits, Problem
-from poet.schedule import Schedule
-from poet.search_record import Advance, Phase, Rejected, SearchRecord, shortened_phases, thinned
-from poet.solution import SolveOptions
+from poet.problem.schedule import Schedule
+from poet.problem.search_record import Advance, Phase, Rejected, SearchRecord, shortened_phases, thinned
+from poet.problem.solution import SolveOptions
 from poet.solvers.bounds.relaxation import Bound
 from poet.solvers.engines.program import Matrix
 from poet.solvers.instance.incumbent import Incumbent, Rejections
 from poet.solvers.instance.instance import Metered, instance_of
+from poet.util import codec
+from poet.util.clock import WALL
+from poet.util.interrupts import was_told
 
 _log = logging.getLogger(__name__)
 

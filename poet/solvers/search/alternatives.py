@@ -16,7 +16,9 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from poet.alternatives import (
+from poet.errors import InputError, InvalidSchedule
+from poet.problem import Limits, Objective, Pins, Problem
+from poet.problem.alternatives import (
     aligned_sizes,
     leanest,
     most_at_once,
@@ -25,12 +27,9 @@ from poet.alternatives import (
     with_names,
     without_names,
 )
-from poet.errors import InputError, InvalidSchedule
-from poet.interrupts import was_told
-from poet.problem import Limits, Objective, Pins, Problem
-from poet.schedule import Compute, Free, Schedule
-from poet.simulator import simulate
-from poet.solution import PROVEN, Progress, Solution, SolveOptions, Start, Status, is_confirmed
+from poet.problem.schedule import Compute, Free, Schedule
+from poet.problem.simulator import simulate
+from poet.problem.solution import PROVEN, Progress, Solution, SolveOptions, Start, Status, is_confirmed
 from poet.solvers.bounds.refinement import refined_bounds
 from poet.solvers.engines.program import value
 from poet.solvers.heuristics.policies import keep_everything
@@ -40,7 +39,8 @@ from poet.solvers.portfolio.state import GREEDY
 from poet.solvers.portfolio.turns import OP_SECONDS
 from poet.solvers.search import objectives, orders
 from poet.solvers.search.messages import STOPPED, impossible_in_all_forms, untried_forms_sentence
-from poet.units import IN_ORDER
+from poet.util.interrupts import was_told
+from poet.util.units import IN_ORDER
 
 _log = logging.getLogger(__name__)
 

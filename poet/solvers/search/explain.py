@@ -16,14 +16,14 @@ from typing import Any
 
 from poet.errors import InvalidSchedule
 from poet.problem import Limits, Objective, Problem
-from poet.progress import stage
-from poet.simulator import simulate
-from poet.solution import Solution, SolveOptions, Start, Status, amount_of
+from poet.problem.progress import stage
+from poet.problem.simulator import simulate
+from poet.problem.solution import Solution, SolveOptions, Start, Status, amount_of
 from poet.solvers.search import objectives, orders
 from poet.solvers.search.alternatives import solve
 from poet.solvers.search.messages import exact_joules, exact_seconds
 from poet.solvers.search.objectives import EXPLAIN_SECONDS, LIMIT_FIELDS, least, limit_of
-from poet.units import IN_ORDER, format_bytes, format_more
+from poet.util.units import IN_ORDER, format_bytes, format_more
 
 
 def _whole_bytes(amount: float) -> str:

@@ -12,10 +12,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from poet.held_memory import counted_from_here
 from poet.problem import Limits, Problem
-from poet.schedule import Schedule
-from poet.solution import Solution, SolveOptions, Status
+from poet.problem.schedule import Schedule
+from poet.problem.solution import Solution, SolveOptions, Status
 from poet.solvers.engines import choose_engine
 from poet.solvers.engines.proof import Confidence, Confirmation, confirm
 from poet.solvers.heuristics.greedy import greedy
@@ -35,6 +34,7 @@ from poet.solvers.search.messages import (
     returns_sentence,
     time_up_sentence,
 )
+from poet.util.process_memory import counted_from_here
 
 MEMBERS: tuple[turns.Seated, ...] = (
     ("linear relaxation and list schedules along it", linear_relaxation, 2.0),

@@ -6,13 +6,13 @@ from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
 
-from poet.alternatives import leanest
 from poet.problem import Limits, Problem
-from poet.solution import LowerBound
+from poet.problem.alternatives import leanest
+from poet.problem.solution import LowerBound
 from poet.solvers.engines.proof import Confirmation
 from poet.solvers.instance.feasibility import Conflict, has_schedules, least_of, minimum_ram_bytes
 from poet.solvers.instance.instance import Instance
-from poet.units import IN_ORDER, format_above, format_bytes, format_joules, format_seconds
+from poet.util.units import IN_ORDER, format_above, format_bytes, format_joules, format_seconds
 
 STOPPED = "Stopped by the user."
 _TIME_UP = "The time limit passed. "

@@ -15,17 +15,17 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from poet.pins import permitted
 from poet.problem import Limits, Objective, Pins, Problem, ProblemOp, Tensor, Transfer
-from poet.search_record import NO_SEARCH, Phase, SearchRecord, joined
-from poet.simulator import simulate
-from poet.solution import PROVEN, Solution, SolveOptions, Start, Status
+from poet.problem.pins import permitted
+from poet.problem.search_record import NO_SEARCH, Phase, SearchRecord, joined
+from poet.problem.simulator import simulate
+from poet.problem.solution import PROVEN, Solution, SolveOptions, Start, Status
 from poet.solvers.instance.feasibility import minimum_ram_bytes
 from poet.solvers.instance.instance import Metered
 from poet.solvers.portfolio.state import Recorder
 from poet.solvers.search.least_energy import solve as least_energy
 from poet.solvers.search.messages import exact_joules, time_up_sentence
-from poet.units import IN_ORDER, format_bytes
+from poet.util.units import IN_ORDER, format_bytes
 
 _TOLERANCE = 1e-9  # relative, of sums of seconds and joules
 

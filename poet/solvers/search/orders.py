@@ -16,9 +16,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from poet.problem import Limits, Objective, Place, Problem, ProblemOp
-from poet.search_record import joined
-from poet.simulator import simulate
-from poet.solution import EVERY, OWN, WORD_OF, Solution, SolveOptions, Start, Status
+from poet.problem.search_record import joined
+from poet.problem.simulator import simulate
+from poet.problem.solution import EVERY, OWN, WORD_OF, Solution, SolveOptions, Start, Status
 from poet.solvers.search import objectives
 
 MOST_OPS = 12

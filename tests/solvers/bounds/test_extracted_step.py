@@ -12,9 +12,9 @@ from helpers.relaxed import whole_bound
 
 from poet.errors import InvalidSchedule
 from poet.problem import Limits, Problem, ProblemOp, Tensor
-from poet.schedule import Compute
-from poet.simulator import simulate
-from poet.solution import Status
+from poet.problem.schedule import Compute
+from poet.problem.simulator import simulate
+from poet.problem.solution import Status
 from poet.solvers.bounds.refinement import ExtractedStep
 from poet.solvers.bounds.relaxation import bound_overhead
 from poet.solvers.instance.feasibility import minimum_ram_bytes

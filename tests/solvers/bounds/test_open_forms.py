@@ -11,10 +11,10 @@ from helpers.pace import with_slow
 from helpers.random_problems import mixed_problem, random_limits
 from helpers.relaxed import tightest_bound, whole_bound
 
-from poet.alternatives import relaxed
 from poet.problem import Alternative, Limits, Objective, Problem, ProblemOp, Tensor, Transfer
-from poet.simulator import simulate
-from poet.solution import SolveOptions
+from poet.problem.alternatives import relaxed
+from poet.problem.simulator import simulate
+from poet.problem.solution import SolveOptions
 from poet.solvers.bounds.relaxation import bound_overhead
 from poet.solvers.instance.instance import instance_of
 from poet.solvers.instance.undecided import undecided

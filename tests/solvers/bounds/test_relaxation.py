@@ -18,9 +18,8 @@ from helpers.random_problems import (
 from helpers.relaxed import in_whole_numbers, tightest_bound, whole_bound
 
 from poet.baselines.registry import BASELINES
-from poet.clock import WALL, Clock, WorkClock
 from poet.problem import Limits, Problem, ProblemOp, Tensor, Transfer
-from poet.simulator import simulate
+from poet.problem.simulator import simulate
 from poet.solvers.bounds import windows
 from poet.solvers.bounds.relaxation import bound_overhead, taken_up
 from poet.solvers.engines.highs import minimise
@@ -28,6 +27,7 @@ from poet.solvers.engines.program import NOUGHT, ONE, MatrixBuilder
 from poet.solvers.heuristics.greedy import greedy
 from poet.solvers.instance.feasibility import minimum_ram_bytes
 from poet.solvers.instance.instance import instance_of
+from poet.util.clock import WALL, Clock, WorkClock
 
 
 def assert_below_the_oracle(problem: Problem, limits: Limits, *, whole: bool = False) -> float:

@@ -8,9 +8,9 @@ import pytest
 from helpers.pace import few_or_many, with_slow
 from helpers.resident_sets_bounds import bounds, case, check
 
-from poet.clock import WALL, WorkClock
 from poet.solvers.bounds import resident_sets
 from poet.solvers.bounds.resident_sets import resident_sets_bounds
+from poet.util.clock import WALL, WorkClock
 
 
 @pytest.mark.parametrize("block", with_slow(range(4), {1, 3}))

@@ -12,9 +12,9 @@ from helpers.pace import few_or_many
 from helpers.resident_sets_bounds import TOLERANCE, bounds
 from helpers.weights import tight_weights
 
+from poet.planning.ram_survey import keep_everything_bytes
 from poet.problem import Limits, Place, Problem, ProblemOp, Tensor, Transfer
-from poet.ram_survey import keep_everything_bytes
-from poet.simulator import simulate
+from poet.problem.simulator import simulate
 from poet.solvers import minimum_ram_bytes
 from poet.solvers.bounds.tracked import residents, too_expensive
 from poet.solvers.instance.instance import instance_of

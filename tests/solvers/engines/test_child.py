@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from poet import children
 from poet.solvers.engines.process import Child
+from poet.util import children
 
 MODULE = "poet.solvers.engines"
 HELD = f"""\

@@ -18,12 +18,11 @@ from helpers.pace import few_or_many, with_slow
 from helpers.random_problems import floor_bytes, keep_bytes, mixed_problem, random_limits, training_like
 from pulp.apis.coin_api import PULP_CBC_CMD
 
-from poet.clock import WorkClock
 from poet.errors import InputError
 from poet.problem import Limits, Problem
-from poet.schedule import Schedule
-from poet.simulator import simulate
-from poet.solution import SolveOptions, Status
+from poet.problem.schedule import Schedule
+from poet.problem.simulator import simulate
+from poet.problem.solution import SolveOptions, Status
 from poet.solvers import engines, solve
 from poet.solvers.engines import (
     Effort,
@@ -39,6 +38,7 @@ from poet.solvers.event_model.decisions import EventModel
 from poet.solvers.event_model.model import build, matrix_of, schedule_of, values_of
 from poet.solvers.instance.candidates import candidates
 from poet.solvers.instance.instance import instance_of, timeline_of
+from poet.util.clock import WorkClock
 
 EFFORT = Effort(seconds=20.0, threads=1, seed=0, absolute_joules=1e-7)
 PATIENT = dataclasses.replace(EFFORT, seconds=300.0)

@@ -11,7 +11,7 @@ from helpers.random_problems import mixed_problem, random_limits, random_problem
 
 from poet.errors import InvalidSchedule
 from poet.problem import Limits, Objective, Problem, ProblemOp, Tensor, Transfer
-from poet.simulator import simulate
+from poet.problem.simulator import simulate
 from poet.solvers.engines import Effort, Outcome, run_engine
 from poet.solvers.event_model.decisions import EventModel
 from poet.solvers.event_model.families import CUTS, FAMILIES, Family

@@ -10,7 +10,7 @@ import pytest
 from helpers.random_problems import mixed_problem, random_limits, training_like
 
 from poet.problem import Limits, Problem
-from poet.simulator import simulate
+from poet.problem.simulator import simulate
 from poet.solvers.heuristics import list_scheduler
 from poet.solvers.heuristics.gap_arrays import KEEP, MARK, STEPS, WAY, Way, arrays_of, schedule_of
 from poet.solvers.heuristics.policies import ByDistance, ByStaleness, Policy, Walk, Weights, walk_of

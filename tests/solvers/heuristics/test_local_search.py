@@ -7,9 +7,9 @@ import math
 import pytest
 from helpers.random_problems import mixed_problem, random_limits, random_pins, training_like, with_homes
 
-from poet.pins import permitted
 from poet.problem import Limits, Problem
-from poet.simulator import simulate
+from poet.problem.pins import permitted
+from poet.problem.simulator import simulate
 from poet.solvers.heuristics.greedy import greedy
 from poet.solvers.instance.feasibility import minimum_ram_bytes
 from poet.solvers.instance.instance import instance_of

@@ -9,10 +9,10 @@ from helpers.pace import with_slow
 from helpers.random_problems import mixed_problem, random_limits, training_like
 from helpers.relaxed import tightest_bound, whole_bound
 
-from poet.homes import undecided
 from poet.problem import Limits, Problem, ProblemOp, Tensor, Transfer
-from poet.schedule import Compute, PageOut
-from poet.simulator import simulate
+from poet.problem.homes import undecided
+from poet.problem.schedule import Compute, PageOut
+from poet.problem.simulator import simulate
 from poet.solvers.bounds.relaxation import bound_overhead
 from poet.solvers.heuristics.greedy import greedy
 from poet.solvers.heuristics.lp_guided import walks_along

@@ -20,10 +20,10 @@ from helpers.random_problems import (
 )
 
 from poet.errors import InvalidSchedule
-from poet.pins import permitted
 from poet.problem import Limits, Pins, Place, Problem, ProblemOp, Tensor, Transfer
-from poet.schedule import Compute, Free, PageIn, PageOut, Schedule, Step
-from poet.simulator import simulate
+from poet.problem.pins import permitted
+from poet.problem.schedule import Compute, Free, PageIn, PageOut, Schedule, Step
+from poet.problem.simulator import simulate
 
 
 def by_trying(of: Problem, limits: Limits, *, most_reruns: int = 2, longest: int = 14) -> float | None:

@@ -8,7 +8,7 @@ from helpers.oracle import least_ram_bytes
 from helpers.random_problems import mixed_problem, random_problem
 
 from poet.problem import Limits, Problem
-from poet.solution import Status
+from poet.problem.solution import Status
 from poet.solvers import minimum_ram_bytes, solve
 from poet.solvers.engines.proof import Confidence, Confirmation
 from poet.solvers.instance.feasibility import Conflict, conflict_in

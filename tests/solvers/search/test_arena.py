@@ -13,17 +13,17 @@ from helpers.pace import with_slow
 from helpers.random_problems import random_problem
 from helpers.shuffled import movable
 
-from poet.homes import decided
 from poet.memory.demand import demand_of
 from poet.memory.layout import Layout, check_layout
 from poet.planning.beside_buffer import answered_beside, bounded_limits, less_page_buffer
 from poet.planning.fit_layout import fit, fit_alone
+from poet.planning.ram_survey import budget_between, keep_everything_bytes
 from poet.plans.page_slots import is_paged
 from poet.problem import Limits, Objective, Problem, Transfer
-from poet.ram_survey import budget_between, keep_everything_bytes
-from poet.schedule import Schedule
-from poet.simulator import simulate
-from poet.solution import Solution, SolveOptions, Start, Status
+from poet.problem.homes import decided
+from poet.problem.schedule import Schedule
+from poet.problem.simulator import simulate
+from poet.problem.solution import Solution, SolveOptions, Start, Status
 from poet.solvers import minimum_ram_bytes, solve
 from poet.solvers.heuristics.greedy import greedy
 

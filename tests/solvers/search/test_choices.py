@@ -13,10 +13,10 @@ from helpers.clocks import counted
 from helpers.oracle import least_joules, least_ram_bytes
 from helpers.random_problems import mixed_problem, random_limits, random_pins, random_problem, with_homes
 
-from poet.pins import permitted
 from poet.problem import Limits, Objective, Problem, Transfer
-from poet.simulator import simulate
-from poet.solution import Solution, SolveOptions, Status, amount_of
+from poet.problem.pins import permitted
+from poet.problem.simulator import simulate
+from poet.problem.solution import Solution, SolveOptions, Status, amount_of
 from poet.solvers import solve
 from poet.solvers.engines import available_engines
 

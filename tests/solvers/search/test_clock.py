@@ -11,16 +11,16 @@ import pytest
 from helpers.clocks import Ticking, counted
 from helpers.random_problems import floor_bytes, keep_bytes, mixed_problem, random_limits, training_like
 
-from poet.clock import WALL, Clock, WorkClock
 from poet.errors import InputError
+from poet.planning.cache import cell_key
 from poet.problem import Limits, Objective, Problem
-from poet.solution import Solution, SolveOptions
+from poet.problem.solution import Solution, SolveOptions
 from poet.solvers import solve
 from poet.solvers.engines import available_engines
 from poet.solvers.portfolio.relaxations import whole_relaxation
 from poet.solvers.portfolio.retention_intervals import retention_intervals
 from poet.solvers.search.least_energy import solve as least_energy
-from poet.whatif.cache import cell_key
+from poet.util.clock import WALL, Clock, WorkClock
 
 STEP = training_like(5, seed=2, momentum=True)
 SOLVERS = Path(__file__).parents[3] / "poet" / "solvers"

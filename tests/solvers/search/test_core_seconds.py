@@ -15,8 +15,8 @@ import json, resource, sys
 from pathlib import Path
 from helpers.clocks import CoreClock
 from poet.problem import Limits, Problem
-from poet.ram_survey import budget_between, keep_everything_bytes
-from poet.solution import SolveOptions
+from poet.planning.ram_survey import budget_between, keep_everything_bytes
+from poet.problem.solution import SolveOptions
 from poet.solvers import minimum_ram_bytes
 from poet.solvers.search.explain import answered
 path, share, limit_seconds = json.loads(sys.argv[1])

@@ -16,8 +16,8 @@ from helpers.pace import few_or_many
 from helpers.random_problems import mixed_problem, random_limits
 
 from poet.problem import Limits, Place, Problem, ProblemOp, Tensor, Transfer
-from poet.simulator import simulate
-from poet.solution import Solution, Status
+from poet.problem.simulator import simulate
+from poet.problem.solution import Solution, Status
 from poet.solvers import solve
 from poet.solvers.engines import Effort, Outcome, run_engine
 from poet.solvers.engines.highs import LinearProgram, minimise

@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 from helpers.random_problems import training_like
 
+from poet.planning.ram_survey import budget_between, keep_everything_bytes
 from poet.problem import Limits
-from poet.ram_survey import budget_between, keep_everything_bytes
-from poet.simulator import simulate
-from poet.solution import SolveOptions
+from poet.problem.simulator import simulate
+from poet.problem.solution import SolveOptions
 from poet.solvers import minimum_ram_bytes, solve
 from poet.solvers.heuristics.lp_guided import PRICE_EXPONENTS, followed
 

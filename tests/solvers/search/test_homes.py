@@ -11,12 +11,12 @@ from helpers.pace import with_slow
 from helpers.random_problems import mixed_problem, random_limits, random_pins, training_like, with_homes
 
 from poet.errors import InvalidSchedule, ProblemError
-from poet.homes import decide, decided, undecided
-from poet.pins import permitted
 from poet.problem import Limits, Place, Problem, ProblemOp, Tensor, Transfer
-from poet.schedule import Compute, Free, PageIn, PageOut, Schedule
-from poet.simulator import simulate
-from poet.solution import Status, solution_to_json
+from poet.problem.homes import decide, decided, undecided
+from poet.problem.pins import permitted
+from poet.problem.schedule import Compute, Free, PageIn, PageOut, Schedule
+from poet.problem.simulator import simulate
+from poet.problem.solution import Status, solution_to_json
 from poet.solvers import minimum_ram_bytes, solve
 from poet.solvers.bounds.relaxation import bound_overhead
 from poet.solvers.instance.instance import instance_of

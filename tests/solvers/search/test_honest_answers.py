@@ -13,12 +13,12 @@ from test_time_limit import nothing
 
 from poet.baselines import comparison
 from poet.baselines.comparison import compare
+from poet.planning.ram_survey import budget_between, keep_everything_bytes
 from poet.problem import Limits, Objective
-from poet.ram_survey import budget_between, keep_everything_bytes
+from poet.problem.schedule import Compute, PageIn
+from poet.problem.simulator import simulate
+from poet.problem.solution import Solution, SolveOptions, Start, Status
 from poet.report.plan import solution_report
-from poet.schedule import Compute, PageIn
-from poet.simulator import simulate
-from poet.solution import Solution, SolveOptions, Start, Status
 from poet.solvers import minimum_ram_bytes, solve
 from poet.solvers.engines import proof as confirm_module
 from poet.solvers.heuristics.greedy import greedy

@@ -18,17 +18,17 @@ from helpers.clocks import Ticking
 from helpers.pace import with_slow
 from helpers.random_problems import training_like
 
-from poet.held_memory import held_bytes
 from poet.problem import Limits, Place, Problem
-from poet.schedule import Schedule
-from poet.simulator import simulate
-from poet.solution import SolveOptions, Status
+from poet.problem.schedule import Schedule
+from poet.problem.simulator import simulate
+from poet.problem.solution import SolveOptions, Status
 from poet.solvers import minimum_ram_bytes, solve
 from poet.solvers.engines import Effort, run_engine
 from poet.solvers.engines import process as process_module
 from poet.solvers.engines.process import EngineProcess
 from poet.solvers.engines.program import Matrix
 from poet.solvers.heuristics.greedy import greedy
+from poet.util.process_memory import held_bytes
 
 LARGE = training_like(220, seed=5, momentum=True)
 HEARS_SIGINT = (  # even where whoever started the tests ignores it, as shells do for jobs in the background

@@ -16,8 +16,8 @@ from typer.testing import CliRunner
 
 from poet.errors import PoetError
 from poet.problem import Limits, Objective, Problem, Transfer
-from poet.simulator import simulate
-from poet.solution import SolveOptions, Start, Status, amount_of
+from poet.problem.simulator import simulate
+from poet.problem.solution import SolveOptions, Start, Status, amount_of
 from poet.solvers import minimum_ram_bytes, solve
 from poet.solvers.search.objectives import limited
 

@@ -13,8 +13,8 @@ from helpers.random_problems import floor_bytes, random_limits, random_problem, 
 
 from poet.errors import ProblemError
 from poet.problem import Limits, Objective, Problem
-from poet.simulator import content_versions, simulate
-from poet.solution import EVERY, LISTED, OWN, Solution, Status
+from poet.problem.simulator import content_versions, simulate
+from poet.problem.solution import EVERY, LISTED, OWN, Solution, Status
 from poet.solvers import solve
 from poet.solvers.search import orders
 

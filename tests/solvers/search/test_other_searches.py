@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from poet.solution import Status
+from poet.problem.solution import Status
 
 bench: Any = importlib.import_module("benchmarks.other_searches")
 

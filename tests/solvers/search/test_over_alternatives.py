@@ -11,10 +11,10 @@ from helpers.clocks import counted
 from helpers.pace import with_slow
 from helpers.random_problems import mixed_problem, random_limits
 
-from poet.alternatives import taken_by, with_names, without_names
 from poet.problem import Alternative, Limits, Objective, Pins, Problem, ProblemOp, Tensor, Transfer
-from poet.simulator import simulate
-from poet.solution import Solution, SolveOptions, Start, Status, amount_of
+from poet.problem.alternatives import taken_by, with_names, without_names
+from poet.problem.simulator import simulate
+from poet.problem.solution import Solution, SolveOptions, Start, Status, amount_of
 from poet.solvers import minimum_ram_bytes, solve
 from poet.solvers.heuristics.policies import keep_everything
 from poet.solvers.search import alternatives, objectives

@@ -9,12 +9,11 @@ import logging
 import pytest
 from helpers.random_problems import training_like
 
-from poet import codec
 from poet.errors import InputError
+from poet.planning.ram_survey import budget_between, keep_everything_bytes
 from poet.problem import Limits, Objective, Problem
-from poet.ram_survey import budget_between, keep_everything_bytes
-from poet.schedule import Compute
-from poet.search_record import (
+from poet.problem.schedule import Compute
+from poet.problem.search_record import (
     MOST_ENTRIES,
     Advance,
     Phase,
@@ -24,11 +23,12 @@ from poet.search_record import (
     shortened_phases,
     thinned,
 )
-from poet.solution import SolveOptions, Start, Status, solution_to_json
+from poet.problem.solution import SolveOptions, Start, Status, solution_to_json
 from poet.solvers import minimum_ram_bytes, solve
 from poet.solvers.bounds.relaxation import bound_overhead
 from poet.solvers.instance.instance import instance_of
 from poet.solvers.portfolio.state import Recorder
+from poet.util import codec
 
 STEP, LARGER = training_like(1), training_like(3)
 OPTIONS = SolveOptions(time_limit_seconds=None, engine="highs")

@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 
 from poet.errors import PoetError
 from poet.problem import Limits, Place, Problem, ProblemOp, Tensor, Transfer
-from poet.simulator import simulate
-from poet.solution import Status
+from poet.problem.simulator import simulate
+from poet.problem.solution import Status
 from poet.solvers import solve
 
 UNPROVEN = {207}

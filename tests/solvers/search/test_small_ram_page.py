@@ -6,7 +6,7 @@ import dataclasses
 import importlib
 from typing import Any
 
-from poet.solution import Status
+from poet.problem.solution import Status
 from poet.solvers.portfolio.state import COPIES, WHOLE
 
 bench: Any = importlib.import_module("benchmarks.small_ram")

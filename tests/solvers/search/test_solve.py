@@ -14,8 +14,8 @@ from helpers.random_problems import mixed_problem, random_limits, training_like
 
 from poet.errors import InputError
 from poet.problem import Limits, Place, Problem, ProblemOp, Tensor, Transfer
-from poet.simulator import simulate
-from poet.solution import Solution, SolveOptions, Status, solution_to_json
+from poet.problem.simulator import simulate
+from poet.problem.solution import Solution, SolveOptions, Status, solution_to_json
 from poet.solvers import minimum_ram_bytes, solve
 from poet.solvers.engines import available_engines
 from poet.solvers.heuristics.policies import keep_everything

@@ -17,17 +17,16 @@ from helpers.random_problems import mixed_problem, random_limits, random_problem
 from poet.cli.main import app
 from typer.testing import CliRunner
 
-from poet import ram_survey as budgets
-from poet import trade_off_curve as fronts
-from poet.clock import WALL
 from poet.memory import layout
 from poet.memory.layout import Layout
 from poet.planning import fit_layout as arena
+from poet.planning import ram_survey as budgets
+from poet.planning import trade_off_curve as fronts
 from poet.planning.exact_layout import Exact
+from poet.planning.ram_survey import budget_between, keep_everything_bytes, survey
 from poet.problem import Limits, Objective, Problem
-from poet.ram_survey import budget_between, keep_everything_bytes, survey
-from poet.simulator import simulate
-from poet.solution import Solution, SolveOptions, Status
+from poet.problem.simulator import simulate
+from poet.problem.solution import Solution, SolveOptions, Status
 from poet.solvers import minimum_ram_bytes, solve
 from poet.solvers.bounds.relaxation import relax
 from poet.solvers.engines import Effort, Outcome
@@ -44,6 +43,7 @@ from poet.solvers.search import explain
 from poet.solvers.search import least_energy as search
 from poet.solvers.search.explain import answered, explained
 from poet.solvers.search.objectives import EXPLAIN_SECONDS
+from poet.util.clock import WALL
 
 LIMIT_SECONDS = 10.0
 OPTIONS = SolveOptions(time_limit_seconds=LIMIT_SECONDS, engine="highs")

@@ -15,10 +15,10 @@ from poet.cli.main import app
 from typer.testing import CliRunner
 
 from poet.errors import InputError
+from poet.planning.trade_off_curve import trade_off
 from poet.problem import Limits, Objective, Problem
-from poet.simulator import simulate
-from poet.solution import SolveOptions, Status
-from poet.trade_off_curve import trade_off
+from poet.problem.simulator import simulate
+from poet.problem.solution import SolveOptions, Status
 
 INSTANCES = Path(__file__).parents[2] / "instances"
 

@@ -1,0 +1,1 @@
+"""The training graph: ops, values and buffers of one step, operators, losses, optimizers."""

@@ -1,0 +1,413 @@
+"""An optimizer of a plan with its settings: what it keeps per parameter and what changes with each step.
+
+The arithmetic of the update itself is a kernel of the runtime (`poet.runtime.kernels`); here is what
+`torch.optim` does in Python floats, operation for operation, so that replay gives the same bits.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import functools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from poet.errors import InputError
+from poet.ir.graph import Argument, Call, Ref, Symbol
+from poet.ir.operators import OWN
+from poet.ir.optimizer_kinds import MAXIMUM, OPTIONS, STATES, UPDATES, options_in, unknown, written
+from poet.ir.optimizer_steps import LARGEST_STEP, nadam_steps, radam_rectification
+
+_MOST_GROUPS = 10_000
+_OF_GROUPS = ("lr", "weight_decay", "momentum")
+
+
+@dataclass(frozen=True, slots=True)
+class ParameterGroup:
+    """Parameters with settings of their own; what is ``None`` is the optimizer's.
+
+    Attributes:
+        patterns: of their names, as the shell has them: ``norm*.weight``; the first group that fits counts.
+        lr, weight_decay, momentum: in place of the optimizer's.
+    """
+
+    patterns: tuple[str, ...]
+    lr: float | None = None
+    weight_decay: float | None = None
+    momentum: float | None = None
+
+    def __post_init__(self) -> None:
+        for field in _OF_GROUPS:
+            _check_amount(f"parameter group {self.called!r}", field, getattr(self, field))
+
+    @staticmethod
+    def parse(text: str) -> ParameterGroup:
+        """The group in ``PATTERN:lr=1e-4,weight_decay=0``.
+
+        Raises:
+            InputError: it is not of that form.
+        """
+        pattern, colon, written = text.rpartition(":")
+        if not colon or not pattern:
+            raise InputError(f"parameter group {text!r}: write for example 'norm*:lr=1e-4,weight_decay=0'")
+        where = f"parameter group {text!r}"
+        return ParameterGroup((pattern,), **options_in(where, "a group", written, _OF_GROUPS))
+
+    @property
+    def called(self) -> str:
+        """Its first pattern, for messages."""
+        return self.patterns[0] if self.patterns else ""
+
+    def __str__(self) -> str:
+        return f"{self.called}:{written(self, _OF_GROUPS)}"
+
+
+@dataclass(frozen=True, slots=True)
+class OptimizerSpec:
+    """An optimizer of `torch.optim` and its settings; those another optimizer uses are ignored.
+
+    Attributes:
+        name: ``sgd``, ``momentum`` (`torch.optim.SGD`), ``adam``, ``adamw``, ``rmsprop``, ``adagrad``,
+            ``adadelta``, ``adamax``, ``nadam``, ``radam``, or ``lion`` (Chen et al., "Symbolic discovery of
+            optimization algorithms", 2023, algorithm 2).
+        lr: learning rate.
+        weight_decay: ``None``: torch's default, 0.01 for ``adamw`` and 0 otherwise.
+        momentum: of ``momentum`` and ``rmsprop``; ``None``: 0.9 of the first, none of the second.
+        dampening, nesterov: of ``momentum``.
+        betas, eps: of those that have them; ``None``: their defaults.
+        alpha, centered: of ``rmsprop``.
+        rho: of ``adadelta``: what is kept of both its averages, 0 to 1.
+        momentum_decay: of ``nadam``.
+        decoupled_weight_decay: of ``nadam`` and ``radam``: the decay is of the parameter, as AdamW has it,
+            and does not pass through the gradient.
+        lr_decay, initial: of ``adagrad``; ``initial`` is torch's ``initial_accumulator_value``.
+        amsgrad: of ``adam`` and ``adamw``.
+        maximize: whether the loss is made large: gradients are negated, after they are clipped.
+        groups: parameters with settings of their own.
+        clip_value: gradients are clamped to this first, as `torch.nn.utils.clip_grad_value_` does.
+        clip_norm: the norm of all gradients together is then brought down to this, as
+            `torch.nn.utils.clip_grad_norm_` does.
+    """
+
+    name: str = "sgd"
+    lr: float = 1e-3
+    weight_decay: float | None = None
+    momentum: float | None = None
+    dampening: float = 0.0
+    nesterov: bool = False
+    betas: tuple[float, float] | None = None
+    eps: float | None = None
+    alpha: float = 0.99
+    centered: bool = False
+    rho: float = 0.9
+    momentum_decay: float = 4e-3
+    decoupled_weight_decay: bool = False
+    lr_decay: float = 0.0
+    initial: float = 0.0
+    amsgrad: bool = False
+    maximize: bool = False
+    groups: tuple[ParameterGroup, ...] = ()
+    clip_value: float | None = None
+    clip_norm: float | None = None
+
+    def __post_init__(self) -> None:
+        where = f"optimizer {self.name}"
+        if self.name not in STATES:
+            raise unknown(self.name)
+        for field in ("lr", "weight_decay", "momentum", "dampening", "eps", "alpha", "lr_decay", "initial",
+                      "rho", "momentum_decay", "clip_value", "clip_norm"):  # fmt: skip
+            _check_amount(where, field, getattr(self, field))
+        if not all(0.0 <= beta < 1.0 for beta in self.both_betas):
+            raise InputError(f"{where}: betas are {self.betas}, not two numbers in [0, 1)")
+        if self.rho > 1.0:
+            raise InputError(f"{where}: rho is {self.rho}, not a number from 0 to 1")
+        if self.nesterov and (self.inertia == 0.0 or self.dampening != 0.0):
+            raise InputError(f"{where}: nesterov needs momentum and no dampening")
+        if len(self.groups) > _MOST_GROUPS:
+            raise InputError(f"{where}: {len(self.groups)} parameter groups; at most {_MOST_GROUPS}")
+        for group in self.groups:
+            if group.momentum is not None and not (self.inertia and group.momentum):
+                raise InputError(
+                    f"{where}: parameter group {group.called!r} has momentum {group.momentum}; "
+                    "a momentum of its own needs one of the optimizer, and both above 0"
+                )
+
+    @staticmethod
+    def parse(text: str) -> OptimizerSpec:
+        """The optimizer in ``NAME`` or ``NAME:option=value,...``, such as ``rmsprop:alpha=0.9,centered=yes``.
+
+        Raises:
+            InputError: there is none of that name, or it has no such option or value.
+        """
+        name, colon, written = text.partition(":")
+        if name not in STATES:
+            raise unknown(name)
+        for option in (item.partition("=")[0] for item in written.split(",")):
+            if option in ("clip_norm", "clip_value"):
+                flag = f"--{option.replace('_', '-')}"
+                raise InputError(
+                    f"optimizer {text!r}: {option} is beside the optimizer: {flag} on the command line, "
+                    f"{option}= of poet.plan in Python"
+                )
+        given = options_in(f"optimizer {text!r}", name, written, OPTIONS[name]) if colon else {}
+        return OptimizerSpec(name, **given)
+
+    def clipped(self, *, clip_norm: float | None = None, clip_value: float | None = None) -> OptimizerSpec:
+        """The same with gradients clipped as given; what is ``None`` stays as it is."""
+        given: dict[str, Any] = {"clip_norm": clip_norm, "clip_value": clip_value}
+        return replace(self, **{name: amount for name, amount in given.items() if amount is not None})
+
+    def __str__(self) -> str:
+        """Name and settings; groups and clipping are given beside it."""
+        return ":".join(filter(None, (self.name, written(self, OPTIONS[self.name]))))
+
+    @property
+    def decay(self) -> float:
+        """The weight decay in force."""
+        if self.weight_decay is not None:
+            return self.weight_decay
+        return 0.01 if self.name == "adamw" else 0.0
+
+    @property
+    def inertia(self) -> float:
+        """The momentum in force."""
+        if self.momentum is not None:
+            return self.momentum
+        return 0.9 if self.name == "momentum" else 0.0
+
+    @property
+    def both_betas(self) -> tuple[float, float]:
+        """The betas in force."""
+        if self.betas is not None:
+            return self.betas
+        return (0.9, 0.99) if self.name == "lion" else (0.9, 0.999)
+
+    @property
+    def epsilon(self) -> float:
+        """The ``eps`` in force."""
+        if self.eps is not None:
+            return self.eps
+        return {"adagrad": 1e-10, "adadelta": 1e-6}.get(self.name, 1e-8)
+
+    @property
+    def has_maximum(self) -> bool:
+        """Whether the largest second moment so far is kept (AMSGrad)."""
+        return self.amsgrad and "amsgrad" in OPTIONS[self.name]
+
+    @property
+    def driven(self) -> dict[str, float | tuple[float, float]]:
+        """What schedulers may change beside the learning rate, by torch's name: ``momentum`` or ``betas``.
+
+        Not the betas of ``nadam``, whose update depends on those of every step before.
+        """
+        if self.name == "nadam":
+            return {}
+        if "betas" in OPTIONS[self.name]:
+            return {"betas": self.both_betas}
+        return {"momentum": self.inertia} if self.inertia and "momentum" in OPTIONS[self.name] else {}
+
+    @property
+    def states(self) -> dict[str, float]:
+        """Name of each tensor kept per parameter, and the number it is filled with before step 1."""
+        if self.name == "rmsprop":
+            kept = {"square_avg": True, "momentum_buffer": self.inertia > 0, "grad_avg": self.centered}
+            return {name: 0.0 for name, is_kept in kept.items() if is_kept}
+        if self.has_maximum:
+            return {**STATES[self.name], MAXIMUM: 0.0}
+        return {"sum": self.initial} if self.name == "adagrad" else STATES[self.name]
+
+    @property
+    def rates(self) -> tuple[float, ...]:
+        """The learning rate of what is in no group, then those of the groups."""
+        return tuple(spec.lr for spec in _groups_of(self))
+
+    def group_of(self, parameter: str) -> int:
+        """The number of the first group that ``parameter`` is in, from 1; 0: it is in none."""
+        for number, group in enumerate(self.groups, 1):
+            if any(fnmatch.fnmatchcase(parameter, pattern) for pattern in group.patterns):
+                return number
+        return 0
+
+    def of_group(self, number: int) -> OptimizerSpec:
+        """The settings of a group, as an optimizer without groups."""
+        if number == 0:
+            return replace(self, groups=())
+        group = self.groups[number - 1]
+        own = {field.name: getattr(group, field.name) for field in fields(group) if field.name != "patterns"}
+        given = {name: amount for name, amount in own.items() if amount is not None}
+        return replace(self, groups=(), **given)
+
+    def hyperparameters(
+        self,
+        step: int,
+        *,
+        lr: float | Sequence[float] | None = None,
+        driven: Sequence[Mapping[str, Any]] = (),
+    ) -> dict[str, float]:
+        """The scalars of step number ``step``, which counts from 1.
+
+        Args:
+            step: the step about to be made.
+            lr: the learning rates of this step, in the order of `rates`, where a schedule changes them; one
+                number is that of what is in no group.
+            driven: in the same order, the ``momentum`` or ``betas`` of this step, where a schedule changes
+                them.
+
+        Raises:
+            InputError: steps count from 1; or a momentum or beta is out of its range.
+        """
+        if step < 1:
+            raise InputError(f"steps count from 1, not from {step}")
+        specs = _groups_of(self)
+        rates = [spec.lr for spec in specs]
+        given = [] if lr is None else [lr] if isinstance(lr, int | float) else list(lr)
+        rates[: len(given)] = given
+        if driven:
+            changed = [spec._driven_by(own) for spec, own in zip(specs, driven, strict=False)]
+            specs = (*changed, *specs[len(changed) :])
+        return {
+            _scalar_name(name, number): amount
+            for number, (spec, rate) in enumerate(zip(specs, rates, strict=True))
+            for name, amount in spec._scalars(step, rate).items()
+        }
+
+    def _driven_by(self, own: Mapping[str, Any]) -> OptimizerSpec:
+        """With the momentum or betas of a step."""
+        if all(self.driven.get(name) == amount for name, amount in own.items()):
+            return self
+        if "momentum" in own and not own["momentum"] > 0:
+            raise InputError(
+                f"optimizer {self.name}: the momentum of a step is {own['momentum']}; it must stay above 0"
+            )
+        return replace(self, **own)
+
+    def update(self, parameter: str, gradient: str, states: tuple[str, ...]) -> Call:
+        """The call that updates ``parameter`` and its ``states`` (in the order of `states`) in place."""
+        number = self.group_of(parameter)
+        spec = self.of_group(number)
+        kept = dict(zip(spec.states, states, strict=True))
+
+        def scalar(name: str) -> Symbol:
+            return Symbol("hyperparameter", _scalar_name(name, number))
+
+        def state(name: str) -> Argument:
+            return Ref(kept[name]) if name in kept else None
+
+        names, target = [*STATES[spec.name]], f"poet.{spec.name}"
+        if spec.has_maximum:
+            names, target = [*names, MAXIMUM], f"{target}_amsgrad"
+        tensors = (Ref(parameter), Ref(gradient), *map(state, names))
+        return Call(target, (*tensors, *_FIXED[spec.name](spec, scalar)))
+
+    def _scalars(self, step: int, lr: float) -> dict[str, float]:
+        count = float(min(step, LARGEST_STEP))
+        if self.name == "momentum":
+            # torch.optim.SGD puts the first gradient into an empty buffer as it is
+            share = 1.0 if step == 1 else 1 - self.dampening
+            return {"lr": lr, "gradient_share": share, "momentum": self.inertia}
+        if self.name == "adagrad":
+            return {"step_size": lr / (1 + (count - 1) * self.lr_decay)}
+        beta1, beta2 = self.both_betas
+        if self.name == "adamax":
+            return {"step_size": lr / (1 - beta1**count), "beta1": beta1, "beta2": beta2}
+        if self.name == "nadam":
+            return {
+                "decay_factor": 1 - lr * self.decay,
+                **nadam_steps(lr, self.both_betas, self.momentum_decay, int(count)),
+            }
+        if self.name == "radam":
+            first, second = 1 - beta1**count, 1 - beta2**count
+            return {
+                "decay_factor": 1 - lr * self.decay,
+                "lr": lr,
+                "first_moment_correction": first,
+                "second_moment_correction": second**0.5,
+                "rectification": radam_rectification(beta2, count),
+                "beta1": beta1,
+                "beta2": beta2,
+            }
+        if self.name in ("adam", "adamw"):
+            return {
+                "decay_factor": 1 - lr * self.decay,
+                "step_size": lr / (1 - beta1**count),
+                "second_moment_correction": (1 - beta2**count) ** 0.5,
+                "beta1": beta1,
+                "beta2": beta2,
+            }
+        if self.name == "adadelta":
+            return {"lr": lr}
+        made = {"lr": lr, "decay_factor": 1 - lr * self.decay}
+        if self.name == "lion":
+            made |= {"beta1": beta1, "beta2": beta2}
+        return made | ({"momentum": self.inertia} if self.name == "rmsprop" else {})
+
+
+def with_driven_numbers(call: Call) -> Call:
+    """An update whose momentum or betas are given in each step, as its learning rate is.
+
+    Any other call is given back as it is.
+    """
+    if call.target not in UPDATES or call.target == "poet.nadam":  # see `OptimizerSpec.driven`
+        return call
+    suffix = next((item.name.partition(".")[1:] for item in call.args if isinstance(item, Symbol)), ("", ""))
+
+    def told(name: str, argument: Argument) -> Argument:
+        # a momentum of 0 stays: such an update keeps no buffer; betas may begin at 0
+        is_told = name in ("beta1", "beta2") or (name == "momentum" and argument)
+        return Symbol("hyperparameter", name + "".join(suffix)) if is_told else argument
+
+    named = zip(OWN[call.target], call.args, strict=True)
+    return replace(call, args=tuple(told(name, argument) for name, argument in named))
+
+
+_Scalar = Callable[[str], Symbol]
+
+
+def _decays(spec: OptimizerSpec, scalar: _Scalar) -> tuple[Argument, Argument]:
+    """What the parameter is multiplied with, and the share of it that is added to the gradient."""
+    return (scalar("decay_factor"), 0.0) if spec.decoupled_weight_decay else (1.0, spec.decay)
+
+
+_FIXED: dict[str, Callable[[OptimizerSpec, _Scalar], tuple[Argument, ...]]] = {
+    "sgd": lambda spec, scalar: (scalar("lr"), spec.decay),
+    "momentum": lambda spec, scalar: (
+        scalar("lr"), scalar("gradient_share"), spec.inertia, spec.decay, spec.nesterov,
+    ),
+    "adam": lambda spec, scalar: (
+        scalar("step_size"), scalar("second_moment_correction"), *spec.both_betas, spec.epsilon, spec.decay,
+    ),
+    "adamw": lambda spec, scalar: (
+        scalar("decay_factor"), scalar("step_size"), scalar("second_moment_correction"), *spec.both_betas,
+        spec.epsilon,
+    ),
+    "rmsprop": lambda spec, scalar: (scalar("lr"), spec.alpha, spec.epsilon, spec.inertia, spec.decay),
+    "adagrad": lambda spec, scalar: (scalar("step_size"), spec.epsilon, spec.decay),
+    "lion": lambda spec, scalar: (scalar("lr"), scalar("decay_factor"), *spec.both_betas),
+    "adadelta": lambda spec, scalar: (scalar("lr"), spec.rho, spec.epsilon, spec.decay),
+    "adamax": lambda spec, scalar: (scalar("step_size"), *spec.both_betas, spec.epsilon, spec.decay),
+    "nadam": lambda spec, scalar: (
+        *_decays(spec, scalar), scalar("gradient_step_size"), scalar("step_size"),
+        scalar("second_moment_correction"), *spec.both_betas, spec.epsilon,
+    ),
+    "radam": lambda spec, scalar: (
+        *_decays(spec, scalar), scalar("lr"), scalar("first_moment_correction"),
+        scalar("second_moment_correction"), scalar("rectification"), *spec.both_betas, spec.epsilon,
+    ),
+}  # fmt: skip
+"""Per optimizer, what its kernel is given behind the tensors."""
+
+
+@functools.lru_cache(maxsize=64)
+def _groups_of(spec: OptimizerSpec) -> tuple[OptimizerSpec, ...]:
+    """What is in no group, then the groups: checked once, not in every step."""
+    return tuple(spec.of_group(number) for number in range(len(spec.groups) + 1))
+
+
+def _scalar_name(name: str, group: int) -> str:
+    return f"{name}.{group}" if group else name
+
+
+def _check_amount(where: str, field: str, amount: float | None) -> None:
+    if amount is not None and (not math.isfinite(amount) or amount < 0):
+        raise InputError(f"{where}: {field} is {amount}, not a number from 0 up")

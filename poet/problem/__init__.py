@@ -1,0 +1,27 @@
+"""The planning problem: what must run, what it costs; schedules, and the simulator that judges them."""
+
+from __future__ import annotations
+
+from poet.problem.problem import (
+    Alternative,
+    Limits,
+    Objective,
+    Pins,
+    Place,
+    Problem,
+    ProblemOp,
+    Tensor,
+    Transfer,
+)
+
+__all__ = [
+    "Alternative",
+    "Limits",
+    "Objective",
+    "Pins",
+    "Place",
+    "Problem",
+    "ProblemOp",
+    "Tensor",
+    "Transfer",
+]
