@@ -1,8 +1,8 @@
 """The memory that a schedule needs: blocks with the times at which each is needed, and by which steps.
 
 Time runs in ticks. A `Compute` whose kernel's allocations are known (see `poet.ir.kernel_facts`) lasts as
-many ticks as they need, so that a temporary which is gone before an output is made may lie where the output will;
-any other step lasts one. Tick 0 is before the first step.
+many ticks as they need, so that a temporary which is gone before an output is made may lie where the output
+will; any other step lasts one. Tick 0 is before the first step.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@
         trainer.shape_planner = ShapePlanner()
 
 The plan needs steps for a few shapes: its graph for another follows from theirs (`poet.ir.reshaping`).
-Kernels that are new run once, for their workspaces; the search has a moment. The step stays inside the plan's RAM and
-arena, on its tensors.
+Kernels that are new run once, for their workspaces; the search has a moment. The step stays inside the plan's
+RAM and arena, on its tensors.
 """
 
 from __future__ import annotations

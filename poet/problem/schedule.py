@@ -7,7 +7,7 @@ copies back. Where storage works in the background, a transfer is issued where i
 list and runs beside the compute steps after it.
 
 In JSON a step is ``{"do": "compute"|"free"|"page_out"|"page_in", "what": name}`` (see `poet.util.codec`).
-Where an op has another form (`poet.problem.Alternative`), a run in that form says so: ``"alternative": name``.
+Where an op has another form (`poet.problem.Alternative`), a run in it says so: ``"alternative": name``.
 """
 
 from __future__ import annotations

@@ -48,6 +48,8 @@ W[k,s]   k is rerun at least once in a *stretch* s of neighbouring windows of it
   alone, and F[f] ≤ K[i,w] + O[i] + W[k,s] for the windows up to there, as in cover; P[i,birth] ≥ F[f] for
   what is made in f alone; *memory* counts what op t works in beyond the lesser of its forms, times F[f].
   None of these moments is fixed. F[f] costs what its first runs take beyond the lesser price of each op.
+- *pins* K[i,w] = 1 between fixed moments of what is pinned to stay in RAM. What is pinned to leave it is not
+  held in all windows between two of its fixed moments across the first run of an op, which does not touch it.
 - *deadline*, *capacity*, *wear*: seconds spent, bytes stored and bytes written are at least those of
   the runs, transfers and copies counted.
 
@@ -190,7 +192,7 @@ def taken_up(bound: Bound, *, seconds: float, clock: Clock = WALL) -> Bound:
 def relax(instance: Instance, moments: Collection[int] = ()) -> Relaxation:
     """The program of ``instance``, with ``moments`` on the grids of what may be remade or remade from."""
     layout = Windows(instance, moments)
-    for family in (_flow, _need, _cover, _forms, _again, _come_home, _time, _storage):
+    for family in (_flow, _need, _cover, _forms, _again, _come_home, _pins, _time, _storage):
         for terms, at_most in family(layout):
             layout.program.row(terms, at_most)
     return Relaxation(
@@ -308,6 +310,22 @@ def _come_home(layout: Windows) -> _Rows:
             yield [(-1.0, at_home), (-1.0, layout.stored[last.number])], -1.0
         if first in layout.written:
             yield [(1.0, layout.stored[first]), (1.0, at_home), (-1.0, layout.written[first])], 1.0
+
+
+def _pins(layout: Windows) -> _Rows:
+    """K[i,w] ≥ 1 between fixed moments of what is pinned to stay; Σ K[i,w] ≤ windows - 1 across other ops of
+    what is pinned to leave.
+    """
+    for content in layout.large():
+        i = content.number
+        is_certain = not layout.wanted[i] and i not in layout.conditional
+        for moment, following in itertools.pairwise(layout.fixed[i] if is_certain else ()):
+            begin, stop = (bisect.bisect_left(layout.grid[i], each) for each in (moment, following))
+            kept = layout.kept[i][begin:stop]
+            if content.kept:
+                yield from (([(-1.0, column)], -1.0) for column in kept if column != ONE)
+            elif content.dropped and following - moment > 1:
+                yield [(1.0, column) for column in kept], len(kept) - 1.0
 
 
 def _time(layout: Windows) -> _Rows:

@@ -260,7 +260,7 @@ class Windows:
                 self._occupy(content, moment, moment, column)
         for window, (moment, following) in enumerate(itertools.pairwise(grid)):
             kept = self.present[number][window]
-            if kept != NOUGHT and self._binds(moment + 1, following - 1):
+            if kept != NOUGHT and (content.dropped or self._binds(moment + 1, following - 1)):
                 kept = self.program.column()
                 self._occupy(content, moment + 1, following - 1, kept)
             self.kept[number].append(kept)

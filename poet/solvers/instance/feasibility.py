@@ -96,17 +96,17 @@ def _held(instance: Instance) -> Iterator[_Held]:
 
 
 def _stuck(instance: Instance) -> tuple[dict[int, list[int]], dict[int, list[int]]]:
-    """By op: contents that are used later and that nothing could bring back from there on; until when."""
+    """By op: contents used later that stay by a pin, or that nothing could bring back from there on; until when."""
     last_needed = [len(instance.tasks) if content.ends_in_ram else -1 for content in instance.contents]
     for task in instance.tasks:
         for number in task.reads:
             last_needed[number] = task.number
     begins, ends = defaultdict[int, list[int]](list), defaultdict[int, list[int]](list)
     for content in instance.contents:
-        if content.can_be_paged or not (content.starts_in_ram or content.birth >= 0):
+        if not (content.starts_in_ram or content.birth >= 0) or (content.can_be_paged and not content.kept):
             continue
         first = content.birth + 1
-        if content.producer is not None:  # absent before that, it may be made again
+        if content.producer is not None and not content.kept:  # absent before that, it may be made again
             first = max(first, instance.tasks[content.producer].last_rerun_stage)
         if first < last_needed[content.number]:
             begins[first].append(content.number)
