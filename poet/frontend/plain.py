@@ -153,7 +153,9 @@ def check_is_planned(module: nn.Module, graph: Graph) -> None:
     Raises:
         InputError: one is missing or of another shape.
     """
-    there = dict((*module.named_parameters(remove_duplicate=False), *module.named_buffers()))
+    there = dict(
+        (*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False))
+    )
     types = {value.name: value.type for value in graph.values}
     wanted = {item.name: item.content.type.shape for item in named_parameters(graph)}
     wanted |= {name: types[value].shape for name, value in graph.states}

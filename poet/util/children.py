@@ -34,7 +34,7 @@ def environment() -> dict[str, str]:
     """For a child of `command`: as here, with the folder that poet was imported from first on the import
     path; the child's own children do not import from the current folder either.
     """
-    root, inherited = str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH")
+    root, inherited = str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH")
     return {
         **os.environ,
         "PYTHONPATH": f"{root}{os.pathsep}{inherited}" if inherited else root,

@@ -292,7 +292,6 @@ def test_text_goes_out_in_one_place() -> None:
         "poet/whatif/run.py",  # in a docstring
         "poet/runtime/runs/footprint.py",  # a child's JSON
         "poet/calibration/command.py",  # a question
-        "poet/solvers/engines/child.py",
     }  # fmt: skip
 
 

@@ -143,7 +143,7 @@ def test_a_child_takes_nothing_from_the_current_folder(module: str, hostile: Pat
 
 def test_interpreters_are_started_at_one_place() -> None:
     for path in [*(ROOT / "poet").rglob("*.py"), *(ROOT / "cli").rglob("*.py")]:
-        if path != ROOT / "poet" / "children.py":
+        if path != ROOT / "poet" / "util" / "children.py":
             names = [
                 node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Attribute)
             ]
@@ -214,7 +214,7 @@ def test_the_workers_of_a_killed_sweep_end_with_it(tmp_path: Path) -> None:
 
 WAITS = """
 import sys, time
-from poet import children
+from poet.util import children
 children.end_with_parent()
 print("here", flush=True)
 time.sleep(600)
@@ -225,7 +225,7 @@ def test_a_child_ends_with_its_parent(tmp_path: Path) -> None:
     """The parent starts it and is killed; with a pipe to nobody the child would sleep on."""
     starts = f"""
 import subprocess, sys, time
-from poet import children
+from poet.util import children
 child = subprocess.Popen([sys.executable, "-P", "-c", {WAITS!r}], env=children.environment())
 print(child.pid, flush=True)
 time.sleep(600)

@@ -272,5 +272,5 @@ def _own_sources() -> str:
     folders = (package / "runtime" / "trials", package / "runtime" / "kernels")
     files = [file for folder in folders for file in sorted(folder.glob("*.py"))]
     files += [package / "runtime" / "native" / "packed.cpp"]
-    files += [package / name for name in ("strips.py", "wholes.py", "operators.py")]
+    files += [package / "ir" / name for name in ("strips.py", "wholes.py", "operators.py")]
     return hashlib.sha256(b"\0".join(file.read_bytes() for file in files)).hexdigest()
