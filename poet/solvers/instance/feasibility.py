@@ -96,7 +96,7 @@ def _held(instance: Instance) -> Iterator[_Held]:
 
 
 def _stuck(instance: Instance) -> tuple[dict[int, list[int]], dict[int, list[int]]]:
-    """By op: contents used later that stay by a pin, or that nothing could bring back from there on; until when."""
+    """By op: contents used later that a pin keeps, or nothing could bring back from there on; until when."""
     last_needed = [len(instance.tasks) if content.ends_in_ram else -1 for content in instance.contents]
     for task in instance.tasks:
         for number in task.reads:
