@@ -28,6 +28,11 @@ from .options import Home, read_bindings, read_shapes, with_batch
 from .output import answer, write_json
 from .search import is_survey, json_with, report_with, search, search_options, show_without_plan
 
+_ADVICE = (
+    "Try --micro auto, which trains the batch in pieces, --home storage, or poet fit, which finds the "
+    "largest batch that fits."
+)
+
 
 def solve_model(ask: Ask) -> None:
     """Plan the training of a model, or survey its budgets where no RAM is given."""
@@ -38,9 +43,11 @@ def solve_model(ask: Ask) -> None:
     stages = _Looking(ask)
     try:
         planned, tried = planned_as(request, stages)
-    except (Infeasible, OutOfTime, KeyboardInterrupt):
+    except (Infeasible, OutOfTime, KeyboardInterrupt) as error:
         if ask.json_file is not None and stages.refused is not None:
             write_json(ask.json_file, stages.refused)
+        if isinstance(error, Infeasible) and ask.ram is not None and ask.micro is None:
+            raise Infeasible(f"{error} {_ADVICE}") from None
         raise
     remarks = [*(candidate_lines(tried) if isinstance(request.pieces, str) else ())]
     remarks += [planned.prepared.names_remark, planned.ram_remark, planned.budgets_remark]

@@ -28,7 +28,7 @@ import warnings
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
-from poet.errors import spelled_out
+from poet.errors import Infeasible, spelled_out
 from poet.ir.untrained import loss_misfit
 from poet.planning.auxiliary import with_accumulation, with_evaluation, with_shapes
 from poet.planning.budgets import with_budgets
@@ -85,6 +85,9 @@ def _taking(
         return called
 
     return of
+
+
+_ADVICE = 'Try micro="auto", which trains the batch in pieces, home="storage", or a smaller batch.'
 
 
 @_taking(PlanRequest)
@@ -157,7 +160,12 @@ def plan(request: PlanRequest) -> Planned:  # noqa: D417  the arguments are the 
         Infeasible: no plan exists inside the limits; the message names what binds.
         OutOfTime: the time limit passed before any plan was found.
     """
-    planned, _ = planned_as(request)
+    try:
+        planned, _ = planned_as(request)
+    except Infeasible as error:
+        if not isinstance(request.ram, str | int) or request.micro is not None:
+            raise
+        raise Infeasible(f"{error} {_ADVICE}") from None
     misfit = loss_misfit(planned.plan.graph, planned.plan.request.loss)
     for remark in (
         planned.prepared.names_remark, planned.ram_remark, misfit, planned.budgets_remark,

@@ -222,6 +222,7 @@ def test_what_cannot_be_is_one_line_with_its_exit_code(
     code, line = fail("solve", net, *DEVICE, "--ram", "1KiB", "--time-limit", "1s")
     assert code == 3
     assert line.startswith("poet: No plan in the listed order exists inside the limits.")
+    assert line.endswith("or poet fit, which finds the largest batch that fits.\n")
     for arguments, word in (
         (("solve", net, "--device", "rpi4", "--ram", "1MiB"), "rpi4b"),
         (("solve", folder / "cut.onnx", *DEVICE), "cut.onnx"),
