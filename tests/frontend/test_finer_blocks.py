@@ -8,16 +8,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from helpers import hand_net
-from helpers.pace import with_slow
-from helpers.schedules import keep_everything, random_schedule
 from torch import nn
 
 from poet import api
 from poet.frontend.trace import TrainingStep, trace_training_step
 from poet.ir.micro import MicroBatches
 from poet.passes import block_choice
-from poet.passes.block_choice import LEAST_SAVED_BYTES, finer_blocks
+from poet.passes.block_choice import LEAST_SAVED_BYTES
 from poet.passes.forms import Forms
 from poet.passes.rewrite import Rewrite, Technique
 from poet.planning.prepared import Prepared
@@ -31,11 +28,10 @@ from poet.planning.saves_choice import (
     weighed,
     with_choice,
 )
-from poet.plans.plan_file import read_plan, write_plan
+from poet.plans.plan_file import read_plan
 from poet.problem import Limits, Objective, Pins, ProblemOp
 from poet.problem.simulator import simulate
 from poet.problem.solution import SolveOptions, Status
-from poet.runtime.storage.state import raw_tensor
 from poet.runtime.trials import blocks
 from poet.runtime.trials.measure import measured
 from poet.solvers import minimum_ram_bytes
@@ -98,14 +94,6 @@ def test_what_runs_whole_may_run_in_blocks_and_needs_less(step: TrainingStep) ->
         assert measured(graph, told=kernels)[0] == graph
     assert forms.graph(()) == forms.long
     assert forms.graph(compressed) == step.graph
-
-
-def test_what_is_left_whole_is_small_or_has_no_blocks(step: TrainingStep) -> None:
-    """Of ops that could be cut: after one search, another finds nothing more."""
-    forms, finer = forms_of(step), finer_of(step)
-    graph, kernels = forms.graph(finer), forms.kernels(finer)
-    again = finer_blocks(graph, kernels, measure=lambda graph, told: measured(graph, told=told))
-    assert not {*again} & {*finer}
 
 
 def test_the_problem_of_a_choice_is_that_of_its_graph(prepared: Prepared) -> None:
@@ -182,13 +170,6 @@ def test_where_ram_is_plenty_nothing_runs_in_more_blocks(prepared: Prepared) -> 
     assert any(op.strip is not None and not op.strip.is_whole for op in chosen.step.graph.ops)
 
 
-def test_without_a_plan_it_says_how_little_is_needed(prepared: Prepared) -> None:
-    least = minimum_ram_bytes(offered(prepared, Limits())).bytes
-    same, answer = solve_choosing(prepared, Limits(ram_budget_bytes=least - 64), QUICK)
-    assert same is prepared
-    assert answer.status is Status.INFEASIBLE
-
-
 @pytest.mark.slow
 def test_a_plan_at_the_lower_bound_trains_as_pytorch_does(prepared: Prepared, tmp_path: Path) -> None:
     least = minimum_ram_bytes(offered(prepared, Limits())).bytes
@@ -199,21 +180,6 @@ def test_a_plan_at_the_lower_bound_trains_as_pytorch_does(prepared: Prepared, tm
     assert plan.prediction.lower_bound_ram_bytes == least
     assert {op.name for op in plan.graph.ops} & {*finer_of(prepared.step)}
     verify(tmp_path / "p", module=net(), steps=2, threads=(1, 2)).require()
-
-
-@pytest.mark.parametrize("seed", with_slow([None, 1, 2], {1, 2}))
-def test_any_schedule_gives_the_bits_of_plain_pytorch(
-    step: TrainingStep, seed: int | None, tmp_path: Path
-) -> None:
-    forms = forms_of(step)
-    graph, kernels = forms.graph(forms.rewrites), forms.kernels(forms.rewrites)
-    of = hand_net.problem(graph, kernels=kernels, parameters_in_storage=seed == 2)
-    schedule = keep_everything(of) if seed is None else random_schedule(of, seed)
-    plan = hand_net.plan(
-        of, graph, schedule, optimizer=step.optimizer, loss="cross-entropy", slack=1.0, kernels=kernels
-    )
-    write_plan(tmp_path / "p", plan, {name: raw_tensor(item) for name, item in step.tensors.items()})
-    verify(tmp_path / "p", module=net(), steps=1, threads=(1, 2)).require()
 
 
 def test_with_micro_batches_and_several_shapes_there_is_one_form() -> None:

@@ -13,7 +13,7 @@ from poet.frontend.trace import TrainingStep, trace_training_step
 from poet.passes.rewrite import Technique
 from poet.planning.prepared import Prepared
 from poet.planning.ram_survey import keep_everything_bytes
-from poet.planning.saves_choice import offered, solve_choosing, with_choice, without_choice
+from poet.planning.saves_choice import offered, solve_choosing, without_choice
 from poet.plans.plan_file import read_plan
 from poet.problem import Limits, Pins
 from poet.problem.simulator import simulate
@@ -63,30 +63,10 @@ def test_the_ends_of_the_choice(step: TrainingStep) -> None:
     assert trace_training_step(net(), X, gradients="keep").forms is None
 
 
-def test_the_problem_of_a_choice_is_that_of_its_graph(prepared: Prepared) -> None:
-    of = offered(prepared, Limits())
-    names = [each.name for each in of.alternatives]
-    assert len(names) >= 4
-    for taken in (names, [], names[::2]):
-        resolved, own = of.resolved(taken), with_choice(prepared, taken).problem
-        assert own.ops == resolved.ops
-        assert {t.name: (t.bytes, t.page_in, t.finally_) for t in own.tensors} == {
-            t.name: (t.bytes, t.page_in, t.finally_) for t in resolved.tensors
-        }
-    assert with_choice(prepared, names).problem == prepared.problem
-
-
 def test_nothing_is_offered_where_there_is_one_form(prepared: Prepared) -> None:
     assert offered(without_choice(prepared), Limits()) == prepared.problem
     assert offered(prepared, Limits(pins=Pins(keep=("*",)))) == prepared.problem
     assert without_choice(prepared).problem == prepared.problem
-
-
-def test_a_short_form_is_never_less_work(prepared: Prepared) -> None:
-    """By the device's class speeds, except masks, whose long form goes to RAM twice more."""
-    of = offered(prepared, Limits())
-    extra = {each.name: of.extra_cost(each)[0] for each in of.alternatives}
-    assert all(seconds > 0 for name, seconds in extra.items() if not name.startswith("bernoulli"))
 
 
 def test_where_ram_is_plenty_no_save_is_packed(prepared: Prepared) -> None:

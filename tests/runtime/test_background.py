@@ -17,7 +17,7 @@ from poet.plans.plan_file import write_plan
 from poet.plans.plan_parts import PageSlot
 from poet.plans.training_plan import Plan
 from poet.problem import Problem
-from poet.problem.schedule import Compute, PageIn, PageOut, Schedule
+from poet.problem.schedule import Compute, PageOut, Schedule
 from poet.problem.simulator import simulate
 from poet.runtime import Trainer
 from poet.runtime.storage.background import Background
@@ -42,16 +42,6 @@ def write_hand_net(path: Path, seed: int, *, in_storage: bool = False) -> Plan:
 
 
 # --- exactness --------------------------------------------------------------------------------
-
-
-def test_the_schedules_under_test_compute_between_a_transfer_and_its_use(tmp_path: Path) -> None:
-    schedule = write_hand_net(tmp_path / "p", 3).schedule
-    early = [
-        index
-        for index, step in enumerate(schedule[:-1])
-        if isinstance(step, PageIn | PageOut) and isinstance(schedule[index + 1], Compute)
-    ]
-    assert len(early) >= 3
 
 
 # --- waits only where data is needed ----------------------------------------------------------

@@ -16,9 +16,8 @@ from torch import Tensor
 from poet.errors import InputError, PlanError
 from poet.frontend.lowering_state import SHAPE_ONLY
 from poet.frontend.optimizers import torch_optimizer
-from poet.frontend.rules import SPECIAL
 from poet.ir import operators
-from poet.ir.graph import Blank, Call, Ref, Symbol, TensorType
+from poet.ir.graph import Call, Ref, Symbol, TensorType
 from poet.ir.operators import OWN, WRITES
 from poet.ir.optimizer import OptimizerSpec
 from poet.ir.optimizer_kinds import STATES
@@ -74,10 +73,6 @@ def test_whatever_writes_its_arguments_is_listed() -> None:
     assert {f"poet.{name}" for name in STATES} <= set(WRITES)
 
 
-def test_random_operators_are_rows() -> None:
-    assert not operators.RANDOM - operators.ATEN - set(operators.OWN)
-
-
 @pytest.mark.parametrize(
     "target",
     [
@@ -103,12 +98,6 @@ def test_saved_randomness_runs_random_operators_only() -> None:
     state = torch.get_rng_state()
     with pytest.raises(PlanError, match="is not random"):
         kernels.OWN_KERNELS["poet.with_rng_state"](state, "aten.relu.default", torch.ones(1))
-
-
-def test_special_rules_lead_to_rows() -> None:
-    """A rule that keeps the operator keeps one that there is a row for."""
-    kept = [name for name in SPECIAL if "batch_norm" in name or "convolution" in name or "clone" in name]
-    assert set(kept) - {"aten._native_batch_norm_legit.default"} <= operators.ATEN
 
 
 @pytest.mark.parametrize("symbol", [Symbol("device", "cuda"), Symbol("layout", "sparse_coo")])
@@ -211,17 +200,6 @@ def test_convolution_gradients_can_be_had_one_by_one() -> None:
 # --- effects ----------------------------------------------------------------------------------
 
 
-def test_batch_norm_gives_the_same_without_statistics() -> None:
-    kernel = kernels.kernel("aten.native_batch_norm.default")
-    for shape in ((4, 6), (4, 6, 5), (4, 6, 5, 5)):
-        x, weight, bias = torch.randn(shape), torch.rand(6), torch.rand(6)
-        mean, var = torch.zeros(6), torch.ones(6)
-        first = kernel(x, weight, bias, mean, var, True, 0.1, 1e-5)
-        again = kernel(x, weight, bias, None, None, True, 0.1, 1e-5)
-        assert all(torch.equal(one, other) for one, other in zip(first, again, strict=True))
-        assert not torch.equal(mean, torch.zeros(6))
-
-
 @pytest.mark.parametrize(
     ("target", "arguments"),
     [
@@ -253,14 +231,6 @@ def test_own_factories() -> None:
     assert copied is not None
     assert copied.stride() == (4, 1, 2)
     assert torch.equal(copied, new.long().expand(3, 2, 2))
-
-
-def test_blank_arguments_are_resolved() -> None:
-    blank = Blank(TensorType("float32", (2, 3, 9, 9), (243, 81, 9, 1)))
-    call = Call("aten._adaptive_avg_pool2d_backward.default", (Ref("gradient"), blank))
-    (result,) = kernels.run(call, {"gradient": torch.ones(2, 3, 1, 1)}.__getitem__, _none)
-    assert result is not None
-    assert torch.equal(result, torch.full((2, 3, 9, 9), 1 / 81))
 
 
 def _none(name: str) -> float:
@@ -343,11 +313,6 @@ def _same_bits(one: Tensor, other: Tensor) -> bool:
 
 def test_every_optimizer_is_tested() -> None:
     assert {spec.name for spec in SPECS} == set(STATES)
-
-
-def test_a_learning_rate_schedule_reaches_the_update() -> None:
-    for spec in SPECS:
-        assert spec.hyperparameters(3, lr=0.5) != spec.hyperparameters(3)
 
 
 @pytest.mark.parametrize(

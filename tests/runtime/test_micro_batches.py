@@ -20,12 +20,9 @@ from poet.ir.kernel_facts import KernelFacts, OpFacts
 from poet.ir.micro import MicroBatches, candidates, micro_batches
 from poet.ir.optimizer import OptimizerSpec
 from poet.passes.block_choice import with_strips
-from poet.planning.auxiliary import without_updates
-from poet.planning.beside import at_home
 from poet.planning.pipeline import least_energy
 from poet.plans.plan_file import write_plan
 from poet.plans.training_plan import Plan
-from poet.problem.simulator import judge
 from poet.runtime import Trainer, native
 from poet.runtime.storage.state import raw_tensor
 from poet.verification import verify
@@ -71,11 +68,6 @@ def batch(number: int) -> tuple[Tensor, Tensor]:
     return torch.randn(2 * PIECES, 2, 8, 8, generator=generator), torch.randint(
         5, (2 * PIECES,), generator=generator
     )
-
-
-def test_a_loss_that_is_not_divided(tmp_path: Path) -> None:
-    path = write(tmp_path / "plan.poet", small_plan("momentum", 1, loss="sum"), traced("momentum", "sum"))
-    verify(path, module=small_net(), threads=(1,), steps=2, arena=False).require()
 
 
 def test_the_reference_is_what_people_write(tmp_path: Path) -> None:
@@ -162,19 +154,6 @@ def test_what_asks_for_micro_batches_needs_a_plan_with_them(tmp_path: Path) -> N
 
 
 # --- the schedule without updates -------------------------------------------------------------
-
-
-@pytest.mark.parametrize("in_storage", [False, True])
-def test_a_schedule_without_its_updates_sums_gradients(in_storage: bool) -> None:
-    step = traced("adamw")
-    assert step.accumulation is not None
-    for seed in range(4):
-        of = hand_net.problem(step.graph, parameters_in_storage=in_storage)
-        plan = hand_net.plan(of, step.graph, random_schedule(of, seed), optimizer=step.optimizer)
-        beside = at_home(hand_net.problem(step.accumulation.graph), plan)
-        schedule, origins = without_updates(plan, step.accumulation.graph, beside)
-        assert judge(beside, schedule, plan.request.limits).peak_ram_bytes <= plan.trace.peak_ram_bytes
-        assert len(schedule) == len(origins)
 
 
 # --- strips -----------------------------------------------------------------------------------

@@ -22,7 +22,6 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from poet.errors import InputError, PageFileError, PlanError, ReplayError
-from poet.frontend.plain import PlainTrainer
 from poet.frontend.trace import TrainingStep, trace_training_step
 from poet.ir.graph import Graph
 from poet.ir.optimizer import OptimizerSpec
@@ -72,15 +71,6 @@ def test_any_valid_schedule_gives_the_bits_of_plain_pytorch(
     assert_exact(tmp_path / "net.poet", optimizer, seed, share=share, in_storage=in_storage, threads=threads)
 
 
-@pytest.mark.slow
-@settings(few, max_examples=40)
-@any_schedule
-def test_many_valid_schedules_give_the_bits_of_plain_pytorch(
-    tmp_path: Path, optimizer: str, seed: int, share: float, in_storage: bool, threads: int
-) -> None:
-    assert_exact(tmp_path / "net.poet", optimizer, seed, share=share, in_storage=in_storage, threads=threads)
-
-
 def assert_exact(
     path: Path, optimizer: str, seed: int, *, share: float, in_storage: bool, threads: int
 ) -> None:
@@ -88,34 +78,6 @@ def assert_exact(
     report = verify(path, module=small_net(), steps=3, threads=(threads,), seed=seed)
     report.require()
     assert report.comparisons[0].tensors >= 3 * (1 + 1 + 6 + 9)  # loss, output, gradients, state
-
-
-@pytest.mark.parametrize("seed", range(6))
-def test_the_net_written_by_hand(seed: int, tmp_path: Path) -> None:
-    of = hand_net.problem(hand_net.graph(), parameters_in_storage=seed % 2 == 1)
-    plan = hand_net.write(
-        tmp_path / "p", random_schedule(of, seed) if seed else None, parameters_in_storage=seed % 2 == 1
-    )
-    plain = PlainTrainer(
-        module := hand_net.net(),
-        loss="mse",
-        optimizer=plan.optimizer,
-        trained=[name for name, _ in module.named_parameters()],
-    )
-    with Trainer.open(tmp_path / "p") as trainer:
-        for number in range(3):
-            x, y = hand_net.batch(number)
-            gradients: dict[str, Tensor] = {}
-            result = trainer.step(x, y, on_gradient=lambda name, g: gradients.update({name: g.clone()}))  # noqa: B023
-            loss, (prediction,) = plain.step((x,), y)
-            assert result.loss == loss.item()
-            assert torch.equal(result.predictions[0], prediction)
-            assert gradients.keys() == plain.gradients.keys()
-            assert all(torch.equal(gradients[name], plain.gradients[name]) for name in gradients)
-        assert trainer.steps == 3
-        parameters = trainer.parameters()
-    assert parameters.keys() == module.state_dict().keys()
-    assert all(torch.equal(parameters[name], tensor) for name, tensor in module.state_dict().items())
 
 
 def test_the_trainer_pages_what_the_plan_pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
