@@ -15,6 +15,7 @@ from typing import NamedTuple
 import pytest
 import torch
 from helpers import sequence_nets
+from helpers.c_nets import Text
 from helpers.c_plans import CNet, traced
 from helpers.c_watched import alive_at_rows, can_watch, said_by
 from helpers.pairwise import covering
@@ -39,27 +40,13 @@ class Case(NamedTuple):
     is_watched: bool
 
 
-class _Text(nn.Module):
-    """The mean of the words' and the places' rows, in classes."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.words, self.places = nn.Embedding(11, 6, padding_idx=0), nn.Embedding(4, 6)
-        self.out = nn.Linear(6, 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        y = torch.tanh(self.words(x) + self.places(torch.arange(x.shape[1])))
-        scores: Tensor = self.out(y.mean(1))
-        return scores
-
-
 def _decoder() -> nn.Module:
     layers = [nn.Conv2d(2, 4, 3), nn.GroupNorm(2, 4), nn.Mish(), nn.ConvTranspose2d(4, 3, 3, stride=2)]
     return nn.Sequential(*layers, nn.Tanh(), nn.ConvTranspose2d(3, 2, 1), nn.Flatten(), nn.Linear(162, 3))
 
 
 OTHERS: dict[str, tuple[Callable[[], nn.Module], Callable[[], Tensor]]] = {
-    "text": (_Text, lambda: torch.randint(11, (5, 4))),
+    "text": (Text, lambda: torch.randint(11, (5, 4))),
     "decoder": (_decoder, lambda: torch.randn(2, 2, 6, 6)),
 } | {name: (net.build, partial(torch.randn, net.shape)) for name, net in sequence_nets.NETS.items()}
 KINDS = {

@@ -8,39 +8,19 @@ import numpy as np
 import pytest
 import torch
 from helpers.c_build import build
+from helpers.c_nets import Text
 from helpers.c_plans import traced
-from torch import Tensor, nn
 
 from poet.c99.library import Floats, LibraryError, Step
-from poet.c99.library_check import check_library
-
-
-class _Text(nn.Module):
-    """The mean of the words' and the places' rows, in classes."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.words, self.places = nn.Embedding(11, 6, padding_idx=0), nn.Embedding(4, 6)
-        self.out = nn.Linear(6, 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Scores of classes; ``x`` is [N, 4], of whole numbers."""
-        y = torch.tanh(self.words(x) + self.places(torch.arange(x.shape[1])))
-        scores: Tensor = self.out(y.mean(1))
-        return scores
 
 
 @pytest.fixture(scope="module")
 def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The library of a step of `_Text`."""
+    """The library of a step of `Text`."""
     torch.manual_seed(0)
     folder = tmp_path_factory.mktemp("text") / "step"
-    traced(_Text(), torch.randint(11, (5, 4))).project(folder)
+    traced(Text(), torch.randint(11, (5, 4))).project(folder)
     return build(folder, "-O1")
-
-
-def test_a_step_is_as_near_to_float64_as_pytorchs(text: Path) -> None:
-    assert check_library(text.parent.with_suffix(".poet"), text, steps=1).is_right
 
 
 @pytest.mark.parametrize(

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import re
-import shutil
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -60,29 +57,6 @@ def _trained(step: CStep, steps: int = STEPS) -> Trained:
 
 
 CASES = [(name, optimizer) for name in EVERY for optimizer in ("sgd", "momentum", "adamw")]
-
-
-@pytest.mark.parametrize(("name", "optimizer"), with_slow(CASES, set(CASES) - {("micro", "sgd")}))
-def test_a_gradient_that_is_used_as_it_is_made_gives_the_same_bits(
-    name: str, optimizer: str, kept_of: KeptOf, tmp_path: Path
-) -> None:
-    """Gradients that exist, against fused updates of all weights and biases with another schedule."""
-    net = net_of(name, optimizer)
-    one = net.fused_everywhere()
-    project = one.project(tmp_path / "c", 2)
-    step = CStep(project, build(tmp_path / "c", "-O1"), graph=one.step.graph)
-    assert _trained(step) == kept_of(name, optimizer)
-    whole = [
-        op.name
-        for op in one.step.graph.ops
-        if op.strip is not None and op.strip.links[-1].call.target == f"poet.{optimizer}"
-    ]
-    assert len(whole) >= len(net.step.graph.parameters) // 4
-    text = project.files["poet_step.c"]
-    bodies = re.findall(r"^static void (\w+)\([^)]*\)\n\{\n(.*?)\n\}$", text, re.MULTILINE | re.DOTALL)
-    applying = {name for name, body in bodies if f"poet_apply_{optimizer}" in body}
-    rows = re.findall(r"^ *\{(\w+), .*\}, /\* (.*) \*/$", text, re.MULTILINE)
-    assert sum(function in applying for function, _ in rows) >= len(whole)
 
 
 @pytest.mark.parametrize(("name", "optimizer"), with_slow(CASES, set(CASES) - {("micro", "sgd")}))
@@ -165,37 +139,6 @@ def test_a_prediction_is_that_of_evaluation_mode(name: str, tmp_path: Path) -> N
     assert step.step() > 0.0
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", NETS)
-def test_sanitizers_find_nothing(name: str, tmp_path: Path) -> None:
-    """The folder's own test, built with its Makefile."""
-    net_of(name, "adamw").project(tmp_path / "c", 2)
-    checks = "CFLAGS=-O1 -g -fsanitize=address,undefined -fno-sanitize-recover=all"
-    done = subprocess.run(
-        ["make", "-C", str(tmp_path / "c"), "test", checks], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.count("loss, its bits") == 3
-    assert "passed" in done.stdout
-
-
-@pytest.mark.parametrize("name", with_slow(EVERY, NETS))
-def test_paging_gives_the_same_bits_and_tells_of_failures(name: str, kept_of: KeptOf, tmp_path: Path) -> None:
-    net = net_of(name, "momentum")
-    project = net.project(tmp_path / "c", 5, pages=True)
-    assert project.statements.page_bytes > 0
-    step = CStep(project, build(tmp_path / "c", "-O1"), graph=net.step.graph)
-    assert _trained(step) == kept_of(name, "momentum")
-    count = step.transfers // STEPS
-    assert count > 4
-    for failing in range(count):
-        step.begin()
-        step.transfers, step.failing = 0, failing
-        for _ in range(2):
-            assert step.library.poet_train_step(step.net, None) == 3
-            assert step.transfers == failing + 1, "nothing is tried after a failure, in that step or the next"
-
-
 @pytest.mark.parametrize("name", with_slow(EVERY, NETS))
 def test_homes_in_storage_give_the_same_bits(name: str, kept_of: KeptOf, tmp_path: Path) -> None:
     """Parameters, statistics and momentum live in storage: written there at the start, saved, loaded."""
@@ -257,34 +200,3 @@ def test_dropout_draws_the_same_masks_in_every_plan(tmp_path: Path) -> None:
     assert found[0] == found[1]
     assert found[0][0] != found[2][0]
     assert step.predict().shape == (24,), "two rows of twelve classes, without masks"
-
-
-@pytest.mark.skipif(
-    not (shutil.which("arm-none-eabi-gcc") and shutil.which("qemu-system-arm")),
-    reason="needs gcc-arm-none-eabi, libnewlib-arm-none-eabi and qemu-system-arm",
-)
-@pytest.mark.slow
-@pytest.mark.parametrize("name", NETS)
-def test_a_cortex_m_gives_the_bits_of_this_machine(name: str, tmp_path: Path) -> None:
-    """The folder's test, linked into the RAM that it needs and run in QEMU; 8 bytes less do not link."""
-    net_of(name, "sgd").project(tmp_path / "c", 3)
-
-    def make(*arguments: str) -> subprocess.CompletedProcess[str]:
-        command = ["make", "-C", str(tmp_path / "c"), *arguments]
-        return subprocess.run(command, capture_output=True, text=True, check=False)
-
-    host, board = make("test"), make("test-cortex-m")
-    assert board.returncode == host.returncode == 0, board.stdout + board.stderr
-
-    def said(text: str) -> list[str]:
-        return [line for line in text.splitlines() if line.startswith(("loss", "state"))]
-
-    assert said(board.stderr + board.stdout) == said(host.stdout)
-    used = next(line for line in board.stdout.splitlines() if line.strip().startswith("RAM:"))
-    ram_bytes = int(used.split()[1])
-    (tmp_path / "c" / "build" / "test.elf").unlink()
-    assert make("build/test.elf", f"RAM_BYTES={ram_bytes}").returncode == 0
-    (tmp_path / "c" / "build" / "test.elf").unlink()
-    refused = make("build/test.elf", f"RAM_BYTES={ram_bytes - 8}")
-    assert refused.returncode != 0
-    assert "overflowed by 8 bytes" in refused.stderr

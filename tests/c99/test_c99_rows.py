@@ -93,17 +93,6 @@ def test_convolutions_whose_windows_have_kernels_of_their_own(tmp_path: Path) ->
     assert max(worst.values()) <= 1.0, worst
 
 
-@pytest.mark.parametrize("wide", [70, pytest.param(640, marks=pytest.mark.slow)])
-def test_wide_layers_with_batch_norm(wide: int, tmp_path: Path) -> None:
-    torch.manual_seed(0)
-    layers = [nn.Linear(wide, 33), nn.BatchNorm1d(33), nn.ReLU(), nn.Linear(33, 9), nn.BatchNorm1d(9)]
-    module = nn.Sequential(*layers, nn.Linear(9, wide))
-    worst = worst_ratios(module, torch.randn(5, wide), tmp_path / "c", "mse", "sgd")
-    assert {"aten.native_batch_norm.default", "aten.native_batch_norm_backward.default"} <= worst.keys()
-    assert {"poet.norm_relu", "poet.norm_relu_backward"} <= worst.keys()
-    assert max(worst.values()) <= 1.0, worst
-
-
 def test_activations_of_mobile_nets(tmp_path: Path) -> None:
     """On both sides of every kink, and of where the exponential's series ends."""
     torch.manual_seed(0)

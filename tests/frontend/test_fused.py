@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 
-import poet
 from poet.c99.statements import uses_elements
 from poet.errors import GraphError
 from poet.frontend.trace import TrainingStep, trace_training_step
@@ -17,7 +15,6 @@ from poet.ir.graph import Graph, Strip
 from poet.ir.optimizer import OptimizerSpec
 from poet.passes.fused import with_updates_fused
 from poet.runtime.trials.forms import check_exact
-from poet.verification import verify
 
 
 def _net() -> nn.Module:
@@ -84,18 +81,3 @@ def test_a_strip_of_one_block_has_size_one(size: int, blocks: int) -> None:
     other = replace(op, strip=replace(op.strip, size=size, blocks=blocks))
     with pytest.raises(GraphError, match="or 1 of size 1"):
         replace(fused, ops=tuple(other if item is op else item for item in fused.ops))
-
-
-def test_a_plan_replays_exactly(tmp_path: Path) -> None:
-    """Planned for a board, verified in PyTorch: loss, gradients and parameters, at 1 and 2 threads."""
-    path = tmp_path / "net.poet"
-    inputs = torch.randn(2, 2, 6, 6)
-    planned = poet.plan(
-        _net(), inputs, device="nrf52840", ram="24KiB", optimizer="momentum", time_limit_seconds=2
-    )
-    planned.save(path)
-    assert any(op.strip is not None for op in planned.plan.graph.ops)
-    assert verify(path, module=_net(), threads=(1, 2)).exact
-    kept = poet.plan(_net(), inputs, device="nrf52840", ram="24KiB", gradients="keep", time_limit_seconds=2)
-    ends = [op.strip.links[-1].call.target for op in kept.plan.graph.ops if op.strip is not None]
-    assert set(ends) <= {"poet.assign"}  # results in place, and no gradient that is used as it is made

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-import poet
 from poet.c99.calls import Placed
-from poet.c99.rows import OVERWRITTEN, overwrites, strip_calls
+from poet.c99.rows import overwrites, strip_calls
 from poet.errors import UnsupportedOperator
 from poet.frontend.trace import TrainingStep, trace_training_step
 from poet.ir.graph import Graph, Ref
-from poet.ir.operators import ATEN, OWN
 from poet.passes.in_place import with_results_in_place
-from poet.verification import verify
 
 
 class _Net(nn.Module):
@@ -71,27 +67,3 @@ def test_c_writes_over_operands_alone() -> None:
     first = replace(op.strip.links[0], call=replace(op.strip.links[0].call, target="aten.relu.default"))
     with pytest.raises(UnsupportedOperator, match="cannot be written over"):
         strip_calls(op.name, replace(op.strip, links=(first, op.strip.links[1])), values, {})
-
-
-def test_the_rows_that_overwrite_are_operators() -> None:
-    assert set(OVERWRITTEN) <= ATEN | OWN.keys()
-
-
-def test_a_single_number_is_written_over_another_and_replayed(tmp_path: Path) -> None:
-    """Where the loss is the negative of a mean, its first gradient is a number without dimensions."""
-
-    class Negative(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.layer = nn.Linear(4, 3)
-
-        def forward(self, x: Tensor) -> Tensor:
-            scores: Tensor = self.layer(x)
-            return -scores.square().mean()
-
-    planned = poet.plan(
-        Negative(), torch.randn(2, 4), device="stm32h743", ram=None, loss="output", time_limit_seconds=1.0,
-    )  # fmt: skip
-    assert any(op.strip is not None and op.strip.inner[0].type.shape == () for op in planned.plan.graph.ops)
-    planned.save(tmp_path / "plan.poet")
-    assert verify(tmp_path / "plan.poet", module=Negative(), steps=2).exact

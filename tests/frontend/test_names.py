@@ -20,7 +20,7 @@ from onnx import TensorProto, helper
 from torch import Tensor, nn
 from torch.jit._trace import is_tracing
 from torch.nn import functional as F
-from usual_nets import DropoutMobileNet, Encoder, LoRA, MaskedAttention
+from usual_nets import Encoder, LoRA, MaskedAttention
 
 from poet import api
 from poet.errors import ModelError, UnsupportedOperator
@@ -36,7 +36,6 @@ from poet.verification import verify
 
 TRAINING = {"dynamo": False, "training": torch.onnx.TrainingMode.TRAINING}
 LEGACY = {"dynamo": False}
-DYNAMO = {"dynamo": True, "optimize": False}
 
 
 def _export(module: nn.Module, x: Tensor, path: Path, options: dict[str, Any]) -> Path:
@@ -255,23 +254,6 @@ def test_a_mask_that_is_named_and_not_read_is_not_made(tmp_path: Path) -> None:
     drawn = load_onnx(path).module(x)[1]
     assert drawn.dtype == torch.bool
     assert 0 < int(drawn.sum()) < drawn.numel()
-
-
-@pytest.mark.slow
-def test_an_exported_mobilenet_trains_with_the_bits_of_torch(tmp_path: Path) -> None:
-    torch.manual_seed(0)
-    module, x, targets = DropoutMobileNet().train(), torch.randn(2, 3, 16, 16), torch.randint(10, (2,))
-    imported = load_onnx(_export(module, x, tmp_path / "m.onnx", DYNAMO), names=module).module
-    states = []
-    for net in (module, imported):
-        names = [name for name, _ in net.named_parameters()]
-        plain = PlainTrainer(net, loss="cross-entropy", optimizer=OptimizerSpec(), trained=names)
-        torch.manual_seed(3)
-        plain.step((x,), targets)
-        states.append(net.state_dict())
-    assert states[0].keys() == states[1].keys()
-    for key, value in states[0].items():
-        assert torch.equal(value, states[1][key]), key
 
 
 RANDOM: dict[str, tuple[dict[str, Any], Callable[[Tensor], Tensor]]] = {

@@ -121,17 +121,6 @@ def test_running_statistics_are_updated_as_by_torch(name: str, exporter: str) ->
         assert torch.equal(buffer, expected[key]), key
 
 
-@pytest.mark.slow
-def test_evaluation_mode_keeps_running_statistics() -> None:
-    model = _load("resnet18", "dynamo", False)
-    model.module.eval()
-    before = {key: buffer.clone() for key, buffer in model.module.named_buffers()}
-    model.module(*zoo_batch("resnet18")[0])
-    assert before
-    for key, buffer in model.module.named_buffers():
-        assert torch.equal(buffer, before[key])
-
-
 @pytest.mark.parametrize("name", with_slow(NETS, {name for name in NETS if (name, True) not in QUICK_DYNAMO}))
 def test_parameters_keep_their_names(name: str) -> None:
     model = _load(name, "dynamo", True)
@@ -160,14 +149,6 @@ def test_structure_and_weights_make_the_same_module(name: str, exporter: str, tr
     assert [k for k, _ in again.module.named_parameters()] == [k for k, _ in model.module.named_parameters()]
     weights = sum(p.numel() * p.itemsize for p in model.module.parameters())
     assert len(structure) < zoo_export(name, exporter, training).stat().st_size - weights + 5000
-
-
-def test_a_structure_takes_its_weights_later() -> None:
-    model = _load("vit", "legacy", True)
-    again = load_onnx_structure(strip_weights(model)).module
-    again.load_state_dict(model.module.state_dict())
-    inputs, _ = zoo_batch("vit")
-    assert torch.equal(again(*inputs), model.module(*inputs))
 
 
 def test_a_structure_refuses_wrong_tensors() -> None:

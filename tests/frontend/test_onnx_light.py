@@ -13,7 +13,7 @@ from helpers.pace import with_slow
 from onnx import ModelProto, numpy_helper
 
 from poet.frontend.onnx.check import check_model
-from poet.frontend.onnx.importer import load_onnx, load_onnx_structure, strip_weights
+from poet.frontend.onnx.importer import load_onnx
 
 FOLDER = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"
 NAMES = sorted(path.stem for path in FOLDER.glob("light_*.onnx"))
@@ -72,23 +72,3 @@ def test_everything_trains(name: str) -> None:
     assert report.can_train
     assert report.not_imported == report.gradient_stops == ()
     assert all(parameter.trainable for parameter in report.parameters)
-
-
-def test_one_step_reaches_every_parameter(tmp_path: Path) -> None:
-    path = save(_with_random_weights(FOLDER / "light_squeezenet.onnx"), tmp_path / "m.onnx")
-    module = load_onnx(path, bind={"N": 2}).module
-    torch.manual_seed(0)
-    module(torch.randn(2, 3, 224, 224)).square().sum().backward()
-    assert len(list(module.parameters())) == 52
-    for name, parameter in module.named_parameters():
-        assert parameter.grad is not None
-        assert bool(parameter.grad.any()), name
-
-
-def test_the_structure_is_small() -> None:
-    model = load_onnx(FOLDER / "light_resnet50.onnx", bind={"N": 2})
-    structure = strip_weights(model)
-    assert len(structure) < 100_000
-    again = load_onnx_structure(structure, model.module.state_dict())
-    assert again.inputs[0].shape == (2, 3, 224, 224)
-    assert again.module.state_dict().keys() == model.module.state_dict().keys()

@@ -138,46 +138,6 @@ def test_sequences_are_taken_apart(tmp_path: Path) -> None:
     assert torch.equal(model.module(x), torch.cat([x[:, 3:], x[:, 3:]]) * 3)
 
 
-def test_upsample_repeats(tmp_path: Path) -> None:
-    node = helper.make_node("Upsample", ["x", "scales"], ["y"], mode="nearest")
-    scales = {"scales": np.array([1, 1, 2, 3], np.float32)}
-    model = make_model([node], {"x": [1, 2, 2, 2]}, ["y"], scales, opset=9)
-    x = torch.randn(1, 2, 2, 2)
-    found = load_onnx(save(model, tmp_path / "m.onnx")).module(x)
-    assert torch.equal(found, x.repeat_interleave(2, 2).repeat_interleave(3, 3))
-
-
-def test_softmax_before_operator_set_13_runs_over_all_later_dimensions(tmp_path: Path) -> None:
-    node = helper.make_node("Softmax", ["x"], ["y"], axis=1)
-    x = torch.randn(2, 3, 4)
-    for opset, expected in ((12, x.flatten(1).softmax(1).reshape(x.shape)), (13, x.softmax(1))):
-        path = save(make_model([node], {"x": [2, 3, 4]}, ["y"], opset=opset), tmp_path / "m.onnx")
-        assert torch.equal(load_onnx(path).module(x), expected)
-
-
-@pytest.mark.parametrize(
-    ("kind", "layer"),
-    [
-        ("LSTM", torch.nn.LSTM(3, 4, bidirectional=True)),
-        ("GRU", torch.nn.GRU(3, 4, bidirectional=True)),
-        ("RNN", torch.nn.RNN(3, 4, bidirectional=True)),
-    ],
-)
-def test_recurrent_layers_are_torchs_in_both_directions(
-    kind: str, layer: torch.nn.RNNBase, tmp_path: Path
-) -> None:
-    x = torch.randn(5, 2, 3)
-    path = tmp_path / "m.onnx"
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        torch.onnx.export(layer, (x,), str(path), dynamo=False, opset_version=17)
-        expected = layer(x)[0]
-    file = onnx.load(path)
-    assert kind in {node.op_type for node in file.graph.node}
-    found = load_onnx(path).module(x)
-    assert torch.equal(found[0], expected)
-
-
 def test_a_huge_constant_is_refused_before_it_is_made(tmp_path: Path) -> None:
     shape = {"shape": np.array([1 << 20, 1 << 20], np.int64)}
     nodes = [

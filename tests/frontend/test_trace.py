@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from helpers.nets import NETS, Net, OwnState, Sums, Tied
+from helpers.nets import NETS, Net, OwnState
 from helpers.reference import run_graph
 from torch import Tensor, nn
 
 from poet.errors import ModelError, UnsupportedOperator
 from poet.frontend.trace import TrainingStep, trace_training_step
-from poet.ir.graph import Graph, Op, Role
+from poet.ir.graph import Graph, Op
 from poet.ir.kernel_facts import KernelFacts
 from poet.ir.optimizer import OptimizerSpec
 from poet.runtime import kernels, native
@@ -77,36 +77,6 @@ def test_a_linear_layer_as_a_person_reads_it() -> None:
         "  _ = poet.sgd(%bias, %bias.grad, lr, 0.0)    # updates @bias; never recomputed\n"
         "  loss %mse_loss; predictions %addmm\n"
     )
-
-
-@pytest.mark.parametrize("name", NETS)
-def test_graphs_survive_json(name: str) -> None:
-    graph = _with_adamw(name).graph
-    assert Graph.from_json(json.loads(json.dumps(graph.to_json()))) == graph
-
-
-@pytest.mark.parametrize("name", NETS)
-def test_every_persistent_value_has_its_tensor(name: str) -> None:
-    step = _with_adamw(name)
-    types = {value.name: value.type for value in step.graph.values}
-    sizes = {buffer.name: buffer.size_bytes for buffer in step.graph.buffers}
-    assert set(step.tensors) == step.graph.persistent()
-    for value, tensor in step.tensors.items():
-        assert types[value].shape == tuple(tensor.shape)
-        assert types[value].strides == tensor.stride()
-        assert sizes[value] == tensor.untyped_storage().nbytes()
-
-
-def test_roles() -> None:
-    graph = _step("cnn", OptimizerSpec("momentum")).graph
-    role = {buffer.name: buffer.role for buffer in graph.buffers}
-    assert role["0.weight"] is Role.PARAMETER
-    assert role["1.running_mean"] is Role.STATE
-    assert role["0.weight.momentum_buffer"] is Role.OPTIMIZER_STATE
-    assert role["0.weight.grad"] is Role.GRADIENT
-    assert role["input"] is role["targets"] is Role.INPUT
-    assert role[_op(graph, "aten.convolution.default").outputs[0] or ""] is Role.SAVED
-    assert role[_op(graph, "aten.threshold_backward.default").outputs[0] or ""] is Role.ACTIVATION
 
 
 def test_an_update_follows_its_gradient_and_the_last_reader_of_the_old_parameter() -> None:
@@ -185,47 +155,6 @@ def test_a_small_mask_is_kept_rather_than_the_state() -> None:
     assert op.random
     assert not op.repeatable
     assert "poet.rng_state" not in _targets(graph)
-
-
-def test_batch_norm_updates_its_statistics_once() -> None:
-    op = _op(_step("cnn").graph, "aten.native_batch_norm.default")
-    assert op.updates == ("1.running_mean", "1.running_var")
-    assert op.recall is not None
-    assert op.recall.args[3:5] == (None, None)
-
-
-def test_own_state_is_assigned() -> None:
-    graph = _step("own-state").graph
-    assigned = [op.updates[0] for op in graph.ops if op.call.target == "poet.assign"]
-    assert sorted(assigned) == ["counts", "mean"]
-    assert [name for name, _ in graph.constants] == ["constant0"]
-
-
-def test_tied_parameters_are_one() -> None:
-    graph = trace_training_step(Tied(), torch.zeros(3, 5, dtype=torch.int64), measure=False).graph
-    assert [parameter.name for parameter in graph.parameters] == [
-        "words.weight",
-        "inner.weight",
-        "inner.bias",
-    ]
-
-
-def test_gradients_lie_as_their_parameters_do() -> None:
-    step = trace_training_step(Sums(), torch.ones(3, 4), loss="output", measure=False)
-    types = {value.name: value.type for value in step.graph.values}
-    for parameter in step.graph.parameters:
-        assert parameter.gradient is not None
-        assert types[parameter.gradient].strides == types[parameter.value].strides
-    assert types["turned"].strides == (1, 3)
-
-
-def test_channels_last_is_kept() -> None:
-    graph = _step("channels-last").graph
-    types = {value.name: value.type for value in graph.values}
-    assert types["input"].strides == (432, 1, 36, 3)
-    output = _op(graph, "aten.convolution.default").outputs[0]
-    assert output is not None
-    assert types[output].strides[1] == 1
 
 
 def test_an_unused_parameter_is_not_updated() -> None:
@@ -309,12 +238,6 @@ def test_workspaces_show_hidden_temporaries() -> None:
 def test_without_measuring_nothing_is_known_of_kernels() -> None:
     step = _step("mobile")
     assert step.kernels == KernelFacts("pytorch-cpu", alignment_bytes=64)
-
-
-def test_adamw_needs_one_temporary_per_parameter() -> None:
-    step = trace_training_step(nn.Linear(64, 64), torch.ones(2, 64), optimizer=OptimizerSpec("adamw"))
-    update = next(op for op in step.graph.ops if op.updates[:1] == ("weight",))
-    assert 0 <= step.kernels.of(update.name).workspace_bytes - 64 * 64 * 4 <= SCALARS_BYTES
 
 
 def test_an_lstms_workspace_is_an_output_of_its_true_size() -> None:

@@ -6,7 +6,7 @@ from functools import cache
 
 import torch
 from mlperf_tiny import NETS, BenchmarkNet
-from torch import nn
+from torch import Tensor, nn
 
 from helpers.c_plans import CNet, traced
 from poet.ir.optimizer import OptimizerSpec
@@ -21,6 +21,21 @@ def _micro() -> nn.Module:
 
 EVERY = {"micro": BenchmarkNet(_micro, (4, 2, 6, 6), _micro, (4, 2, 6, 6)), **NETS}
 """The smallest net for the fast tests; the four of the benchmark, made smaller, for the slow ones."""
+
+
+class Text(nn.Module):
+    """The mean of the words' and the places' rows, in classes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.places = nn.Embedding(11, 6, padding_idx=0), nn.Embedding(4, 6)
+        self.out = nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Scores of classes; ``x`` is [N, 4], of whole numbers."""
+        y = torch.tanh(self.words(x) + self.places(torch.arange(x.shape[1])))
+        scores: Tensor = self.out(y.mean(1))
+        return scores
 
 
 @cache

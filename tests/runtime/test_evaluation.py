@@ -28,7 +28,6 @@ from poet.plans.plan_parts import Request
 from poet.plans.run_request import RunRequest
 from poet.plans.training_plan import Plan
 from poet.problem import Limits
-from poet.problem.schedule import PageIn
 from poet.runtime import Trainer, native
 from poet.runtime.data.random_batches import random_batch
 from poet.runtime.runs.fit import load_samples
@@ -38,38 +37,6 @@ from poet.verification import verify
 
 BESIDE_BYTES = 4096
 """Of a peak: the last page of what stands throughout."""
-
-
-@pytest.mark.parametrize("in_storage", [False, True])
-@pytest.mark.parametrize("seed", [0, 1])
-@pytest.mark.parametrize("threads", [1, pytest.param(2, marks=pytest.mark.slow)])
-def test_predict_gives_the_bits_of_eval_and_training_goes_on(
-    seed: int, in_storage: bool, threads: int, tmp_path: Path
-) -> None:
-    plan = small_plan(seed, share=0.5, in_storage=in_storage)
-    assert any(isinstance(step, PageIn) for step in plan.evaluation.schedule)  # type: ignore[union-attr]
-    write(tmp_path / "p", plan)
-    torch.set_num_threads(threads)
-    batches = [random_batch(plan, number) for number in range(3)]
-    module = small_net().eval()
-
-    def train(*, evaluates: bool) -> dict[str, Tensor]:
-        with Trainer.open(tmp_path / "p", seed=1) as trainer:
-            for inputs, targets in batches:
-                trainer.step(inputs, targets)
-                if not evaluates:
-                    continue
-                module.load_state_dict(trainer.state_dict())
-                with torch.no_grad():
-                    expected = module(inputs[0])
-                (found,) = trainer.predict(inputs)
-                assert torch.equal(found, expected)
-                result = trainer.evaluate([(inputs, targets)], ["accuracy"])
-                assert result.loss == float(F.cross_entropy(expected, targets))  # type: ignore[arg-type]
-            return trainer.state_dict()
-
-    undisturbed, disturbed = train(evaluates=False), train(evaluates=True)
-    assert all(torch.equal(disturbed[name], tensor) for name, tensor in undisturbed.items())
 
 
 def test_a_failed_transfer_in_an_evaluation_changes_nothing(

@@ -113,9 +113,3 @@ def test_nor_where_the_forms_need_other_workspaces(seed: int) -> None:
 @pytest.mark.parametrize("seed", with_slow(range(1, 5), {3, 4}))
 def test_nor_where_rows_are_updated_in_storage(seed: int) -> None:
     _judge(seed, forms.with_row_updates)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(20, 30))
-def test_no_bound_is_above_the_optimum_of_all_choices_of_more(seed: int) -> None:
-    _judge(seed)

@@ -8,10 +8,8 @@ import pytest
 from helpers.oracle import least_joules
 from helpers.pace import few_or_many, with_slow
 from helpers.random_problems import (
-    FEATURES,
     mixed_problem,
     random_limits,
-    random_problem,
     training_like,
     with_homes,
 )
@@ -49,13 +47,6 @@ def test_never_above_the_oracle_with_features_mixed(block: int) -> None:
     for seed in range(25 * block, 25 * block + 25):
         problem = mixed_problem(seed, largest=6)
         assert_below_the_oracle(problem, random_limits(problem, seed, deadline=seed % 3 == 0))
-
-
-@pytest.mark.parametrize("feature", FEATURES)
-def test_never_above_the_oracle_with_each_feature_alone(feature: str) -> None:
-    for seed in range(6):
-        problem = random_problem(seed, ops=6, features=[feature])
-        assert_below_the_oracle(problem, random_limits(problem, seed))
 
 
 def test_whole_numbers_stay_below_the_oracle_too_and_come_close() -> None:

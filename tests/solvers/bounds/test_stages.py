@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 
 from poet.solvers.bounds import stages
 from poet.solvers.bounds.compiled import loaded
@@ -68,23 +67,6 @@ def arcs(
             if has and fits and units[number, column] < CAP:
                 found.append((begin, end, int(units[number, column])))
     return found
-
-
-@pytest.mark.parametrize("seed", range(12))
-def test_values_are_least_paths(seed: int) -> None:
-    rng = random.Random(seed)
-    stage, sets, units = stage_of(rng)
-    start = [[rng.choice((0, 9, CAP, CAP)) for _ in range(COLUMNS)] for _ in sets.masks]
-    values = np.array(start, dtype=np.int32)
-    held = rng.choice((0, 2, 5))
-    assert stage.relax(values, units, held) >= 1
-    for column in range(COLUMNS):
-        able = arcs(stage, sets, units, held, column)
-        least = [row[column] for row in start]
-        for _ in sets.masks:
-            for begin, end, joules in able:
-                least[begin] = min(least[begin], least[end] + joules, CAP)
-        assert values[:, column].tolist() == least
 
 
 def test_as_python_the_loops_say_the_same() -> None:

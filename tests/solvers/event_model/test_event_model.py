@@ -132,34 +132,6 @@ def test_a_schedule_becomes_the_values_that_it_came_from() -> None:
         ), seed
 
 
-@pytest.mark.parametrize("factor", [1e-9, 1e-3, 1e6])
-def test_the_unit_of_energy_does_not_matter(factor: float) -> None:
-    for seed in range(8):
-        problem = random_problem(seed, ops=6, features=("outputs", "workspace"))
-        limits = random_limits(problem, seed)
-        plain, scaled = (oracle_like(scaled_by(problem, f), limits) for f in (1.0, factor))
-        assert scaled == pytest.approx(None if plain is None else plain * factor, rel=1e-5)
-
-
-def oracle_like(problem: Problem, limits: Limits) -> float | None:
-    model = exact_model(problem, limits)
-    effort = dataclasses.replace(EFFORT, absolute_joules=1e-7 * problem.compute_joules)
-    outcome = run_engine("highs", matrix_of(model), effort)
-    return None if outcome.values is None else claimed_joules(model, outcome)
-
-
-def scaled_by(problem: Problem, factor: float) -> Problem:
-    def scaled(cost: Transfer | None) -> Transfer | None:
-        return None if cost is None else Transfer(cost.seconds, cost.joules * factor)
-
-    tensors = tuple(
-        dataclasses.replace(t, page_in=scaled(t.page_in), page_out=scaled(t.page_out))
-        for t in problem.tensors
-    )
-    ops = tuple(dataclasses.replace(op, joules=op.joules * factor) for op in problem.ops)
-    return dataclasses.replace(problem, tensors=tensors, ops=ops)
-
-
 def test_running_again_while_an_output_is_there_costs_it_twice() -> None:
     page = Transfer(1.0, 100.0)
     tensors = (

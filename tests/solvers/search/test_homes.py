@@ -6,20 +6,15 @@ import dataclasses
 
 import pytest
 from helpers.clocks import counted
-from helpers.oracle import least_joules
-from helpers.pace import with_slow
-from helpers.random_problems import mixed_problem, random_limits, random_pins, training_like, with_homes
+from helpers.random_problems import training_like
 
 from poet.errors import InvalidSchedule, ProblemError
 from poet.problem import Limits, Place, Problem, ProblemOp, Tensor, Transfer
 from poet.problem.homes import decide, decided, undecided
-from poet.problem.pins import permitted
 from poet.problem.schedule import Compute, Free, PageIn, PageOut, Schedule
 from poet.problem.simulator import simulate
 from poet.problem.solution import Status, solution_to_json
 from poet.solvers import minimum_ram_bytes, solve
-from poet.solvers.bounds.relaxation import bound_overhead
-from poet.solvers.instance.instance import instance_of
 
 PAGE = Transfer(1.0, 0.5)
 
@@ -113,24 +108,6 @@ def test_files_say_the_version_that_holds_them() -> None:
     decided = decide(of, ("f",))
     assert decided.to_json()["version"] == 1
     assert Problem.from_json(decided.to_json()) == decided
-
-
-@pytest.mark.parametrize("seed", with_slow(range(12), {2, 3, 5, 6, 10, 11}))
-def test_chosen_homes_equal_the_oracle(seed: int) -> None:
-    of = dataclasses.replace(mixed_problem(seed, largest=5), background_storage=False)
-    of = with_homes(of, seed)
-    limits = random_limits(of, seed, deadline=seed % 3 == 0)
-    limits = random_pins(of, limits, seed) if seed % 2 else limits
-    best = least_joules(permitted(of, limits), limits)
-    solution = solve(of, limits, counted(5.0, relative_gap=1e-9, overhead_gap=1e-9))
-    if best is None:
-        assert solution.status is Status.INFEASIBLE
-        return
-    joules = simulate(of, best, limits).joules
-    assert solution.joules == pytest.approx(joules, rel=1e-9)
-    assert solution.bound_joules <= joules * (1 + 1e-9)
-    bound = bound_overhead(instance_of(permitted(of, limits), limits))  # that of large problems
-    assert of.compute_joules + bound.overhead_joules <= joules * (1 + 1e-9) + 1e-9
 
 
 @pytest.mark.slow

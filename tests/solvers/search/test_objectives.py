@@ -15,7 +15,7 @@ from poet.cli.main import app
 from typer.testing import CliRunner
 
 from poet.errors import PoetError
-from poet.problem import Limits, Objective, Problem, Transfer
+from poet.problem import Limits, Objective, Problem
 from poet.problem.simulator import simulate
 from poet.problem.solution import SolveOptions, Start, Status, amount_of
 from poet.solvers import minimum_ram_bytes, solve
@@ -121,27 +121,6 @@ def test_least_ram_is_the_largest_op_where_everything_can_be_paged() -> None:
     solution = solve(problem, options=SolveOptions(objective=Objective.RAM))
     assert solution.status is Status.OPTIMAL
     assert solution.amount == solution.bound == minimum_ram_bytes(problem).bytes
-
-
-@pytest.mark.parametrize("factor", with_slow([1e-6, 1.0, 1e3], {1e3}))
-def test_the_unit_of_energy_changes_no_plan(factor: float) -> None:
-    problem = Problem.load(INSTANCES / "linear.m4.json")
-
-    def scaled(cost: Transfer | None) -> Transfer | None:
-        return None if cost is None else Transfer(cost.seconds, factor * cost.joules)
-
-    other = dataclasses.replace(
-        problem,
-        ops=tuple(dataclasses.replace(op, joules=factor * op.joules) for op in problem.ops),
-        tensors=tuple(
-            dataclasses.replace(t, page_in=scaled(t.page_in), page_out=scaled(t.page_out))
-            for t in problem.tensors
-        ),
-    )
-    limits = Limits(ram_budget_bytes=3700)
-    plan, same = solve(problem, limits), solve(other, limits)
-    assert same.status is Status.OPTIMAL
-    assert same.schedule == plan.schedule
 
 
 def on_the_command_line(*arguments: str) -> tuple[int, str, str]:
