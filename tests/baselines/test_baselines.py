@@ -145,12 +145,6 @@ def test_greedy_heeds_a_deadline() -> None:
     simulate(of, hasty, limits)
 
 
-def test_greedy_gives_the_same_answer_again() -> None:
-    of = mixed_problem(11, largest=12)
-    limits = Limits(ram_budget_bytes=floor_bytes(of))
-    assert greedy(of, limits) == greedy(of, limits)
-
-
 @pytest.mark.parametrize("path", with_slow(INSTANCES, INSTANCES[:-1]), ids=lambda path: path.stem)
 def test_baselines_in_order_on_the_published_instances(path: Path) -> None:
     of = Problem.load(path)
@@ -247,38 +241,6 @@ def test_chen_recomputes_each_op_at_most_once_in_less_ram() -> None:
     assert trace.peak_ram_bytes <= 2 * 8 + 5  # about two square roots of 64
     runs = [step.op for step in checkpointed if isinstance(step, Compute)]
     assert max(runs.count(op) for op in runs) == 2
-
-
-def test_rotor_is_near_the_best_recomputation_of_a_chain() -> None:
-    of = chain(5)
-    for budget in (5, 6, 7):
-        limits = Limits(ram_budget_bytes=budget, paging=False)
-        best, found = least_joules(of, limits), BASELINES["rotor"](of, limits)
-        assert best is not None
-        assert found is not None
-        assert simulate(of, found, limits).joules <= simulate(of, best, limits).joules + 1
-        assert simulate(of, found, limits).written_bytes == 0
-
-
-@pytest.mark.slow
-def test_rotor_beats_equal_segments_on_a_deep_chain() -> None:
-    deep = chain(16)
-    for budget in (9, 11, 14):
-        limits = Limits(ram_budget_bytes=budget)
-        planned, equal = BASELINES["rotor"](deep, limits), chen(deep, limits)
-        assert planned is not None
-        if equal is not None:
-            assert simulate(deep, planned).joules <= simulate(deep, equal).joules
-
-
-@pytest.mark.slow
-def test_pofo_is_never_worse_than_rotor() -> None:
-    for budget in (6, 8, 14):
-        limits = Limits(ram_budget_bytes=budget)
-        both, recomputing = BASELINES["pofo"](chain(12), limits), BASELINES["rotor"](chain(12), limits)
-        assert both is not None
-        if recomputing is not None:
-            assert simulate(chain(12), both).joules <= simulate(chain(12), recomputing).joules
 
 
 def test_vdnn_pages_what_is_read_far_ahead() -> None:

@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import dataclasses
 import random
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from dataclasses import dataclass
 
-from poet.planning.ram_survey import keep_everything_bytes
 from poet.problem import Limits, Pins, Place, Problem, ProblemOp, Tensor, Transfer
-from poet.solvers.instance.feasibility import minimum_ram_bytes
 
 FEATURES = (
     "outputs",  # several outputs per op
@@ -326,32 +324,6 @@ def dear_storage(seed: int, *, layers: int = 3) -> Problem:
         for tensor in problem.tensors
     )  # fmt: skip
     return dataclasses.replace(problem, tensors=tuple(dear))
-
-
-def training_chain(seed: int) -> tuple[Problem, Limits]:
-    """A chain with skips, forward and backward, whose tensors and costs are of a few sizes."""
-    rng = random.Random(seed)
-    tensors: list[Tensor] = []
-    ops: list[ProblemOp] = []
-
-    def add(name: str, inputs: Iterable[str], joules: float) -> None:
-        page_in, page_out = (Transfer(1.0, rng.choice((2.0, 5.0, 9.0))) for _ in range(2))
-        tensors.append(Tensor(name, rng.choice((1, 1, 2, 2, 3, 4)), page_in=page_in, page_out=page_out))
-        ops.append(ProblemOp(name.upper(), tuple(dict.fromkeys(inputs)), (name,), 1.0, joules))
-
-    count = rng.randint(3, 5)
-    for i in range(count):
-        skips = [f"f{rng.randrange(0, i - 1)}"] if i > 1 and rng.random() < 0.5 else []
-        add(
-            f"f{i}", [f"f{j}" for j in range(max(0, i - 1), i)] + skips, rng.choice((0.1, 1.0, 1.0, 3.0, 6.0))
-        )
-    for i in reversed(range(count)):
-        gradient = [f"g{i + 1}"] if i + 1 < count else []
-        add(f"g{i}", [f"f{j}" for j in range(max(0, i - 1), i + 1)] + gradient, 20.0)
-    problem = Problem(f"chain {seed}", tuple(tensors), tuple(ops))
-    low, high = minimum_ram_bytes(problem).bytes, keep_everything_bytes(problem)
-    budget = rng.randint(low, max(low, high - 1))
-    return problem, Limits(ram_budget_bytes=budget, paging=rng.random() < 0.4)
 
 
 def _updates_last_moment(ops: list[ProblemOp]) -> tuple[ProblemOp, ...]:

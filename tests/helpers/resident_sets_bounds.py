@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 from itertools import pairwise
 
 from helpers.oracle import least_joules
 from helpers.random_problems import mixed_problem, random_limits, with_homes
-from helpers.weights import tight_weights
 from poet.problem import Limits, Problem
 from poet.problem.simulator import simulate
 from poet.solvers.bounds.resident_sets import resident_sets_bounds
@@ -26,15 +24,6 @@ def case(seed: int, *, homes: bool = False) -> tuple[Instance, float | None]:
     best = least_joules(problem, limits)
     overhead = None if best is None else simulate(problem, best, limits).joules - problem.compute_joules
     return instance_of(problem, limits), overhead
-
-
-@functools.cache
-def tight_overhead() -> float:
-    """Of ``tight_weights``, by exhaustive search."""
-    problem, limits = tight_weights()
-    best = least_joules(problem, limits)
-    assert best is not None
-    return simulate(problem, best, limits).joules - problem.compute_joules
 
 
 def bounds(instance: Instance, below_joules: float) -> list[float]:

@@ -60,15 +60,6 @@ def replaced_op(name: str, **fields: Any) -> tuple[Op, ...]:
     return tuple(dataclasses.replace(op, **fields) if op.name == name else op for op in graph().ops)
 
 
-def test_asks_about_buffers_not_values() -> None:
-    of = graph()
-    assert of.buffer_of("y.view") == "y"
-    assert of.reads(of.ops[1].call) == ("y",)
-    assert of.writes(of.ops[0]) == ("y",)
-    assert of.writes(of.ops[3]) == ()
-    assert of.persistent() == {"w"}
-
-
 def test_text_form() -> None:
     assert graph().to_text({"sum": "workspace 64 B"}) == (
         "graph tiny\n"
@@ -109,11 +100,6 @@ def test_nan_round_trips() -> None:
     )
     assert isinstance(back.args[0], float)
     assert math.isnan(back.args[0])
-
-
-def test_refs_in_nested_arguments_in_keywords_and_in_order() -> None:
-    call = Call("aten.cat.default", ((Ref("a"), Ref("b")), 1), (("out", Ref("a")),))
-    assert sorted(call.refs()) == ["a", "a", "b"]
 
 
 def deep(levels: int) -> Any:

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from poet.devices.profile import Profile
 from poet.errors import InputError, KernelFactsError, PlanError
-from poet.ir.kernel_facts import KernelAllocation, KernelFacts, OpFacts, stated
+from poet.ir.kernel_facts import KernelAllocation, KernelFacts, OpFacts
 from poet.planning.cache import pack, unpack
 from poet.plans.plan_file import read_plan, write_plan
 from poet.plans.training_plan import Plan
@@ -70,13 +70,6 @@ def test_what_is_asked() -> None:
     assert FACTS.of("unheard of") == OpFacts("unheard of")
     assert FACTS.step_seconds(["op_h", "op_a"]) == {"op_h": 0.25, "op_a": 0.5}
     assert FACTS.step_seconds(["op_h", "unheard of"]) is None
-
-
-def test_the_same_record_made_other_ways() -> None:
-    assert stated("loops", {"f": 0, "g": 5}, workspace_bytes=7) == KernelFacts(
-        "loops", (OpFacts("f", 7), OpFacts("g", 12))
-    )
-    assert FACTS.workspaces_as("loops") == KernelFacts("loops", (OpFacts("op_a", 64), OpFacts("op_h")))
 
 
 # --- in a plan --------------------------------------------------------------------------------

@@ -255,8 +255,3 @@ def test_a_range_is_read_back(tmp_path: Path) -> None:
     assert Plan.from_json(ranged.to_json()) == ranged
     assert paging_plan().prediction.range is None
     assert "range" not in paging_plan().to_json()["prediction"]
-
-
-def test_measured_ops_are_read_back() -> None:
-    plan = _with_measured(paging_plan(), 0)
-    assert Plan.from_json(plan.to_json()) == plan

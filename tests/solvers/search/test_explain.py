@@ -16,7 +16,6 @@ from helpers.pace import few_or_many
 from helpers.random_problems import mixed_problem, random_limits
 
 from poet.problem import Limits, Place, Problem, ProblemOp, Tensor, Transfer
-from poet.problem.simulator import simulate
 from poet.problem.solution import Solution, Status
 from poet.solvers import solve
 from poet.solvers.engines import Effort, Outcome, run_engine
@@ -214,14 +213,6 @@ def test_a_search_that_time_ends_says_when_it_last_got_on() -> None:
     cut_short = solve(problem, Limits(ram_budget_bytes=490_752), counted(0.3))
     assert cut_short.status is Status.FEASIBLE
     assert re.match(r"The plan was last improved after .*s, the bound after .*s: a longer", cut_short.message)
-
-
-def test_a_plan_needs_no_explanation() -> None:
-    problem, limits = small(9)
-    solution = solve(problem, limits, OPTIONS)
-    assert solution.schedule is not None
-    assert simulate(problem, solution.schedule, limits) == solution.trace
-    assert explained(problem, limits, OPTIONS, solution) is solution
 
 
 def test_a_floor_at_the_steps_ends_is_called_that() -> None:
