@@ -16,8 +16,8 @@ import pytest
 import torch
 from helpers.nets import NETS as TINY
 from helpers.nets import TinyNet
-from helpers.part_nets import sums_alike
-from helpers.row_net import Words
+from helpers.part_nets import Products, layers, sums_alike
+from helpers.row_net import Vocabulary, Words
 from helpers.sequence_nets import NETS as SEQUENCES
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -48,34 +48,6 @@ class _Padded(nn.Module):
         padded = F.pad(y, (0, 1, 0, 0))
         y = self.last(padded).flatten(1) + padded.sum((2, 3))
         scores: Tensor = self.out(torch.cat([y, y.tanh(), y.square()], 1))
-        return scores
-
-
-class _Products(nn.Module):
-    """A weight that lies the other way round, and one that is used twice."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.there = nn.Parameter(torch.randn(40, 20) / 6)
-        self.twice, self.last = nn.Linear(20, 20, bias=False), nn.Linear(20, 44)
-
-    def forward(self, x: Tensor) -> Tensor:
-        scores: Tensor = self.last(self.twice(torch.relu(self.twice(x @ self.there))))
-        return scores
-
-
-class _Vocabulary(nn.Module):
-    """Words to words; the head may share the table."""
-
-    def __init__(self, *, tied: bool) -> None:
-        super().__init__()
-        self.words, self.mix = nn.Embedding(640, 32), nn.Linear(32, 32)
-        self.head = nn.Linear(32, 640, bias=not tied)
-        if tied:
-            self.head.weight = self.words.weight
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        scores: Tensor = self.head(torch.tanh(self.mix(self.words(tokens))))
         return scores
 
 
@@ -137,11 +109,6 @@ def _wide() -> nn.Module:
     )
 
 
-def _layers() -> nn.Module:
-    first = nn.Linear(12, 44), nn.ReLU(), nn.Dropout(0.3)
-    return nn.Sequential(*first, nn.Linear(44, 40), nn.Tanh(), nn.Linear(40, 20))
-
-
 def _normal(*shape: int) -> Callable[[], tuple[Tensor, ...]]:
     return partial(_of, *shape)
 
@@ -175,8 +142,8 @@ NETS: dict[str, TinyNet] = TINY | {
     "negative": TinyNet(_Negative, _normal(2, 4), lambda: None, "output"),
     "padded": _of_classes(_Padded, 2, 2, 12, 12),
     "wide": _of_classes(_wide, 2, 3, 6, 6),
-    "layers": _of_classes(_layers, 3, 12),
-    "products": _of_classes(_Products, 3, 40),
+    "layers": _of_classes(layers, 3, 12),
+    "products": _of_classes(Products, 3, 40),
     "gru, odd size": _of_classes(lambda: _Moments(nn.GRU(5, 9, batch_first=True)), 5, 4, 5),
     "gru without bias": _of_classes(lambda: _Moments(nn.GRU(5, 7, bias=False, batch_first=True)), 3, 4, 5),
     "gru, two layers": _of_classes(
@@ -191,8 +158,8 @@ NETS: dict[str, TinyNet] = TINY | {
     ),
     "table": _of_words(Words, 500, 7, 12),
     "table twice": _of_words(lambda: Words(twice=True), 500, 7, 12),
-    "vocabulary": _of_words(lambda: _Vocabulary(tied=False), 640, 640, 16),
-    "tied vocabulary": _of_words(lambda: _Vocabulary(tied=True), 640, 640, 16),
+    "vocabulary": _of_words(lambda: Vocabulary(tied=False), 640, 640, 16),
+    "tied vocabulary": _of_words(lambda: Vocabulary(tied=True), 640, 640, 16),
 }
 
 for _name, _sequence in SEQUENCES.items():

@@ -2,16 +2,36 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache, partial
 
 import pytest
 import torch
+from torch import Tensor, nn
 
 from helpers import hand_net
-from poet.passes import parts
-from poet.runtime.trials import trial
+from poet.passes import block_choice, parts, strips
+from poet.runtime.trials import blocks, trial
+
+
+class Products(nn.Module):
+    """A weight that lies the other way round, and one that is used twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.there = nn.Parameter(torch.randn(40, 20) / 6)
+        self.twice, self.last = nn.Linear(20, 20, bias=False), nn.Linear(20, 44)
+
+    def forward(self, x: Tensor) -> Tensor:
+        scores: Tensor = self.last(self.twice(torch.relu(self.twice(x @ self.there))))
+        return scores
+
+
+def layers() -> nn.Module:
+    first = nn.Linear(12, 44), nn.ReLU(), nn.Dropout(0.3)
+    return nn.Sequential(*first, nn.Linear(44, 40), nn.Tanh(), nn.Linear(40, 20))
 
 
 @contextmanager
@@ -27,6 +47,24 @@ def tiny_parts(
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
+    torch.set_num_threads(threads)
+
+
+@contextmanager
+def tiny_strips(**least: float) -> Iterator[None]:
+    """Strips and slices of tiny ones too, by ``least`` of `strips`, however long they take; one thread."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in least.items():
+            patch.setattr(strips, name, value)
+        patch.setattr(block_choice, "ALLOWANCE", math.inf)
+        patch.setattr(block_choice, "TRIED_SHARE", math.inf)
+        patch.setattr(blocks, "LEAST_BLOCK_BYTES", 0)
+        patch.setattr(blocks, "_TIMING_SECONDS", 0.0)
+        patch.setattr(blocks, "_offers", {})
+        patch.setattr(trial, "_exact", {})
+        yield
     torch.set_num_threads(threads)
 
 

@@ -1,7 +1,8 @@
-"""A small net with a trained table whose rows are read and updated where it lies in storage."""
+"""Nets with tables and heads of words, and what stands for a table in storage."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 
@@ -37,6 +38,21 @@ class Words(nn.Module):
         return result
 
 
+class Vocabulary(nn.Module):
+    """Words to words; the head may share the table."""
+
+    def __init__(self, *, tied: bool, words: int = 640, width: int = 32) -> None:
+        super().__init__()
+        self.words, self.mix = nn.Embedding(words, width), nn.Linear(width, width)
+        self.head = nn.Linear(width, words, bias=not tied)
+        if tied:
+            self.head.weight = self.words.weight
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        scores: Tensor = self.head(torch.tanh(self.mix(self.words(tokens))))
+        return scores
+
+
 def module_of(words: int = 500, *, tied: bool = False, twice: bool = False) -> Words:
     torch.manual_seed(0)
     return Words(words, tied=tied, twice=twice)
@@ -59,3 +75,18 @@ def by_row(words: int = 500) -> TrainingStep:
 def batch(seed: int) -> tuple[Tensor, Tensor]:
     generator = torch.Generator().manual_seed(seed)
     return torch.randint(90, (2, 12), generator=generator), torch.randint(7, (2, 12), generator=generator)
+
+
+class InRam:
+    """A `StoredTable` of ``rows``; ``asked``: for which."""
+
+    def __init__(self, rows: Tensor) -> None:
+        self.rows, self.asked = rows, list[int]()
+
+    def read(self, row: int, memory: memoryview) -> None:
+        self.asked.append(row)
+        memory[:] = self.rows[row].view(torch.uint8).numpy().data
+
+    def change(self, row: int, change: Callable[[memoryview], None]) -> None:
+        self.asked.append(row)
+        change(self.rows[row].view(torch.uint8).numpy().data)

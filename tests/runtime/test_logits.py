@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 from helpers import part_nets
-from torch import Tensor, nn
+from helpers.row_net import Vocabulary
+from torch import nn
 
 from poet.errors import InputError, ModelError, ReplayError
 from poet.frontend.trace import TrainingStep, trace_training_step
@@ -23,31 +24,9 @@ from poet.verification import verify
 WORDS, WIDTH, LENGTH = 640, 32, 16
 
 
-class Model(nn.Module):
-    """Words to words; the head may share the table."""
-
-    def __init__(self, *, tied: bool, bias: bool, words: int = WORDS, width: int = WIDTH) -> None:
-        super().__init__()
-        self.words = nn.Embedding(words, width)
-        self.mix = nn.Linear(width, width)
-        self.head = nn.Linear(width, words, bias=bias)
-        if tied:
-            self.head.weight = self.words.weight
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        made: Tensor = self.head(torch.tanh(self.mix(self.words(tokens))))
-        return made
-
-
-KINDS = {
-    "plain": {"tied": False, "bias": True},
-    "tied": {"tied": True, "bias": False},
-}
-
-
 def module_of(kind: str) -> nn.Module:
     torch.manual_seed(0)
-    return Model(**KINDS[kind])
+    return Vocabulary(tied=kind == "tied")
 
 
 def traced(
@@ -174,7 +153,7 @@ def test_a_vocabulary_of_fifty_thousand(tmp_path: Path) -> None:
 
     words, width, length = 50_000, 64, 256
     torch.manual_seed(0)
-    module = Model(tied=True, bias=False, words=words, width=width)
+    module = Vocabulary(tied=True, words=words, width=width)
     inputs = torch.zeros(1, length, dtype=torch.long)
     logits_bytes = 4 * words * length
     bounds = {}

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from helpers.part_nets import needs_equal_sums, tiny_parts, write
+from helpers.part_nets import Products, layers, needs_equal_sums, tiny_parts, write
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
@@ -38,25 +38,6 @@ from poet.runtime.trials.forms import is_exact_in_parts
 def _tiny_ones_too(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     with tiny_parts(monkeypatch, least_bytes=2048, steps=(8, 16)):
         yield
-
-
-class Products(nn.Module):
-    """Weights that lie the other way round, and one that is used twice."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.there = nn.Parameter(torch.randn(40, 20) / 6)
-        self.twice = nn.Linear(20, 20, bias=False)
-        self.last = nn.Linear(20, 44)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.last(self.twice(torch.relu(self.twice(x @ self.there))))  # type: ignore[no-any-return]
-
-
-def layers() -> nn.Module:
-    return nn.Sequential(
-        nn.Linear(12, 44), nn.ReLU(), nn.Dropout(0.3), nn.Linear(44, 40), nn.Tanh(), nn.Linear(40, 20)
-    )
 
 
 NETS: dict[str, tuple[Callable[[], nn.Module], int]] = {"layers": (layers, 12), "products": (Products, 40)}

@@ -11,9 +11,9 @@ import pytest
 import torch
 from helpers import hand_net
 from helpers.part_nets import needs_equal_sums, tiny_parts, write
+from helpers.row_net import InRam, Words
 from helpers.schedules import random_schedule
-from helpers.stored_table import InRam
-from torch import Tensor, nn
+from torch import nn
 from torch.nn import functional as F
 from zoo.decoder import ADAPTERS, Decoder
 
@@ -46,23 +46,8 @@ def _tiny_ones_too(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         yield
 
 
-class Looked(nn.Module):
-    """A table with a padded row that numbers are looked up in twice, and nothing else reads."""
-
-    def __init__(self, words: int = 500) -> None:
-        super().__init__()
-        self.words = nn.Embedding(words, 64, padding_idx=3)
-        self.mix = nn.Linear(64, 64)
-        self.head = nn.Linear(64, 7)
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        x: Tensor = torch.tanh(self.mix(self.words(tokens))) + self.words(tokens.flip(1))
-        result: Tensor = self.head(x)
-        return result
-
-
 NETS: dict[str, tuple[Callable[[], nn.Module], tuple[str, ...]]] = {
-    "looked": (Looked, ("mix*", "head*")),
+    "looked": (partial(Words, twice=True), ("mix*", "head*")),
     "decoder": (
         partial(Decoder, layers=1, width=64, heads=4, shared_heads=2, inner=96, words=500, length=12, rank=2),
         ADAPTERS,
@@ -205,7 +190,7 @@ def test_a_training_that_goes_on_reads_rows_from_the_page_file(tmp_path: Path) -
 
 def prepared(name: str, home: Place = Place.STORAGE, device: str = "rpi4b-xnnpack") -> Prepared:
     batch = torch.zeros(1, 2, dtype=torch.long) if name == "looked" else torch.zeros(1, 12, dtype=torch.long)
-    module = Looked(3000) if name == "looked" else module_of(name)
+    module = Words(3000, twice=True) if name == "looked" else module_of(name)
     return prepare(module, batch, device=device, loss=LOSS, train=NETS[name][1], home=home)
 
 

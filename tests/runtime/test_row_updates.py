@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 from helpers.part_nets import tiny_parts, write
-from helpers.row_net import LOSS, RATE, SGD, by_row, module_of, traced
-from helpers.stored_table import InRam
+from helpers.row_net import LOSS, RATE, SGD, InRam, by_row, module_of, traced
 from torch import Tensor
 from torch.nn import functional as F
 

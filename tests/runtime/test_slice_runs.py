@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections.abc import Iterator
 from dataclasses import replace
@@ -10,8 +9,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from helpers import hand_net
-from helpers.schedules import keep_everything, random_schedule
+from helpers.hand_net import write_step
+from helpers.part_nets import tiny_strips
 from torch import Tensor, nn
 
 from poet import api
@@ -19,13 +18,10 @@ from poet.errors import PlanError, ReplayError
 from poet.frontend.trace import TrainingStep, trace_training_step
 from poet.ir.graph import Argument, Blank, Call, Graph, Link, Op, Ref, Strip, Value
 from poet.ir.strips import check_strip
-from poet.passes import block_choice, strips
 from poet.passes.cuts import slice_cuts
 from poet.passes.rewrite import rewritten
 from poet.passes.strips import slice_candidates
 from poet.planning.ram_survey import keep_everything_bytes
-from poet.plans.plan_file import write_plan
-from poet.plans.training_plan import Plan
 from poet.problem import Limits
 from poet.problem.solution import SolveOptions
 from poet.report.training import strip_lines
@@ -34,8 +30,6 @@ from poet.runtime.data.random_batches import random_batch
 from poet.runtime.kernels.arguments import tensor_type
 from poet.runtime.kernels.guards import check_calls
 from poet.runtime.kernels.strips import StripRun
-from poet.runtime.storage.state import raw_tensor
-from poet.runtime.trials import blocks
 
 CONV, CONV_BACK = "aten.convolution.default", "aten.convolution_backward.default"
 NORM_BACK = "aten.native_batch_norm_backward.default"
@@ -181,20 +175,13 @@ class Net(nn.Module):
         return self.last(mixed.transpose(1, 2).flatten(2).mean(1))  # type: ignore[no-any-return]
 
 
+TINY = {"LEAST_WORKSPACE_BYTES": 256, "LEAST_SHARE": 0.0}
+
+
 @pytest.fixture(autouse=True)
-def _tiny_ones_too(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Slices of tiny workspaces, however long they take."""
-    monkeypatch.setattr(strips, "LEAST_WORKSPACE_BYTES", 256)
-    monkeypatch.setattr(strips, "LEAST_SHARE", 0.0)
-    monkeypatch.setattr(block_choice, "ALLOWANCE", math.inf)
-    monkeypatch.setattr(block_choice, "TRIED_SHARE", math.inf)
-    monkeypatch.setattr(blocks, "LEAST_BLOCK_BYTES", 0)
-    monkeypatch.setattr(blocks, "_TIMING_SECONDS", 0.0)
-    monkeypatch.setattr(blocks, "_offers", {})
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+def _tiny_ones_too() -> Iterator[None]:
+    with tiny_strips(**TINY):
+        yield
 
 
 def net() -> nn.Module:
@@ -209,31 +196,8 @@ def traced(gradients: str = "stream") -> TrainingStep:
 @pytest.fixture(scope="module")
 def step() -> TrainingStep:
     """Traced once, under the first test's settings."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(strips, "LEAST_WORKSPACE_BYTES", 256)
-        patch.setattr(strips, "LEAST_SHARE", 0.0)
-        patch.setattr(block_choice, "ALLOWANCE", math.inf)
-        patch.setattr(block_choice, "TRIED_SHARE", math.inf)
-        patch.setattr(blocks, "LEAST_BLOCK_BYTES", 0)
-        patch.setattr(blocks, "_TIMING_SECONDS", 0.0)
-        patch.setattr(blocks, "_offers", {})
+    with tiny_strips(**TINY):
         return traced()
-
-
-def write(path: Path, step: TrainingStep, *, seed: int | None) -> Plan:
-    of = hand_net.problem(step.graph, kernels=step.kernels)
-    schedule = keep_everything(of) if seed is None else random_schedule(of, seed)
-    plan = hand_net.plan(
-        of,
-        step.graph,
-        schedule,
-        optimizer=step.optimizer,
-        loss="cross-entropy",
-        slack=1.0,
-        kernels=step.kernels,
-    )
-    write_plan(path, plan, {value: raw_tensor(tensor) for value, tensor in step.tensors.items()})
-    return plan
 
 
 def sliced(graph: Graph) -> dict[str, Op]:
@@ -288,7 +252,7 @@ def test_a_slice_that_gives_other_bits_is_refused(step: TrainingStep, tmp_path: 
     strip = Strip((Link(call, relu.outputs, ((0, 1),), ((0, 1),)),), (), 32, 2)
     wrong = replace(relu, call=strip.call, strip=strip)
     graph = replace(step.graph, ops=tuple(wrong if op is relu else op for op in step.graph.ops))
-    write(tmp_path / "p", replace(step, graph=graph), seed=None)
+    write_step(tmp_path / "p", replace(step, graph=graph), None)
     with pytest.raises(ReplayError, match=f"op {relu.name} in 2 blocks gives other bits here"):
         Trainer.open(tmp_path / "p")
 

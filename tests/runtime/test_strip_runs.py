@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -10,8 +9,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from helpers import hand_net
-from helpers.schedules import keep_everything, random_schedule
+from helpers.hand_net import write_step
+from helpers.part_nets import tiny_strips
 from torch import Tensor, nn
 
 from poet.devices.costs import estimate
@@ -24,32 +23,19 @@ from poet.ir.kernel_facts import KernelFacts, OpFacts
 from poet.ir.optimizer import OptimizerSpec
 from poet.passes import block_choice, strips
 from poet.passes.block_choice import chosen_strips, offered, with_strips
-from poet.plans.plan_file import write_plan
-from poet.plans.training_plan import Plan
 from poet.report.html.subject import subject_of_plan
 from poet.report.plan_data import strips_data
 from poet.report.training import strip_lines
 from poet.runtime import Trainer
 from poet.runtime.data.random_batches import random_batch
-from poet.runtime.storage.state import raw_tensor
 from poet.runtime.trials import blocks, trial
 from poet.runtime.trials.blocks import Offer
 
 
 @pytest.fixture(autouse=True)
-def _tiny_ones_too(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Strips of tiny parameters, however long they take."""
-    monkeypatch.setattr(strips, "LEAST_BYTES", 1024)
-    monkeypatch.setattr(block_choice, "ALLOWANCE", math.inf)
-    monkeypatch.setattr(block_choice, "TRIED_SHARE", math.inf)
-    monkeypatch.setattr(blocks, "LEAST_BLOCK_BYTES", 0)
-    monkeypatch.setattr(blocks, "_TIMING_SECONDS", 0.0)
-    monkeypatch.setattr(blocks, "_offers", {})
-    monkeypatch.setattr(trial, "_exact", {})
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+def _tiny_ones_too() -> Iterator[None]:
+    with tiny_strips(LEAST_BYTES=1024):
+        yield
 
 
 MM = "aten.mm.default"
@@ -96,28 +82,12 @@ def traced(name: str, optimizer: str = "sgd", gradients: str = "stream") -> Trai
     return trace_training_step(make(), inputs, loss=loss, optimizer=spec, gradients=gradients)
 
 
-def write(path: Path, name: str, step: TrainingStep, *, seed: int | None, in_storage: bool = False) -> Plan:
-    of = hand_net.problem(step.graph, parameters_in_storage=in_storage, kernels=step.kernels)
-    schedule = keep_everything(of) if seed is None else random_schedule(of, seed)
-    plan = hand_net.plan(
-        of,
-        step.graph,
-        schedule,
-        optimizer=step.optimizer,
-        loss=NETS[name][2],
-        slack=1.0,
-        kernels=step.kernels,
-    )
-    write_plan(path, plan, {value: raw_tensor(tensor) for value, tensor in step.tensors.items()})
-    return plan
-
-
 def strips_in(graph: Graph) -> list[Strip]:
     return [op.strip for op in graph.ops if op.strip is not None]
 
 
 def test_a_tapped_step_trains_as_any_other(tmp_path: Path) -> None:
-    write(tmp_path / "p", "convolutions", traced("convolutions"), seed=None)
+    write_step(tmp_path / "p", traced("convolutions"), None)
     ends = []
     for tapped in (False, True):
         seen: dict[str, Tensor] = {}
@@ -156,7 +126,7 @@ def test_the_gradient_is_never_whole(in_two_blocks: None) -> None:
 
 
 def test_reports_say_what_runs_in_strips(in_two_blocks: None, tmp_path: Path) -> None:
-    plan = write(tmp_path / "p", "convolutions", traced("convolutions"), seed=None)
+    plan = write_step(tmp_path / "p", traced("convolutions"), None)
     found = strips_in(plan.graph)
     (line,) = strip_lines(plan.graph)
     assert line.startswith(f"{len(found)} ops run block by block: ")
@@ -268,7 +238,7 @@ def test_what_a_smaller_count_does_not_make_exact_is_chosen_again(monkeypatch: p
 def test_a_trial_without_memory_is_not_made(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    write(tmp_path / "p", "convolutions", traced("convolutions"), seed=None)
+    write_step(tmp_path / "p", traced("convolutions"), None)
     monkeypatch.setattr(trial, "available_bytes", lambda: 0.0)
     monkeypatch.setattr(trial, "_exact", {})
     monkeypatch.setattr(blocks, "_offers", {})
@@ -306,7 +276,7 @@ def running_sum(graph: Graph) -> Graph:
 
 def test_a_strip_with_other_bits_is_refused_by_name(in_two_blocks: None, tmp_path: Path) -> None:
     step = traced("convolutions")
-    write(tmp_path / "p", "convolutions", replace(step, graph=running_sum(step.graph)), seed=None)
+    write_step(tmp_path / "p", replace(step, graph=running_sum(step.graph)), None)
     with pytest.raises(ReplayError, match=r"op 7\.weight\.update in \d+ blocks gives other bits here"):
         Trainer.open(tmp_path / "p")
 
@@ -323,7 +293,7 @@ def test_a_strip_that_torch_refuses_is_named(in_two_blocks: None, tmp_path: Path
         return replace(op, strip=strip, call=strip.call)
 
     graph = replace(step.graph, ops=tuple(map(wrong, step.graph.ops)))
-    write(tmp_path / "p", "convolutions", replace(step, graph=graph), seed=None)
+    write_step(tmp_path / "p", replace(step, graph=graph), None)
     with pytest.raises(ReplayError, match=r"op 7\.weight\.update in \d+ blocks cannot run here"):
         Trainer.open(tmp_path / "p")
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
+from helpers.part_nets import tiny_strips
 from torch import nn
 from torch import zeros as torch_zeros
 
@@ -22,15 +24,11 @@ from poet.runtime.trials import blocks, forms, trial
 
 
 @pytest.fixture(autouse=True)
-def _kept_here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def _kept_here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     monkeypatch.setattr(trial, "cache_folder", lambda: tmp_path / "poet")
     monkeypatch.delenv(trial.VARIABLE, raising=False)
-    monkeypatch.setattr(strips, "LEAST_BYTES", 1024)
-    monkeypatch.setattr(block_choice, "ALLOWANCE", math.inf)
-    monkeypatch.setattr(block_choice, "TRIED_SHARE", math.inf)
-    monkeypatch.setattr(blocks, "LEAST_BLOCK_BYTES", 0)
-    monkeypatch.setattr(blocks, "_TIMING_SECONDS", 0.0)
-    another_process(monkeypatch)
+    with tiny_strips(LEAST_BYTES=1024):
+        yield
 
 
 def another_process(patch: pytest.MonkeyPatch) -> None:
