@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import importlib
 import itertools
-import math
 import random
 import statistics
 from dataclasses import replace
@@ -138,29 +137,6 @@ def test_the_profile_predicts_steps_that_the_fit_has_not_seen(noisy: Measurement
     assert made.measurements == _typed(noisy).digest
     assert any("parts are not measured" in note for note in notes)
     assert list(contradictions(profile)) == []
-
-
-def test_ten_ops_and_a_wrong_base_predict_better_than_the_base(noisy: Measurements) -> None:
-    ops = [op for step in noisy.steps if step.role == FIT and step.threads == 4 for op in step.ops]
-    ten = random.Random(0).sample(ops, 10)
-    step = next(step for step in noisy.steps if step.role == FIT)
-    few = replace(
-        _typed(noisy), steps=(replace(step, ops=tuple(ten)), *(s for s in noisy.steps if s.role == JUDGE))
-    )
-    wrong = load_profile("x86-host")
-    fitted, _ = fit_profile(few, name="mine", base=wrong)
-    judged = [step for step in noisy.steps if step.role == JUDGE and step.threads == 4]
-
-    def error(profile: Profile) -> float:
-        return statistics.median(
-            abs(math.log(predicted_seconds(profile, step) / step.seconds)) for step in judged
-        )
-
-    assert error(wrong) > 1.0
-    assert error(fitted) < 0.6 * error(wrong)
-    assert fitted.calibration is not None
-    off = max(abs(math.log(predicted_seconds(fitted, step) / step.seconds)) for step in judged)
-    assert fitted.calibration.worst_factor == pytest.approx(math.exp(off))
 
 
 def test_ten_ops_of_all_families_tell_unseen_steps_within_a_fifth_whatever_the_base(

@@ -6,8 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from poet.cli.main import app
-from typer.testing import CliRunner
+from helpers.command import invoke
 
 from poet.problem import Alternative, Problem, ProblemOp, Tensor, Transfer
 
@@ -37,23 +36,18 @@ def problem_file(tmp_path: Path) -> Path:
     return path
 
 
-def _run(*arguments: object) -> str:
-    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
-    assert result.exit_code == 0, result.output
-    return result.output
-
-
 def test_a_problem_file_is_planned_and_compared(problem_file: Path, tmp_path: Path) -> None:
     answer = tmp_path / "answer.json"
-    said = _run(
+    code, said, told = invoke(
         "solve", problem_file, "--ram", "1KiB", "--compare", "--json", answer, "--no-kept-plans",
         "--time-limit", "3s",
     )  # fmt: skip
+    assert code == 0, told
     assert "keep-everything" in said
     assert json.loads(answer.read_text())["joules"] == pytest.approx(3.0)
 
 
 def test_what_if_says_that_it_knows_no_alternatives(problem_file: Path) -> None:
-    result = CliRunner().invoke(app, ["what-if", str(problem_file), "--ram", "1KiB"])
-    assert result.exit_code == 2
-    assert "has alternatives, which what-if does not know" in " ".join(result.output.split())
+    code, _, told = invoke("what-if", problem_file, "--ram", "1KiB")
+    assert code == 2
+    assert "has alternatives, which what-if does not know" in " ".join(told.split())

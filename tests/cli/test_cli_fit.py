@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from poet.cli.main import app
+from helpers.command import invoke
 from torch import nn
-from typer.testing import CliRunner
 from zoo import export
 
 from poet import api
@@ -25,9 +24,7 @@ def net(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def fit(net: Path, ram: str) -> tuple[int, str, str]:
-    asked = ["fit", str(net), "--device", "rpi4b", "--ram", ram, "--time-limit", "0.5s"]
-    done = CliRunner().invoke(app, asked)
-    return done.exit_code, done.stdout, done.stderr
+    return invoke("fit", net, "--device", "rpi4b", "--ram", ram, "--time-limit", "0.5s")
 
 
 def test_one_line_says_the_largest_batch_and_its_price(net: Path) -> None:

@@ -12,20 +12,14 @@ from typing import Any
 
 import pytest
 import typer
+from helpers.command import invoke
 from poet.cli import output
 from poet.cli.main import _outcome, app
-from typer.testing import CliRunner
 
 from poet.__main__ import main
 from poet.errors import INTERRUPTED, InputError, PoetError
 
 COMMANDS = ("check", "fit", "solve", "explain", "diff", "run", "verify", "devices", "export")
-
-
-def invoke(*arguments: str) -> tuple[int, str, str]:
-    """Exit code, stdout and stderr of a command line."""
-    result = CliRunner().invoke(app, list(arguments))
-    return result.exit_code, result.stdout, result.stderr
 
 
 def test_without_arguments_it_helps() -> None:

@@ -6,17 +6,11 @@ import logging
 from pathlib import Path
 
 import pytest
+from helpers.command import invoke
 from poet.cli.log import _LogFile, listening
-from poet.cli.main import app
-from typer.testing import CliRunner
 
 INSTANCE = Path(__file__).parents[1] / "instances" / "transformer.m4.json"
 SOLVE = ("solve", str(INSTANCE), "--ram", "30MiB", "--time-limit", "20s")
-
-
-def invoke(*arguments: str) -> tuple[int, str, str]:
-    result = CliRunner().invoke(app, list(arguments))
-    return result.exit_code, result.stdout, result.stderr
 
 
 def test_the_log_tells_phases_plans_and_bounds(tmp_path: Path) -> None:

@@ -63,23 +63,6 @@ def _read(path: Path) -> list[str]:
         return []
 
 
-class Given(WorkClock):
-    """Counts work, and remembers what it granted.
-
-    Attributes:
-        given: for each program, when it began and the seconds that it was given.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.given = list[tuple[float, float]]()
-
-    def most_nodes(self, seconds: float) -> int | None:
-        """See `Clock.most_nodes`; this is asked once for each program."""
-        self.given.append((self.now(), seconds))
-        return super().most_nodes(seconds)
-
-
 class Ticking(Clock):
     """Moves on by ``tick_seconds`` at each look, so a search that does not end looks too often.
 

@@ -12,7 +12,7 @@ import json
 import math
 import random
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from onnx import AttributeProto, ModelProto, TensorProto
@@ -23,8 +23,6 @@ from poet.problem import Problem
 from poet.problem.schedule import Schedule
 from poet.problem.simulator import simulate
 from poet.util import codec
-
-Mutator = Callable[[bytes, random.Random], bytes]
 
 NUMBERS = (
     0, 1, -1, 2, 3, 7, 8, 63, 64, 65, 255, 4095, 4096, 65536, 2**31 - 1, 2**31, -(2**31), 2**32, 2**48,

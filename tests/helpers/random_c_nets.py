@@ -11,9 +11,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from helpers.c_plans import CNet, traced
-from poet.ir.optimizer import OptimizerSpec
-
 Random = np.random.Generator
 
 
@@ -283,15 +280,3 @@ KINDS: dict[str, Callable[[Random], tuple[nn.Module, Tensor, str]]] = {
     "places": _places,
     "resized": _resized,
 }
-
-OPTIMIZERS = (("sgd", 0.0), ("momentum", 0.0), ("sgd", 0.01), ("adamw", 0.01))
-
-
-def random_net(kind: str, seed: int) -> CNet:
-    """Of that kind and of sizes that ``seed`` draws; every other one is fused everywhere."""
-    random = np.random.default_rng([seed, *kind.encode()])
-    torch.manual_seed(seed)
-    module, x, loss = KINDS[kind](random)
-    optimizer, decay = OPTIMIZERS[seed % len(OPTIMIZERS)]
-    net = traced(module, x, loss=loss, optimizer=OptimizerSpec(optimizer, lr=0.01, weight_decay=decay))
-    return net.fused_everywhere() if seed // len(OPTIMIZERS) % 2 == 0 else net

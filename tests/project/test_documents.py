@@ -17,7 +17,6 @@ from documents import (
     examples,
     links,
     mismatch,
-    rewritten,
     run,
 )
 from poet.cli.main import app
@@ -108,17 +107,6 @@ def test_every_page_can_be_reached_from_the_index() -> None:
     assert sorted(listed) == sorted(page.name for page in (ROOT / "docs").glob("*.md"))
 
 
-def test_the_reader_of_pages_reads() -> None:
-    text = "a\n```console\n$ one \\\n> two\nout 1\nout 2\n$ three\n```\n```console slow\n$ four\nx\n```\n"
-    found = list(examples(text))
-    assert [example.command for example in found] == ["one \\\ntwo", "three", "four"]
-    assert [example.output for example in found] == [("out 1", "out 2"), (), ("x",)]
-    assert [example.slow for example in found] == [False, False, True]
-    assert rewritten(text, {3: ("new",), 7: ("a", "b")}) == text.replace("out 1\nout 2", "new").replace(
-        "$ three", "$ three\na\nb"
-    )
-
-
 def test_a_wrong_figure_or_word_is_found() -> None:
     said = ("energy  1.50 KiB of 8 J",)
     assert difference(said, ("energy  1538 B of 8 J",)) is None
@@ -126,15 +114,6 @@ def test_a_wrong_figure_or_word_is_found() -> None:
     assert difference(said, ("power  1.50 KiB of 8 J",)) is not None
     assert difference(said, (*said, "more")) is not None
     assert difference(("search  2 s",), ("search  200 s",)) is None
-
-
-def test_of_a_search_only_the_labels_count() -> None:
-    said = ("energy  1 J", "    1 KiB │▅▅", "gradient  2 B  7 %")
-    example = Example("x", said, slow=True, searched=True, line=1)
-    assert mismatch(example, ("energy  2 J", "    3 KiB │▅", "workspace  2 B  9 %")) is None
-    assert mismatch(example, ("power  2 J",)) is not None
-    wrapped = Example("x", ("headline  it takes 8",), slow=True, searched=True, line=1)
-    assert mismatch(wrapped, ("headline  it takes 8.5 %", "  above")) is None
 
 
 def test_every_command_that_a_page_shows_is_one() -> None:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import random
 
-import numpy as np
 import pytest
 
 from poet.errors import InvalidSchedule
-from poet.memory.layout import Block, Layout, Span, check_layout, lay_out, lowest_first
+from poet.memory.layout import Block, Layout, Span, check_layout, lay_out
 
 
 def _block(name: str, size: int, first: int, last: int) -> Block:
@@ -86,38 +85,6 @@ def test_the_judge_bites_wherever_a_block_is_moved() -> None:
             assert not fine
     assert accepted > 10
     assert rejected > 100
-
-
-@pytest.mark.parametrize("seed", range(10))
-def test_the_lowest_block_first_overlaps_nothing_and_keeps_alignments(seed: int) -> None:
-    """By any key and slack: no two at one time share a byte, and with unlimited slack keys alone decide."""
-    generator = random.Random(seed)
-    blocks = []
-    for index in range(40):
-        first = generator.randrange(50)
-        spans = [(first, first + generator.randrange(10))]
-        if generator.random() < 0.3:
-            spans.append((70 + generator.randrange(5), 80))
-        alignment = generator.choice((1, 8, 64))
-        blocks.append(Block(f"b{index}", None, generator.randint(1, 300), tuple(spans), alignment))
-
-    def meet(one: Block, other: Block) -> bool:
-        return any(a <= d and c <= b for a, b in one.spans for c, d in other.spans)
-
-    sizes = np.array([block.size_bytes for block in blocks])
-    alignments = np.array([block.alignment_bytes for block in blocks])
-    conflicts = [
-        np.array([j for j, other in enumerate(blocks) if j != i and meet(block, other)], dtype=np.int64)
-        for i, block in enumerate(blocks)
-    ]
-    keys = np.array([generator.random() for _ in blocks])
-    for slack_bytes in (0, 50, 10**9):
-        offsets = lowest_first(sizes, alignments, conflicts, keys, slack_bytes=slack_bytes)
-        arena_bytes = int((offsets + sizes).max())
-        check_layout(Layout(tuple(blocks), tuple(offsets.tolist()), arena_bytes, 0))
-        assert offsets[int(keys.argmin())] == 0 or slack_bytes < 10**9
-    again = lowest_first(sizes, alignments, conflicts, keys, slack_bytes=10**9)
-    assert again.tolist() == offsets.tolist()
 
 
 def test_one_arrangement_is_made_whatever_the_time() -> None:

@@ -28,7 +28,6 @@ from poet.plans.plan_parts import PriceRange
 from poet.problem import Limits, Pins, Problem
 from poet.problem.homes import decided
 from poet.problem.schedule import PageIn, PageOut
-from poet.problem.search_record import Advance, SearchRecord
 from poet.problem.simulator import simulate
 from poet.report.diff import diff_plans
 from poet.report.html import diff_page, plan_page
@@ -60,25 +59,6 @@ def test_the_page_draws_how_the_search_went() -> None:
     assert "Logarithmic: time and energy." in words
     assert "round 1" in words
     assert "the simulator rejected 3 by the rule memory (1 by a fault of ours)" in words
-
-
-@pytest.mark.slow
-def test_without_a_record_there_is_no_such_section() -> None:
-    text = plan_page(mixed_plan())
-    assert "search" not in check_page(text)["charts"]
-    assert "How the search went" not in text
-
-
-@pytest.mark.slow
-def test_a_flat_search_is_drawn_on_plain_axes() -> None:
-    """Where plan and bound are at running every op once there is nothing to be logarithmic about."""
-    plan = mixed_plan()
-    once = plan.problem.compute_joules
-    record = SearchRecord(plans=(Advance(0.5, once, "greedy"),), bounds=(Advance(0.4, once, "arithmetic"),))
-    flat = dataclasses.replace(plan, outcome=dataclasses.replace(plan.outcome, record=record))
-    chart = check_page(plan_page(flat))["charts"]["search"]
-    assert "type" not in chart["layer"][0]["encoding"]["y"]["scale"]
-    assert len(chart["data"]["values"]) == 3
 
 
 def test_a_plans_page() -> None:

@@ -153,21 +153,6 @@ def test_an_epoch_ends_with_the_smaller_batch(tmp_path: Path) -> None:
     assert all(epoch.is_complete for epoch in epochs)
 
 
-def test_a_step_of_another_shape_that_fails_leaves_the_state(tmp_path: Path) -> None:
-    mlp_plan().save(tmp_path / "p.poet")
-
-    def fail(index: int) -> None:
-        if index == 2:
-            raise RuntimeError("no power")
-
-    with Trainer.open(tmp_path / "p.poet") as trainer:
-        before = trainer.state_dict()
-        with pytest.raises(ReplayError, match="no power"):
-            trainer.step(*rows(3, 0, 6), on_instruction=fail)
-        assert all(torch.equal(tensor, before[name]) for name, tensor in trainer.state_dict().items())
-        trainer.step(*rows(3, 0, 6))
-
-
 def test_a_plan_checks_its_shapes() -> None:
     plan = mlp_plan().plan
     (shape,) = plan.shapes

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import itertools
 import random
-import time
 from pathlib import Path
 
 import pytest
@@ -95,35 +94,3 @@ def test_without_or_tools_nothing_is_known(monkeypatch: pytest.MonkeyPatch) -> N
     assert found.layout is None
     assert not found.is_impossible
     assert exact_layout([Block("a", "a", 64, ((2, 5),), 64)], 63).is_impossible
-
-
-@needs_cpsat
-@pytest.mark.parametrize("limit_seconds", [1.0, 2.5, 10.0])
-def test_a_search_that_proves_has_a_turn_however_short_the_time(limit_seconds: float) -> None:
-    """A short one first, which begins from the hints, and a longer one inside the limit."""
-
-    from poet.planning import layout_search
-
-    turns = list(itertools.islice(layout_search.turns(limit_seconds), 8))
-    assert [turn.stacking == "free" for turn in turns] == [True, *6 * [False], True]
-    assert turns[0].order is None
-    assert turns[0].seconds <= 0.2 * limit_seconds
-    assert sum(turn.seconds for turn in turns) <= limit_seconds + 1e-9
-
-
-@needs_cpsat
-def test_the_time_in_which_the_process_comes_up_is_of_the_limit() -> None:
-    """So its last answer arrives before nobody waits for it any more."""
-    from poet.planning import layout_search
-
-    request = {
-        "sizes": [1],
-        "spans": [((0, 1),)],
-        "hints": [0],
-        "room": 1,
-        "seconds": 5.0,
-        "counted": False,
-        "seed": 0,
-    }
-    assert layout_search.placed({**request, "begun": time.monotonic()})["starts"] == [0]
-    assert layout_search.placed({**request, "begun": time.monotonic() - 4.95})["starts"] is None

@@ -15,13 +15,11 @@ import numpy as np
 import pytest
 from helpers.hand_net import graph as hand_graph
 
-import poet
 from poet.devices.device_problem import build_problem
 from poet.devices.load import load_profile, profile_names
 from poet.devices.profile import Profile
 from poet.errors import InputError
 from poet.ir.kernel_facts import KernelFacts
-from poet.planning.cache import Cache
 from poet.planning.ram_survey import keep_everything_bytes
 from poet.plans.flash_life import most_erased
 from poet.problem import Limits, Place
@@ -32,18 +30,15 @@ from poet.solvers import solve
 from poet.whatif import export, grid
 from poet.whatif.answers import least_joules_at
 from poet.whatif.daily import usage_of
-from poet.whatif.grid import read_axis
 from poet.whatif.knowledge import Candidate
-from poet.whatif.largest import LARGEST_SIZE, _Probe, _Search
 from poet.whatif.marginal import ram_step_bytes, with_flash_bandwidth
-from poet.whatif.models import ModelVariant, variant_of
+from poet.whatif.models import variant_of
 from poet.whatif.question import DataSupply, Duty
 from poet.whatif.result import COLUMNS, Basis, FoundPlan, Setting, Verdict, WhatIf
 from poet.whatif.run import what_if
 from poet.whatif.settings import problem_of, setting_of
 from poet.whatif.stalls import Shares, data_stall, measure_data, measure_loader
 from poet.whatif.sweep import found_plan
-from poet.whatif.workers import Solver
 
 TRANSFORMER = Path(__file__).parents[1] / "instances" / "transformer.m4.json"
 QUICK = SolveOptions(time_limit_seconds=2.0)
@@ -263,44 +258,6 @@ def test_twice_the_bandwidth_halves_what_is_not_latency() -> None:
 # --- the largest size -------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("limit", [0, 1, 2, 3, 37, 1000, LARGEST_SIZE, LARGEST_SIZE + 5])
-@pytest.mark.parametrize("bytes_per_size", [0, 1, 100])
-def test_bisection_finds_the_largest_size_with_few_probes(limit: int, bytes_per_size: int) -> None:
-    """Whatever the least RAM of small sizes says, the answer is the largest that fits."""
-    tried: list[int] = []
-
-    class Recording(dict[int, _Probe]):
-        def __contains__(self, steps: object) -> bool:
-            return isinstance(steps, int)
-
-        def __missing__(self, steps: int) -> _Probe:
-            tried.append(steps)
-            joules = 1.0 if steps <= limit else None
-            self[steps] = _Probe(steps, 1000 + bytes_per_size * steps, joules, "")
-            return self[steps]
-
-    never = Solver(QUICK, Cache(None), lambda tasks: iter(()))
-
-    def no_import(size: int) -> ModelVariant:
-        raise AssertionError(size)
-
-    search = _Search(
-        read_axis("batch"),
-        no_import,
-        load_profile("rpi4b"),
-        Place.RAM,
-        5000,
-        None,
-        Limits(),
-        never,
-        Recording(),
-    )
-    steps, larger = search.run()
-    assert steps == min(limit, LARGEST_SIZE)
-    assert larger == (limit < LARGEST_SIZE)
-    assert len(set(tried)) <= 2 + 2 * LARGEST_SIZE.bit_length()
-
-
 # --- data stalls ------------------------------------------------------------------------------
 
 
@@ -426,7 +383,3 @@ def test_the_documented_columns_are_those_of_the_rows() -> None:
     document = (Path(__file__).parents[2] / "docs" / "what-if.md").read_text(encoding="utf-8")
     table = document[document.index("## Columns") :]
     assert tuple(re.findall(r"^\| `(\w+)` \|", table, re.M)) == COLUMNS
-
-
-def test_the_function_is_found_at_the_front_door() -> None:
-    assert poet.what_if is what_if

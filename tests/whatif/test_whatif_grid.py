@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
-
 import pytest
 
 from poet.errors import InputError
 from poet.whatif import grid
-from poet.whatif.knowledge import levels
 
 MIB = 2**20
 
@@ -80,15 +77,3 @@ def test_what_is_no_axis_is_refused(read: object, text: str, says: str) -> None:
         read(text)
     assert says in str(caught.value)
     assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize("count", [1, 2, 3, 5, 8, 20])
-def test_levels_bisect(count: int) -> None:
-    """Each place is reached, the ends first, and each level's places lie between those of coarser ones."""
-    found = levels(count)
-    assert len(found) == count
-    assert found[0] == found[-1] == 0
-    for level in range(1, max(found) + 1):
-        coarser = [place for place, other in enumerate(found) if other < level]
-        for place in (place for place, other in enumerate(found) if other == level):
-            assert any(low < place < high for low, high in itertools.pairwise(coarser))

@@ -8,13 +8,11 @@ from pathlib import Path
 
 import pytest
 from helpers.clocks import counted
+from helpers.command import invoke
 from helpers.oracle import least_joules, least_ram_bytes
 from helpers.pace import with_slow
 from helpers.random_problems import mixed_problem, random_limits, random_problem
-from poet.cli.main import app
-from typer.testing import CliRunner
 
-from poet.errors import PoetError
 from poet.problem import Limits, Objective, Problem
 from poet.problem.simulator import simulate
 from poet.problem.solution import SolveOptions, Start, Status, amount_of
@@ -124,11 +122,7 @@ def test_least_ram_is_the_largest_op_where_everything_can_be_paged() -> None:
 
 
 def on_the_command_line(*arguments: str) -> tuple[int, str, str]:
-    problem = str(INSTANCES / "linear.m4.json")
-    result = CliRunner().invoke(app, ["solve", problem, *arguments])
-    if isinstance(result.exception, PoetError):
-        return result.exception.exit_code, result.stdout, str(result.exception)
-    return result.exit_code, result.stdout, result.stderr
+    return invoke("solve", INSTANCES / "linear.m4.json", *arguments)
 
 
 @pytest.mark.slow

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 from helpers import forms
 from helpers.clocks import counted
-from poet.cli.main import app
-from typer.testing import CliRunner
+from helpers.command import invoke
 
 from poet.errors import PoetError
 from poet.problem import Limits, Place, Problem, ProblemOp, Tensor, Transfer
@@ -68,10 +67,8 @@ UNREAD = {280}
 
 def on_the_command_line(problem: Path, *options: str) -> tuple[int, str]:
     """Exit code, and what is said."""
-    result = CliRunner().invoke(app, ["solve", str(problem), "--no-kept-plans", *options])
-    if isinstance(result.exception, PoetError):
-        return result.exception.exit_code, str(result.exception)
-    return result.exit_code, result.output
+    code, out, err = invoke("solve", problem, "--no-kept-plans", *options)
+    return code, out + err
 
 
 @pytest.mark.parametrize("seed", COMMAND)
