@@ -3,65 +3,59 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from helpers.nets import Net
 
-class _KeywordSpotter(nn.Module):
+
+def _keyword_spotter() -> nn.Module:
     """A convolution before a GRU that reads both ways."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.convolution, self.norm = (
-            nn.Conv2d(1, 4, (5, 3), stride=(2, 1), padding=(2, 1)),
-            nn.BatchNorm2d(4),
-        )
-        self.layer = nn.GRU(4 * 4, 5, batch_first=True, bidirectional=True)
-        self.out = nn.Linear(10, 4)
+    def run(parts: Any, x: Tensor) -> Any:
+        convolution, norm, layer, out = parts
+        y = F.relu(norm(convolution(x))).permute(0, 3, 1, 2).flatten(2)
+        return out(layer(y)[0][:, -1])
 
-    def forward(self, x: Tensor) -> Tensor:
-        y = F.relu(self.norm(self.convolution(x))).permute(0, 3, 1, 2).flatten(2)
-        found: Tensor = self.out(self.layer(y)[0][:, -1])
-        return found
+    convolution = nn.Conv2d(1, 4, (5, 3), stride=(2, 1), padding=(2, 1))
+    layer = nn.GRU(4 * 4, 5, batch_first=True, bidirectional=True)
+    return Net(run, convolution, nn.BatchNorm2d(4), layer, nn.Linear(10, 4))
 
 
-class _Squeezed(nn.Module):
+def _squeezed() -> nn.Module:
     """A mobile block with squeeze-and-excitation and hard swish."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.stem = nn.Sequential(nn.Conv2d(3, 4, 3, 2, 1, bias=False), nn.BatchNorm2d(4), nn.Hardswish())
-        self.wide = nn.Sequential(nn.Conv2d(4, 8, 5, 1, 2, groups=4, bias=False), nn.BatchNorm2d(8))
-        self.down, self.up = nn.Conv2d(8, 4, 1), nn.Conv2d(4, 8, 1)
-        self.narrow = nn.Sequential(nn.Conv2d(8, 4, 1, bias=False), nn.BatchNorm2d(4))
-        self.out = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 6), nn.Hardswish())
+    def run(parts: Any, x: Tensor) -> Any:
+        stem, wide, down, up, narrow, out = parts
+        x = stem(x)
+        y = wide(x)
+        y = y * F.hardsigmoid(up(F.relu(down(F.adaptive_avg_pool2d(y, 1)))))
+        return out(x + narrow(F.hardswish(y)))
 
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.stem(x)
-        y = self.wide(x)
-        y = y * F.hardsigmoid(self.up(F.relu(self.down(F.adaptive_avg_pool2d(y, 1)))))
-        found: Tensor = self.out(x + self.narrow(F.hardswish(y)))
-        return found
+    return Net(
+        run,
+        nn.Sequential(nn.Conv2d(3, 4, 3, 2, 1, bias=False), nn.BatchNorm2d(4), nn.Hardswish()),
+        nn.Sequential(nn.Conv2d(4, 8, 5, 1, 2, groups=4, bias=False), nn.BatchNorm2d(8)),
+        *(nn.Conv2d(8, 4, 1), nn.Conv2d(4, 8, 1)),
+        nn.Sequential(nn.Conv2d(8, 4, 1, bias=False), nn.BatchNorm2d(4)),
+        nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 6), nn.Hardswish()),
+    )
 
 
-class _Shuffled(nn.Module):
+def _shuffled() -> nn.Module:
     """Channels split, one half through convolutions, and shuffled."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.stem = nn.Conv2d(3, 6, 3, padding=1)
-        self.branch = nn.Sequential(nn.Conv2d(3, 3, 3, padding=1, groups=3), nn.BatchNorm2d(3), nn.ReLU())
-        self.out = nn.Linear(6, 4)
-
-    def forward(self, x: Tensor) -> Tensor:
-        left, right = self.stem(x).chunk(2, 1)
-        y = torch.cat([left, self.branch(right)], 1)
+    def run(parts: Any, x: Tensor) -> Any:
+        left, right = parts[0](x).chunk(2, 1)
+        y = torch.cat([left, parts[1](right)], 1)
         y = y.view(-1, 2, 3, *y.shape[2:]).transpose(1, 2).flatten(1, 2)
-        found: Tensor = self.out(y.mean((2, 3)))
-        return found
+        return parts[2](y.mean((2, 3)))
+
+    branch = nn.Sequential(nn.Conv2d(3, 3, 3, padding=1, groups=3), nn.BatchNorm2d(3), nn.ReLU())
+    return Net(run, nn.Conv2d(3, 6, 3, padding=1), branch, nn.Linear(6, 4))
 
 
 class _Patches(nn.Module):
@@ -84,51 +78,40 @@ class _Patches(nn.Module):
         return found
 
 
-class _Dilated(nn.Module):
+def _dilated() -> nn.Module:
     """A temporal convolution net with weight norm."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        normed = nn.utils.parametrizations.weight_norm
-        self.first, self.second = normed(nn.Conv1d(2, 5, 3)), normed(nn.Conv1d(5, 5, 3, dilation=2))
-        self.beside, self.out = nn.Conv1d(2, 5, 1), nn.Linear(5, 4)
+    def run(parts: Any, x: Tensor) -> Any:
+        first, second, beside, out = parts
+        y = F.relu(first(F.pad(x, (2, 0))))
+        y = F.relu(second(F.pad(y, (4, 0))))
+        return out(F.relu(y + beside(x))[:, :, -1])
 
-    def forward(self, x: Tensor) -> Tensor:
-        y = F.relu(self.first(F.pad(x, (2, 0))))
-        y = F.relu(self.second(F.pad(y, (4, 0))))
-        found: Tensor = self.out(F.relu(y + self.beside(x))[:, :, -1])
-        return found
+    normed = nn.utils.parametrizations.weight_norm
+    first, second = normed(nn.Conv1d(2, 5, 3)), normed(nn.Conv1d(5, 5, 3, dilation=2))
+    return Net(run, first, second, nn.Conv1d(2, 5, 1), nn.Linear(5, 4))
 
 
-class _Transposed(nn.Module):
+def _transposed() -> nn.Module:
     """An autoencoder whose decoder is of transposed convolutions."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.encoder = nn.Sequential(nn.Conv2d(1, 3, 3, 2, 1), nn.LeakyReLU(0.1), nn.Conv2d(3, 4, 3, 2, 1))
-        self.decoder = nn.Sequential(
-            nn.ConvTranspose2d(4, 3, 3, 2, 1, output_padding=1), nn.ReLU(), nn.ConvTranspose2d(3, 1, 4, 2, 1)
-        )
-
-    def forward(self, x: Tensor) -> Tensor:
-        found: Tensor = torch.sigmoid(self.decoder(self.encoder(x)))
-        return found
+    return nn.Sequential(
+        *(nn.Conv2d(1, 3, 3, 2, 1), nn.LeakyReLU(0.1), nn.Conv2d(3, 4, 3, 2, 1)),
+        *(nn.ConvTranspose2d(4, 3, 3, 2, 1, output_padding=1), nn.ReLU(), nn.ConvTranspose2d(3, 1, 4, 2, 1)),
+        nn.Sigmoid(),
+    )
 
 
-class _Segmenter(nn.Module):
+def _segmenter() -> nn.Module:
     """A small U-Net with a class for each place, its image enlarged by repeating."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.down = nn.Sequential(nn.Conv2d(1, 4, 3, padding=1), nn.GroupNorm(2, 4), nn.SiLU())
-        self.deep = nn.Sequential(nn.Conv2d(4, 6, 3, padding=1), nn.BatchNorm2d(6), nn.ReLU())
-        self.out = nn.Conv2d(10, 3, 1)
+    def run(parts: Any, x: Tensor) -> Any:
+        y = parts[0](x)
+        z = F.interpolate(parts[1](F.max_pool2d(y, 2)), scale_factor=2)
+        return parts[2](torch.cat([z, y], 1))
 
-    def forward(self, x: Tensor) -> Tensor:
-        y = self.down(x)
-        z = F.interpolate(self.deep(F.max_pool2d(y, 2)), scale_factor=2)
-        found: Tensor = self.out(torch.cat([z, y], 1))
-        return found
+    down = nn.Sequential(nn.Conv2d(1, 4, 3, padding=1), nn.GroupNorm(2, 4), nn.SiLU())
+    deep = nn.Sequential(nn.Conv2d(4, 6, 3, padding=1), nn.BatchNorm2d(6), nn.ReLU())
+    return Net(run, down, deep, nn.Conv2d(10, 3, 1))
 
 
 class _Mixer(nn.Module):
@@ -152,72 +135,57 @@ class _Mixer(nn.Module):
         return found
 
 
-class _Siamese(nn.Module):
+def _siamese() -> nn.Module:
     """Two inputs through one net, compared by the cosine of their angle."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.layers = nn.Sequential(nn.Linear(8, 10), nn.ReLU(), nn.Linear(10, 6))
+    def run(parts: Any, left: Tensor, right: Tensor) -> Any:
+        return F.cosine_similarity(parts[0](left), parts[0](right)).unsqueeze(1)
 
-    def forward(self, left: Tensor, right: Tensor) -> Tensor:
-        return F.cosine_similarity(self.layers(left), self.layers(right)).unsqueeze(1)
+    return Net(run, nn.Sequential(nn.Linear(8, 10), nn.ReLU(), nn.Linear(10, 6)))
 
 
-class _Triplet(nn.Module):
+def _triplet() -> nn.Module:
     """An anchor nearer to one input than to another by a margin."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.layers = nn.Sequential(nn.Linear(8, 10), nn.ReLU(), nn.Linear(10, 6))
-
-    def forward(self, anchor: Tensor, near: Tensor, far: Tensor) -> Tensor:
-        a, n, f = self.layers(anchor), self.layers(near), self.layers(far)
+    def run(parts: Any, *inputs: Tensor) -> Any:
+        a, n, f = map(parts[0], inputs)
         return F.relu((a - n).pow(2).sum(1) - (a - f).pow(2).sum(1).sqrt() + (a - f).abs().mean(1) + 1.0)
 
+    return Net(run, nn.Sequential(nn.Linear(8, 10), nn.ReLU(), nn.Linear(10, 6)))
 
-class _Causal(nn.Module):
+
+def _causal() -> nn.Module:
     """Attention that looks back only."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner, self.out = nn.Linear(8, 24), nn.Linear(8, 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        q, k, v = self.inner(x).view(*x.shape[:2], 3, 2, 4).permute(2, 0, 3, 1, 4)
+    def run(parts: Any, x: Tensor) -> Any:
+        q, k, v = parts[0](x).view(*x.shape[:2], 3, 2, 4).permute(2, 0, 3, 1, 4)
         y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-        found: Tensor = self.out(y.transpose(1, 2).flatten(2)[:, -1])
-        return found
+        return parts[1](y.transpose(1, 2).flatten(2)[:, -1])
+
+    return Net(run, nn.Linear(8, 24), nn.Linear(8, 3))
 
 
-class _Points(nn.Module):
+def _points() -> nn.Module:
     """Points, each by itself, and the largest of each feature; lengths made one, spreads, bounds."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.each = nn.Sequential(nn.Linear(3, 8), nn.PReLU(), nn.Linear(8, 6), nn.PReLU(6, 0.1))
-        self.out = nn.Linear(24, 4)
-
-    def forward(self, x: Tensor) -> Tensor:
+    def run(parts: Any, x: Tensor) -> Any:
         y = F.normalize(x - x.mean(1, keepdim=True), dim=2).flatten(0, 1)
-        y = self.each(y).view(x.shape[0], -1, 6)
+        y = parts[0](y).view(x.shape[0], -1, 6)
         largest = y.transpose(1, 2).amax(2).clamp(min=-0.5)
-        parts = [y.amax(1), y.min(1).values, y.std(1), torch.log(1.5 + largest)]
-        found: Tensor = self.out(torch.cat(parts, 1))
-        return found
+        return parts[1](torch.cat([y.amax(1), y.min(1).values, y.std(1), torch.log(1.5 + largest)], 1))
+
+    each = nn.Sequential(nn.Linear(3, 8), nn.PReLU(), nn.Linear(8, 6), nn.PReLU(6, 0.1))
+    return Net(run, each, nn.Linear(24, 4))
 
 
-class _Bags(nn.Module):
+def _bags() -> nn.Module:
     """Bags of words: their mean, sum and largest, behind softplus."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.bags = nn.ModuleList(nn.EmbeddingBag(9, 5, mode=mode) for mode in ("mean", "sum", "max"))
-        self.out = nn.Linear(5, 3)
+    def run(parts: Any, x: Tensor) -> Any:
+        first, second, third = (F.softplus(bag(x)) for bag in parts[:3])
+        return parts[3](first + second - third)
 
-    def forward(self, x: Tensor) -> Tensor:
-        first, second, third = (F.softplus(bag(x)) for bag in self.bags)
-        found: Tensor = self.out(first + second - third)
-        return found
+    return Net(run, *(nn.EmbeddingBag(9, 5, mode=mode) for mode in ("mean", "sum", "max")), nn.Linear(5, 3))
 
 
 class _Rotary(nn.Module):
@@ -252,21 +220,19 @@ class _Rotary(nn.Module):
         return found
 
 
-class _Enlarged(nn.Module):
+def _enlarged() -> nn.Module:
     """A small U-Net whose borders mirror the image and whose planes lie between those below."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.first = nn.Conv2d(1, 3, 3, padding=1, padding_mode="reflect")
-        self.second = nn.Conv2d(3, 4, 3, padding=1, padding_mode="replicate")
-        self.up, self.shared = nn.Upsample(scale_factor=2, mode="bilinear"), nn.AdaptiveAvgPool2d(5)
-        self.out = nn.Conv2d(7, 1, 1)
+    def run(parts: Any, x: Tensor) -> Any:
+        first, second, up, shared, out = parts
+        y = torch.relu(first(x))
+        z = up(torch.relu(second(F.avg_pool2d(y, 2))))
+        return out(shared(torch.cat([y, z], 1)))
 
-    def forward(self, x: Tensor) -> Tensor:
-        y = torch.relu(self.first(x))
-        z = self.up(torch.relu(self.second(F.avg_pool2d(y, 2))))
-        found: Tensor = self.out(self.shared(torch.cat([y, z], 1)))
-        return found
+    first = nn.Conv2d(1, 3, 3, padding=1, padding_mode="reflect")
+    second = nn.Conv2d(3, 4, 3, padding=1, padding_mode="replicate")
+    up, shared = nn.Upsample(scale_factor=2, mode="bilinear"), nn.AdaptiveAvgPool2d(5)
+    return Net(run, first, second, up, shared, nn.Conv2d(7, 1, 1))
 
 
 class _Experts(nn.Module):
@@ -303,20 +269,20 @@ class StrangeNet(NamedTuple):
 
 
 NETS: dict[str, StrangeNet] = {
-    "keyword-spotter": StrangeNet(_KeywordSpotter, ((2, 1, 8, 4),)),
-    "squeezed": StrangeNet(_Squeezed, ((2, 3, 10, 10),)),
-    "shuffled": StrangeNet(_Shuffled, ((2, 3, 6, 6),)),
+    "keyword-spotter": StrangeNet(_keyword_spotter, ((2, 1, 8, 4),)),
+    "squeezed": StrangeNet(_squeezed, ((2, 3, 10, 10),)),
+    "shuffled": StrangeNet(_shuffled, ((2, 3, 6, 6),)),
     "patches": StrangeNet(_Patches, ((2, 1, 8, 8),)),
-    "dilated": StrangeNet(_Dilated, ((2, 2, 10),)),
-    "transposed": StrangeNet(_Transposed, ((2, 1, 8, 8),), "mse"),
-    "segmenter": StrangeNet(_Segmenter, ((2, 1, 6, 6),)),
+    "dilated": StrangeNet(_dilated, ((2, 2, 10),)),
+    "transposed": StrangeNet(_transposed, ((2, 1, 8, 8),), "mse"),
+    "segmenter": StrangeNet(_segmenter, ((2, 1, 6, 6),)),
     "mixer": StrangeNet(_Mixer, ((2, 1, 8, 8),)),
-    "siamese": StrangeNet(_Siamese, ((3, 8), (3, 8)), "mse"),
-    "triplet": StrangeNet(_Triplet, ((3, 8), (3, 8), (3, 8)), "mse"),
-    "causal": StrangeNet(_Causal, ((2, 5, 8),)),
-    "points": StrangeNet(_Points, ((2, 7, 3),)),
-    "bags": StrangeNet(_Bags, ((3, 4),), words=9),
+    "siamese": StrangeNet(_siamese, ((3, 8), (3, 8)), "mse"),
+    "triplet": StrangeNet(_triplet, ((3, 8), (3, 8), (3, 8)), "mse"),
+    "causal": StrangeNet(_causal, ((2, 5, 8),)),
+    "points": StrangeNet(_points, ((2, 7, 3),)),
+    "bags": StrangeNet(_bags, ((3, 4),), words=9),
     "rotary": StrangeNet(_Rotary, ((2, 5),), "cross-entropy:dim=-1", words=9),
-    "enlarged": StrangeNet(_Enlarged, ((2, 1, 6, 8),), "bce-with-logits"),
+    "enlarged": StrangeNet(_enlarged, ((2, 1, 6, 8),), "bce-with-logits"),
     "experts": StrangeNet(_Experts, ((5, 6),)),
 }

@@ -10,13 +10,13 @@ from helpers.forms import choices_of, with_alternatives
 from helpers.random_problems import mixed_problem
 
 from poet.errors import InvalidSchedule, ProblemError
-from poet.problem import Alternative, Limits, Place, Problem, ProblemOp, Tensor, Transfer
+from poet.problem import Alternative, Limits, Problem, ProblemOp, Tensor, Transfer
 from poet.problem.alternatives import chosen_by, leanest, relaxed, taken_by, with_names
 from poet.problem.homes import decided
 from poet.problem.schedule import Compute
 from poet.problem.simulator import simulate
 from poet.solvers.heuristics.policies import keep_everything
-from poet.solvers.instance.feasibility import has_schedules, minimum_ram_bytes
+from poet.solvers.instance.feasibility import minimum_ram_bytes
 
 MOVE = Transfer(0.5, 0.25)
 
@@ -134,29 +134,6 @@ def test_the_smallest_ram_is_the_least_over_alternatives() -> None:
     assert [minimum_ram_bytes(large.resolved(choice)).bytes for choice in choices_of(large)] == [96, 104]
     assert minimum_ram_bytes(large).bytes == 96
     assert leanest(large) == frozenset()
-
-
-@pytest.mark.parametrize("seed", range(12))
-def test_whether_there_are_schedules_is_told_as_by_the_smallest_ram(seed: int) -> None:
-    of = with_alternatives(mixed_problem(seed), seed)
-    for limits in (Limits(), Limits(paging=False)):
-        least_bytes = minimum_ram_bytes(of, limits).bytes
-        assert has_schedules(of, dataclasses.replace(limits, ram_budget_bytes=least_bytes))
-        assert not has_schedules(of, dataclasses.replace(limits, ram_budget_bytes=least_bytes - 1))
-
-
-def test_a_short_form_is_a_piece_of_the_long_one_in_the_relaxation() -> None:
-    of = signs()
-    found = relaxed(of)
-    sizes = {item.name: item.bytes for item in found.problem.tensors}
-    assert sizes == {"x": 32, "y": 31, "z": 32, "g": 32, "s": 1}
-    assert found.problem.ops[2].inputs == ("z", "s")
-    assert found.problem.compute_seconds == 3.0
-    assert (found.seconds, found.joules) == (0.0, 0.0)
-    ended = dataclasses.replace(
-        of, tensors=tuple(dataclasses.replace(item, finally_=Place.RAM) for item in of.tensors)
-    )
-    assert "s" not in {item.name for item in relaxed(ended).problem.tensors}
 
 
 @pytest.mark.parametrize("seed", range(12))

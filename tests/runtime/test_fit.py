@@ -82,26 +82,6 @@ def test_wrong_arrays(plan: Plan, tmp_path: Path, kind: str) -> None:
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize("content", [b"", b"PK\x03\x04 cut off", b"\x80\x04K\x01."])
-def test_what_is_no_npz_file(plan: Plan, tmp_path: Path, content: bytes) -> None:
-    path = tmp_path / "d.npz"
-    path.write_bytes(content)
-    with pytest.raises(InputError, match=r"not a (readable \.npz file|file of arrays)"):
-        load_samples(path, plan)
-    with pytest.raises(InputError, match=r"nothing\.npz: cannot be opened \(No such file or directory\)"):
-        load_samples(tmp_path / "nothing.npz", plan)
-    np.save(tmp_path / "d.npy", ROWS)
-    with pytest.raises(InputError, match=r"not a (readable \.npz file|file of arrays)"):
-        load_samples(tmp_path / "d.npy", plan)
-
-
-@pytest.mark.parametrize("name", ["d.csv", "d.TSV"])
-def test_a_table_without_a_line_is_called_a_table(plan: Plan, tmp_path: Path, name: str) -> None:
-    (tmp_path / name).touch()
-    with pytest.raises(InputError, match=r"this is an empty file, not a table \(\.csv\)"):
-        load_samples(tmp_path / name, plan)
-
-
 @pytest.fixture
 def digits(tmp_path: Path) -> Path:
     """A plan of a classifier, and a data file that it can learn."""

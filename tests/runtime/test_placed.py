@@ -36,9 +36,7 @@ def module() -> torch.nn.Module:
     return SIZE.build().train()
 
 
-def write_plan(
-    path: Path, *, threads: int = 1, share: float = 0.5, layout: bool = True, recompute: bool = True
-) -> Plan:
+def write_plan(path: Path, *, threads: int = 1, share: float = 0.5, recompute: bool = True) -> Plan:
     """A small residual net, planned with recomputation and paging."""
     torch.set_num_threads(threads)
     prepared = api.prepare(module(), SIZE.inputs(8), device="rpi4b", optimizer="momentum")
@@ -46,9 +44,8 @@ def write_plan(
     least = minimum_ram_bytes(prepared.problem, Limits()).bytes
     limits = Limits(ram_budget_bytes=budget_between(least, most, share), recompute=recompute)
     planned = api.plan_step(prepared, limits, SolveOptions(time_limit_seconds=4.0))
-    plan = planned.plan if layout else replace(planned.plan, arena=None)
-    replace(planned, plan=plan).save(path)
-    return plan
+    planned.save(path)
+    return planned.plan
 
 
 def losses(path: Path, *, arena: bool, steps: int = 4) -> tuple[list[float], Trainer]:
@@ -143,29 +140,6 @@ def test_only_a_layout_for_torchs_kernels_at_their_alignment_is_replayed(
         assert trainer.memory.endswith(memory)
         for number in range(2):
             trainer.step(*hand_net.batch(number))
-
-
-@pytest.mark.slow
-def test_a_plan_without_a_layout_is_laid_out_here(tmp_path: Path) -> None:
-    write_plan(tmp_path / "p", share=1.0, layout=False)
-    with Trainer.open(tmp_path / "p") as trainer:
-        assert trainer.memory == "heap"
-
-
-@pytest.mark.slow
-def test_predictions_that_are_kept_cost_no_place_and_no_bits(tmp_path: Path) -> None:
-    plan = write_plan(tmp_path / "p")
-    with Trainer.open(tmp_path / "p", seed=0) as trainer:
-        batches = [random_batch(plan, number) for number in range(4)]
-        kept = [trainer.step(*batch).predictions[0] for batch in batches]
-        assert trainer.memory.endswith("as planned")
-        assert trainer._tensors.placed is not None
-        assert trainer._tensors.placed.misses == 0
-    with Trainer.open(tmp_path / "p", seed=0, arena=False) as trainer:
-        assert all(
-            torch.equal(trainer.step(*batch).predictions[0], mine)
-            for batch, mine in zip(batches, kept, strict=True)
-        )
 
 
 @pytest.mark.slow

@@ -24,7 +24,7 @@ from poet.passes.strips import sums_of
 from poet.plans.plan_file import write_plan
 from poet.runtime import Trainer
 from poet.runtime.kernels.arguments import tensor_type
-from poet.runtime.kernels.strips import StripRun, signature
+from poet.runtime.kernels.strips import StripRun
 from poet.runtime.storage.state import raw_tensor
 from poet.runtime.system.process import torch_threads
 from poet.runtime.trials.blocks import is_exact
@@ -202,10 +202,3 @@ def test_additions_are_charged(summed: Summed) -> None:
             3 * (blocks - 1) * summed.types[result].extent_bytes
         )
         assert parts[name].seconds > whole[name].seconds + 2 * (blocks - 1) * overhead
-
-
-def test_the_trial_of_a_sum_is_not_that_of_a_slice(summed: Summed) -> None:
-    way = next(iter(summed.ways.values()))
-    (link,) = way.strip.links
-    sliced = replace(way.strip, links=(replace(link, sums=(), made=((0, 1),)),))
-    assert signature(way.strip, way.outputs, summed.values) != signature(sliced, way.outputs, summed.values)

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
 import pytest
 from helpers.clocks import counted
 from helpers.pace import with_slow
-from helpers.random_problems import dear_storage, mixed_problem, random_limits, training_like, with_homes
+from helpers.random_problems import dear_storage, mixed_problem, random_limits, training_like
 from helpers.relaxed import whole_bound
 
-from poet.errors import InvalidSchedule
 from poet.problem import Limits, Problem, ProblemOp, Tensor
 from poet.problem.schedule import Compute
 from poet.problem.simulator import simulate
 from poet.problem.solution import Status
 from poet.solvers.bounds.refinement import ExtractedStep
-from poet.solvers.bounds.relaxation import bound_overhead
 from poet.solvers.instance.feasibility import minimum_ram_bytes
 from poet.solvers.instance.instance import instance_of
 from poet.solvers.portfolio.relaxations import linear_relaxation, whole_relaxation
@@ -68,43 +64,6 @@ def test_schedules_are_valid_and_no_cheaper_than_the_bound(seed: int) -> None:
         assert trace.joules >= (problem.compute_joules + bound.overhead_joules) * (1.0 - 1e-6)
 
 
-def test_most_solutions_with_all_moments_are_plans() -> None:
-    kinds = Counter[str]()
-    for seed in range(30):
-        problem = with_homes(mixed_problem(seed), seed) if seed % 5 == 0 else mixed_problem(seed)
-        limits = random_limits(problem, seed)
-        instance = instance_of(problem, limits)
-        bound = whole_bound(instance, moments=range(1, len(problem.ops)))
-        schedule = ExtractedStep(instance, bound).schedule()
-        if bound.answer.values is None or schedule is None:
-            kinds["none"] += 1
-            continue
-        try:
-            joules = simulate(problem, schedule, limits).joules
-        except InvalidSchedule as verdict:
-            kinds[verdict.rule] += 1
-            continue
-        cheapest = problem.compute_joules + bound.overhead_joules
-        kinds["as dear" if joules <= cheapest * (1.0 + 1e-6) else "dearer"] += 1
-    assert kinds["as dear"] > 18
-    assert kinds.keys() <= {"as dear", "dearer", "none", "page_in"}
-
-
-def test_a_moment_that_lacks_ram_raises_the_bound() -> None:
-    problem = training_like(12, seed=3)
-    limits = Limits(ram_budget_bytes=_tight_bytes(problem), paging=False)
-    instance = instance_of(problem, limits)
-    bound = whole_bound(instance)
-    played = ExtractedStep(instance, bound)
-    lacking = played.over_capacity_moments(3)
-    assert played.schedule() is None
-    assert lacking
-    assert not lacking & bound.moments
-    finer = whole_bound(instance, moments=lacking)
-    assert finer.overhead_joules > 1.01 * bound.overhead_joules
-    assert played.over_capacity_moments(0) == frozenset()
-
-
 @pytest.mark.parametrize("layers", [6, 7, 13])
 def test_refinement_by_what_lacks_ram_ends_with_a_plan_as_expensive_as_the_bound(layers: int) -> None:
     problem = training_like(layers, seed=3)
@@ -112,12 +71,3 @@ def test_refinement_by_what_lacks_ram_ends_with_a_plan_as_expensive_as_the_bound
     members = (("linear", linear_relaxation, 1.0), ("whole", whole_relaxation, 1.0))
     solution = solve(problem, limits, counted(60.0), members=members)
     assert solution.status is Status.OPTIMAL
-
-
-def test_without_a_solution_nothing_is_played() -> None:
-    problem, _ = chain_and_back()
-    instance = instance_of(problem, Limits(ram_budget_bytes=1, paging=False))
-    bound = bound_overhead(instance)
-    assert bound.answer.values is None
-    assert ExtractedStep(instance, bound).schedule() is None
-    assert not ExtractedStep(instance, bound).over_capacity_moments(3)

@@ -5,35 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from helpers.pace import with_slow
-from helpers.random_problems import training_like
-from helpers.relaxed import tightest_bound, whole_bound
+from helpers.relaxed import whole_bound
 
 from poet.problem import Limits, Problem, ProblemOp, Tensor, Transfer
 from poet.problem.schedule import Compute, PageOut
 from poet.problem.simulator import simulate
 from poet.solvers.bounds.relaxation import bound_overhead
-from poet.solvers.heuristics.greedy import greedy
 from poet.solvers.heuristics.lp_guided import walks_along
-from poet.solvers.instance.feasibility import minimum_ram_bytes
-from poet.solvers.instance.incumbent import Incumbent
 from poet.solvers.instance.instance import instance_of
-
-
-@pytest.mark.parametrize("share", with_slow([0.1, 0.2], {0.1}))
-def test_cheaper_than_greedy_on_a_tight_training_step(share: float) -> None:
-    problem = training_like(40, seed=3)
-    least = minimum_ram_bytes(problem, Limits()).bytes
-    most = sum(tensor.bytes for tensor in problem.tensors)
-    limits = Limits(ram_budget_bytes=least + round(share * (most - least)))
-    start, best = greedy(problem, limits), Incumbent(problem, limits)
-    instance = instance_of(problem, limits)
-    bound = tightest_bound(instance, seconds=10.0)
-    for schedule in walks_along(instance, bound):
-        best.consider(schedule)
-    assert start is not None
-    assert best.trace is not None
-    assert best.trace.joules < simulate(problem, start, limits).joules
 
 
 def masked() -> Problem:
