@@ -72,7 +72,7 @@ def test_nothing_is_offered_where_there_is_one_form(prepared: Prepared) -> None:
 def test_where_ram_is_plenty_no_save_is_packed(prepared: Prepared) -> None:
     of = offered(prepared, Limits())
     plenty = Limits(ram_budget_bytes=2 * keep_everything_bytes(of))
-    chosen, found = solve_choosing(prepared, plenty, QUICK)
+    chosen, found = solve_choosing(prepared, plenty, SolveOptions(time_limit_seconds=20.0))
     assert found.status is Status.OPTIMAL
     assert not targets_of(chosen) & {"poet.relu", "poet.max_pool"}
     assert found.schedule is not None
