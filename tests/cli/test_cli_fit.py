@@ -24,7 +24,7 @@ def net(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def fit(net: Path, ram: str) -> tuple[int, str, str]:
-    return invoke("fit", net, "--device", "rpi4b", "--ram", ram, "--time-limit", "0.5s")
+    return invoke("fit", net, "--device", "rpi4b", "--ram", ram, "--time-limit", "0.1s")
 
 
 def test_one_line_says_the_largest_batch_and_its_price(net: Path) -> None:

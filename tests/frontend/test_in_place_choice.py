@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from helpers.oracle import least_joules
+from helpers.pace import with_slow
 from helpers.random_problems import floor_bytes, keep_bytes
 from torch import Tensor, nn
 
@@ -242,7 +243,7 @@ def way_back(seed: int) -> Problem:
 
 
 @pytest.mark.parametrize(
-    "seed", [*range(6), *(pytest.param(n, marks=pytest.mark.slow) for n in range(6, 12))]
+    "seed", with_slow(range(12), {0, *range(4, 12)})
 )
 def test_no_bound_is_above_the_optimum(seed: int) -> None:
     problem = way_back(seed)

@@ -104,7 +104,7 @@ def test_gradients_are_bitwise_those_of_the_original(name: str, exporter: str, t
     ("name", "exporter"),
     [
         ("resnet18", "legacy"),
-        ("resnet18", "dynamo"),
+        pytest.param("resnet18", "dynamo", marks=pytest.mark.slow),
         pytest.param("mobilenet_v2", "dynamo", marks=pytest.mark.slow),
     ],
 )
@@ -250,7 +250,7 @@ class _Attention(nn.Module):
     [
         (nn.GELU, "Gelu", "legacy"),
         (nn.SiLU, "Silu", "legacy"),
-        (nn.SiLU, "Silu", "dynamo"),
+        pytest.param(nn.SiLU, "Silu", "dynamo", marks=pytest.mark.slow),
         (partial(nn.Linear, 12, 7), "Linear", "legacy"),
         (partial(nn.Linear, 12, 7, bias=False), "Linear", "legacy"),
         (_Attention, "Attention", "legacy"),

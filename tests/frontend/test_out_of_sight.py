@@ -399,8 +399,8 @@ ROWS: dict[str, Row] = {
     "attribute": _row(_aux, plan=f"changes Net.aux {LATER}"),
 }  # fmt: skip
 FAST = {
-    "block", "block, no state kept", "first block, reentrant", "block with batch norm, reentrant",
-    "manual_seed", "generator", "gradient hook", "later gradient hook", "count", "random", "carried tensor",
+    "block", "block with batch norm, reentrant", "manual_seed", "gradient hook", "count", "random",
+    "carried tensor",
 }  # fmt: skip
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from helpers.onnx_tools import make_model, save
+from helpers.pace import with_slow
 from helpers.reference import run_graph
 from onnx import helper
 from torch import Tensor, nn
@@ -46,7 +47,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", with_slow(CASES, {"gru", "gru without bias", "rnn"}))
 def test_a_layer_is_one_op_per_direction(name: str) -> None:
     rnn, read, batch = CASES[name]
     step = trace_training_step(Sequences(rnn, read).train(), torch.randn(batch, 20, 5), measure=False)

@@ -64,7 +64,7 @@ def test_schedules_are_valid_and_no_cheaper_than_the_bound(seed: int) -> None:
         assert trace.joules >= (problem.compute_joules + bound.overhead_joules) * (1.0 - 1e-6)
 
 
-@pytest.mark.parametrize("layers", [6, 7, 13])
+@pytest.mark.parametrize("layers", with_slow([6, 7, 13], {7, 13}))
 def test_refinement_by_what_lacks_ram_ends_with_a_plan_as_expensive_as_the_bound(layers: int) -> None:
     problem = training_like(layers, seed=3)
     limits = Limits(ram_budget_bytes=_tight_bytes(problem), paging=False)

@@ -142,7 +142,7 @@ def _found(problem: Problem, schedule: Schedule) -> tuple[Limits, Solution]:
 
 def short(objective: Objective = Objective.ENERGY) -> SolveOptions:
     """Of the processor's time, and too short for places by CP-SAT."""
-    return SolveOptions(time_limit_seconds=3.0, clock=OwnTime(share=0.02), objective=objective)
+    return SolveOptions(time_limit_seconds=1.0, clock=OwnTime(share=0.02), objective=objective)
 
 
 def test_moves_make_a_plan_fit_and_are_charged() -> None:

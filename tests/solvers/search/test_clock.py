@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from helpers.clocks import Ticking, counted
+from helpers.pace import few_or_many
 from helpers.random_problems import floor_bytes, keep_bytes, mixed_problem, random_limits, training_like
 
 from poet.errors import InputError
@@ -40,9 +41,10 @@ def told(solution: Solution) -> Solution:
 # --- the same again ---
 
 
-def test_a_second_search_with_the_same_seed_gives_the_same_plan_where_no_clock_cuts_it() -> None:
+@few_or_many("seeds", 5, 12)
+def test_a_second_search_with_the_same_seed_gives_the_same_plan_where_no_clock_cuts_it(seeds: int) -> None:
     plans = 0
-    for seed in range(12):
+    for seed in range(seeds):
         problem = mixed_problem(seed, largest=6)
         limits = random_limits(problem, seed, deadline=seed % 3 == 0)
         options = SolveOptions(time_limit_seconds=None, seed=seed, engine="highs")
@@ -54,7 +56,7 @@ def test_a_second_search_with_the_same_seed_gives_the_same_plan_where_no_clock_c
             second.solver,
         )
         plans += first.schedule is not None
-    assert plans >= 6
+    assert plans >= seeds // 2
 
 
 @pytest.mark.parametrize("objective", [Objective.ENERGY, Objective.TIME])
@@ -138,8 +140,8 @@ def test_clocks_travel_with_their_options_and_name_cached_answers() -> None:
 
 
 def test_a_search_on_the_wall_gives_no_program_more_than_is_left() -> None:
-    clock = Ticking(0.002)
-    found = solve(STEP, tight(STEP, 0.1), SolveOptions(0.6, engine="highs", confirm=False, clock=clock))
+    clock, step = Ticking(0.002), training_like(3, seed=2, momentum=True)
+    found = solve(step, tight(step, 0.1), SolveOptions(0.6, engine="highs", confirm=False, clock=clock))
     assert found.schedule is not None
     clock.assert_kept(0.6)
 

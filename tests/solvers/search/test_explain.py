@@ -130,8 +130,9 @@ def test_a_false_bound_is_refuted_by_a_solution(seeds: tuple[int, ...]) -> None:
         assert confirmation.engines == ("highs", "cpsat")
 
 
-def test_every_proof_of_the_search_is_signed() -> None:
-    for seed in range(25):
+@few_or_many("seeds", 8, 25)
+def test_every_proof_of_the_search_is_signed(seeds: int) -> None:
+    for seed in range(seeds):
         problem, limits = small(seed)
         solution = solve(problem, limits, OPTIONS)
         if solution.status in (Status.OPTIMAL, Status.INFEASIBLE):

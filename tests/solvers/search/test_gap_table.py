@@ -38,7 +38,7 @@ def test_small_rows_come_out_as_in_the_file(table: ModuleType) -> None:
     known = {row.key: row for row in table.read()}
     rows = [table.measured(name, 0.0, 5.0) for name in ("linear.m4", "transformer.m4")]
     assert table.compared(rows, list(known.values())) == []
-    assert rows == [table.measured(row.problem, row.share, row.work_seconds) for row in rows]
+    assert rows[-1] == table.measured("transformer.m4", 0.0, 5.0)
 
 
 def test_what_is_worse_is_told_and_what_is_better_is_not(table: ModuleType) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from helpers.clocks import Ticking
+from helpers.pace import with_slow
 from helpers.random_problems import mixed_problem, random_limits, training_like
 from test_time_limit import nothing
 
@@ -144,7 +145,7 @@ def test_what_a_maker_cannot_know_is_no_bug(rejections: list[str]) -> None:
     assert theirs.consider(None) is False
 
 
-@pytest.mark.parametrize("block", range(2))
+@pytest.mark.parametrize("block", with_slow(range(2), {1}))
 def test_no_maker_breaks_a_rule_it_looks_after(block: int) -> None:
     """The fixture ``rejections`` of every test counts; here are the problems with most features."""
     for seed in range(15 * block, 15 * block + 15):

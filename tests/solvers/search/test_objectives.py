@@ -66,7 +66,7 @@ def thorough(objective: Objective) -> SolveOptions:
 
 
 @pytest.mark.parametrize("objective", [Objective.TIME, Objective.RAM, Objective.WRITES])
-@pytest.mark.parametrize("seed", with_slow(range(16), {5, 6, 13, 14}))
+@pytest.mark.parametrize("seed", with_slow(range(16), set(range(5, 16))))
 def test_each_objective_equals_the_oracle(seed: int, objective: Objective) -> None:
     of = dataclasses.replace(mixed_problem(seed, largest=5), background_storage=False)
     limits = random_limits(of, seed, deadline=seed % 3 == 0)
@@ -91,7 +91,7 @@ def test_each_objective_equals_the_oracle(seed: int, objective: Objective) -> No
     ("seed", "objective"),
     with_slow(
         [(n, what) for what in (Objective.ENERGY, Objective.TIME, Objective.WRITES) for n in range(5)],
-        {(3, Objective.TIME)},
+        {(3, Objective.TIME), *((n, what) for what in (Objective.TIME, Objective.WRITES) for n in (2, 4))},
     ),
 )
 def test_an_energy_budget_is_kept_and_costs_no_more_than_it_must(seed: int, objective: Objective) -> None:

@@ -14,7 +14,7 @@ from poet.solvers.instance.candidates import worth_rerunning
 from poet.solvers.instance.instance import Instance, instance_of
 from poet.solvers.portfolio.rerun_slots import offered_by
 
-STEP = training_like(16, seed=3)
+STEP = training_like(10, seed=3)
 
 
 def instance(problem: Problem, share: float) -> Instance:

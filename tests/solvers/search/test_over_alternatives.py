@@ -140,7 +140,7 @@ def test_the_best_plan_that_is_told_never_gets_worse_from_choice_to_choice(
         return found
 
     monkeypatch.setattr(objectives, "solve", solving)
-    of = chain(6)
+    of = chain(4)
     limits = Limits(ram_budget_bytes=keep_bytes(of.resolved(())) - 20)
     monkeypatch.setattr(alternatives.Choices, "keeps", lambda *_: False)  # else that ends the search
     options = counted(1e4)
