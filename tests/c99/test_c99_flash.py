@@ -92,7 +92,7 @@ WAYS = [(kind, optimizer, save) for kind in KINDS for optimizer in ("momentum", 
 FAST = {("homes", "momentum", 0), ("pages", "momentum", 1)}
 
 
-@few_or_many("stride", 13, 1)
+@few_or_many("stride", 29, 1)
 @pytest.mark.parametrize(("kind", "optimizer", "is_save"), with_slow(WAYS, set(WAYS) - FAST))
 def test_a_transfer_that_goes_wrong_without_a_word_is_told(
     kind: str, optimizer: str, is_save: int, stride: int, made: Callable[..., tuple[CProject, Path]]

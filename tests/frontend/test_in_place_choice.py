@@ -242,9 +242,7 @@ def way_back(seed: int) -> Problem:
     return Problem("way back", tensors, tuple(ops))
 
 
-@pytest.mark.parametrize(
-    "seed", with_slow(range(12), {0, *range(4, 12)})
-)
+@pytest.mark.parametrize("seed", with_slow(range(12), {0, *range(4, 12)}))
 def test_no_bound_is_above_the_optimum(seed: int) -> None:
     problem = way_back(seed)
     least, most = floor_bytes(problem), keep_bytes(problem)

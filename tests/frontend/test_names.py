@@ -208,7 +208,9 @@ def test_a_state_dict_has_tied_names_and_no_constants(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("share", "optimize"),
-    with_slow([(0.2, True), (0.2, False), (0.9, True), (0.9, False)], {(0.2, False), (0.9, True), (0.9, False)}),
+    with_slow(
+        [(0.2, True), (0.2, False), (0.9, True), (0.9, False)], {(0.2, False), (0.9, True), (0.9, False)}
+    ),
 )
 def test_dropout_in_place_is_dropout(share: float, optimize: bool, tmp_path: Path) -> None:
     torch.manual_seed(0)

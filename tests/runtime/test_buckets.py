@@ -69,7 +69,7 @@ def planned(share: float | None = None) -> Planned:
     with torch_threads(1):
         return plan_module(
             Tagger().train(), longest, device="x86-host", ram=ram, optimizer=ADAMW, shapes=others,
-            evaluation=False, time_limit_seconds=0.5,
+            evaluation=False, time_limit_seconds=0.2,
         )  # fmt: skip
 
 

@@ -52,7 +52,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     bind = {"N": BATCH}
     plain_bytes = keep_everything_bytes(prepare(folder / "net.onnx", device="rpi4b", bind=bind).problem)
     planned = poet.plan(
-        folder / "net.onnx", device="rpi4b", bind=bind, ram=int(plain_bytes * 0.6), time_limit_seconds=2
+        folder / "net.onnx", device="rpi4b", bind=bind, ram=int(plain_bytes * 0.6), time_limit_seconds=0.5
     )
     planned.save(folder / "plan.poet")
     rng = np.random.default_rng(0)

@@ -172,7 +172,7 @@ def test_a_further_training_takes_no_more_than_was_rehearsed(tmp_path: Path) -> 
     """A plan of many requests, which took more to open than was left for it."""
     torch.manual_seed(0)
     net = Last(nn.GRU(8, 8, 2, batch_first=True))
-    step = trace_training_step(net, torch.zeros(2, 40, 8))
+    step = trace_training_step(net, torch.zeros(2, 20, 8))
     of = hand_net.problem(step.graph, kernels=step.kernels)
     made = hand_net.plan(
         of, step.graph, keep_everything(of), loss="cross-entropy", slack=0.5, kernels=step.kernels

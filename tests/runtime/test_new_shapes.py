@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from helpers.pace import with_slow
 from torch import Tensor, nn
 
 from poet.api import Planned
@@ -150,7 +151,7 @@ def test_a_graph_for_other_sizes_is_the_one_that_would_be_traced(kind: Kind) -> 
         reshaping.graph((contiguous("int32", (4, 13)), contiguous("int64", (4,))))
 
 
-@pytest.mark.parametrize("kind", [Attention, Recurrent])
+@pytest.mark.parametrize("kind", with_slow([Attention, Recurrent], {Recurrent}))
 def test_a_length_without_a_plan_is_planned_between_steps(tmp_path: Path, kind: Kind) -> None:
     planned(kind).save(tmp_path / "p.poet")
     planner = check_stream(tmp_path / "p.poet", kind().train(), [16, 11, 8, 11, 5])

@@ -57,7 +57,7 @@ def planned(share: float | None = None) -> Planned:
     with torch_threads(1):
         return plan_module(
             Tagger().train(), longest, device="x86-host", ram=ram, shapes=others,
-            evaluation=False, time_limit_seconds=1.0,
+            evaluation=False, time_limit_seconds=0.3,
         )  # fmt: skip
 
 

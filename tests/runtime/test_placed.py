@@ -43,7 +43,7 @@ def write_plan(path: Path, *, threads: int = 1, share: float = 0.5, recompute: b
     most = keep_everything_bytes(prepared.problem)
     least = minimum_ram_bytes(prepared.problem, Limits()).bytes
     limits = Limits(ram_budget_bytes=budget_between(least, most, share), recompute=recompute)
-    planned = api.plan_step(prepared, limits, SolveOptions(time_limit_seconds=4.0))
+    planned = api.plan_step(prepared, limits, SolveOptions(time_limit_seconds=1.0))
     planned.save(path)
     return planned.plan
 

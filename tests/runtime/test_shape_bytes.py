@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from helpers.pace import few_or_many
 from torch import Tensor, nn
 
 from poet.api import Planned
@@ -123,11 +124,14 @@ def test_the_largest_size_has_a_step_and_the_next_one_has_none() -> None:
         assert found.shape.step.held_bytes <= BUDGET_BYTES
 
 
-def test_a_wrong_guess_costs_tries_and_no_byte(monkeypatch: pytest.MonkeyPatch) -> None:
+@few_or_many("factors", (10,), (0, 10))
+def test_a_wrong_guess_costs_tries_and_no_byte(
+    factors: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Laws that are far off, to either side: the answer is the same, and judged."""
     plan = planned().plan
     right = ShapePlanner().largest(plan, dim=1)
-    for guess in (1, 10 * right.size):
+    for guess in (max(1, factor * right.size) for factor in factors):
         monkeypatch.setattr(
             "poet.planning.shape_bytes.ShapeBytes.largest", lambda *_, guess=guess, **__: guess
         )

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 from helpers import hand_net
+from helpers.pace import with_slow
 
 from poet.errors import PageFileError, PoetError
 from poet.files import cache_folder
@@ -241,7 +242,7 @@ def test_a_link_to_something_else_is_refused_and_left(tmp_path: Path) -> None:
 # --- streams ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&- >&- 2>&-"])
+@pytest.mark.parametrize("closed", with_slow([">&-", "2>&-", "<&- >&- 2>&-"], {">&-", "2>&-"}))
 def test_a_closed_stream_is_no_error_and_no_file_gets_its_number(closed: str, tmp_path: Path) -> None:
     written = tmp_path / "parts.json"
     command = f'"{POET}" devices list --json "{written}" {closed}'
@@ -250,7 +251,9 @@ def test_a_closed_stream_is_no_error_and_no_file_gets_its_number(closed: str, tm
     assert written.read_text().startswith("[") or written.read_text().startswith("{")
 
 
-@pytest.mark.parametrize("words", [("--help",), ("devices", "list"), ("nonsense",)])
+@pytest.mark.parametrize(
+    "words", [pytest.param(("--help",), marks=pytest.mark.slow), ("devices", "list"), ("nonsense",)]
+)
 def test_a_reader_that_is_gone_leaves_no_traceback(words: tuple[str, ...]) -> None:
     reader, writer = os.pipe()
     os.close(reader)

