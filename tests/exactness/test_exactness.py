@@ -1,10 +1,10 @@
 """The exactness matrix: nets, losses, optimizers and techniques, planned in every way, have PyTorch's bits.
 
 Every two values of different axes that fit together occur together in some case (pairwise covering): in the
-fast half those of the short axes, in the slow half nearly all. `exact_axes` has the values; a new net, loss,
-optimizer or technique is a line there. Each case makes a plan and asserts that its technique is in the plan;
-then losses, outputs, gradients, parameters and all state are compared with those of plain PyTorch
-by `poet.verification.verify`.
+fast half those of a schedule and another short axis, in the slow half nearly all. `exact_axes` has the
+values; a new net, loss, optimizer or technique is a line there. Each case makes a plan and asserts that its
+technique is in the plan; then losses, outputs, gradients, parameters and all state are compared with those
+of plain PyTorch by `poet.verification.verify`.
 """
 
 from __future__ import annotations
@@ -123,8 +123,8 @@ AXES = {**SHORT, **LONG}
 
 
 def crossed_fast(one: str, other: str) -> bool:
-    """Of the long axes and of modes, the fast half has each value once."""
-    return {one, other} <= SHORT.keys() - {"mode"}
+    """Schedules with the other short axes; of the long axes and of modes, each value once."""
+    return "schedule" in (one, other) and {one, other} <= SHORT.keys() - {"mode"}
 
 
 def crossed_slow(one: str, other: str) -> bool:
