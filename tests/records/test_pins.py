@@ -5,7 +5,10 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from helpers.random_problems import training_like
+from helpers.clocks import counted
+from helpers.oracle import least_joules
+from helpers.pace import with_slow
+from helpers.random_problems import mixed_problem, random_limits, random_pins, training_like
 
 from poet.errors import InputError, InvalidSchedule
 from poet.problem import Limits, Pins, Place, Problem, ProblemOp, Tensor, Transfer
@@ -112,6 +115,20 @@ def test_without_a_way_to_keep_the_pins_there_is_no_plan() -> None:
     assert solution.status is Status.INFEASIBLE
     assert "Without the pins there is a plan" in solution.message
     assert solve(net(), Limits(ram_budget_bytes=9)).schedule is not None
+
+
+@pytest.mark.parametrize("seed", with_slow(range(12), range(5, 12)))
+def test_pinned_plans_equal_the_oracle(seed: int) -> None:
+    of = dataclasses.replace(mixed_problem(seed, largest=5), background_storage=False)
+    limits = random_pins(of, random_limits(of, seed, deadline=seed % 3 == 0), seed)
+    best = least_joules(permitted(of, limits), limits)
+    solution = solve(of, limits, counted(5.0, relative_gap=1e-9, overhead_gap=1e-9))
+    if best is None:
+        assert solution.status is Status.INFEASIBLE
+        return
+    joules = simulate(of, best, limits).joules
+    assert solution.joules == pytest.approx(joules, rel=1e-9)
+    assert solution.bound_joules <= joules * (1 + 1e-9)
 
 
 def test_a_large_net_with_pins_has_a_plan_at_once() -> None:

@@ -11,6 +11,7 @@ import pytest
 import torch
 from helpers import hand_net
 from helpers.nets import small_net
+from helpers.pace import with_slow
 from helpers.schedules import keep_everything, random_schedule
 from helpers.sequence_nets import Recurrent
 from poet.cli.main import app
@@ -85,7 +86,7 @@ def test_verify_judges_at_the_threads_of_the_plan_alone(short: Path) -> None:
     assert poet.verify(short, module=net(), threads=(1,), allow_over_budget=True)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", with_slow(range(4), range(2, 4)))
 def test_on_the_heap_each_step_holds_what_was_predicted(seed: int, tmp_path: Path) -> None:
     """From the first on, recomputed and paged, and whatever others allocate meanwhile."""
     graph = hand_net.graph()

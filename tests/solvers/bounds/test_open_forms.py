@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 
 import pytest
 from helpers import forms
-from helpers.relaxed import whole_bound
+from helpers.pace import with_slow
+from helpers.random_problems import mixed_problem, random_limits
+from helpers.relaxed import tightest_bound, whole_bound
 
 from poet.problem import Alternative, Limits, Objective, Problem, ProblemOp, Tensor, Transfer
 from poet.problem.alternatives import relaxed
@@ -81,3 +84,38 @@ def test_the_guide_takes_what_is_cheaper(objective: Objective) -> None:
     assert plenty.bound == pytest.approx(4.0)
     assert not plenty.taken
     assert form_guide(two_layers(), Limits(), options) is None
+
+
+def _judge(seed: int, make: Callable[[Problem, int], Problem] = forms.with_alternatives) -> None:
+    of = make(mixed_problem(seed, largest=5), seed)
+    limits = random_limits(of.resolved(forms.choices_of(of)[-1]), seed, deadline=seed % 3 == 0)
+    best = forms.least_joules(of, limits)
+    if best is None:
+        return
+    optimum = simulate(of, best, limits).joules
+    each = undecided(of, limits)
+    fractional = tightest_bound(each.instance, seconds=5.0)
+    whole = whole_bound(each.instance, moments=range(len(of.ops)))
+    for bound in (fractional, whole):
+        assert each.joules + bound.overhead_joules <= optimum * (1 + 1e-9) + 1e-9
+
+
+@pytest.mark.parametrize("seed", [2, 5, 7, 11])
+def test_no_bound_is_above_the_optimum_of_all_choices(seed: int) -> None:
+    _judge(seed)
+
+
+@pytest.mark.parametrize("seed", range(1, 7))
+def test_nor_where_the_forms_need_other_workspaces(seed: int) -> None:
+    _judge(seed, forms.with_workspaces)
+
+
+@pytest.mark.parametrize("seed", with_slow(range(1, 5), {3, 4}))
+def test_nor_where_rows_are_updated_in_storage(seed: int) -> None:
+    _judge(seed, forms.with_row_updates)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", with_slow(range(20, 30), range(24, 30)))
+def test_no_bound_is_above_the_optimum_of_all_choices_of_more(seed: int) -> None:
+    _judge(seed)

@@ -92,6 +92,19 @@ def test_sums_carried_from_row_to_row_bound_as_rows_that_list_every_window_do(
     assert sizes[1] < sizes[0]
 
 
+@pytest.mark.parametrize("seed", with_slow(range(30), range(10, 30)))
+def test_sums_carried_from_row_to_row_stay_below_the_oracle(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    problem = mixed_problem(seed, largest=6)
+    limits = random_limits(problem, seed, deadline=seed % 3 == 0)
+    best = least_joules(problem, limits)
+    optimum = math.inf if best is None else simulate(problem, best, limits).joules
+    monkeypatch.setattr(windows, "DENSE_TERMS", 1)
+    bound = tightest_bound(instance_of(problem, limits)).overhead_joules
+    assert bound <= optimum - problem.compute_joules + 1e-9 * problem.compute_joules
+
+
 def chain(*, page_out: float = 3.0) -> Problem:
     """Two tensors of 4 bytes that cannot both wait for the end while the middle op takes 6."""
     move_in, move_out = Transfer(0.0, 2.0), Transfer(0.0, page_out)

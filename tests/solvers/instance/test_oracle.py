@@ -255,7 +255,7 @@ def test_background_storage_hides_what_memory_lets_it() -> None:
     assert simulate(beside, narrow).joules == pytest.approx(5.0)
 
 
-@pytest.mark.parametrize("seed", range(150))
+@pytest.mark.parametrize("seed", with_slow(range(150), range(40, 150)))
 def test_answers_are_valid_and_tight(seed: int) -> None:
     of = mixed_problem(seed, largest=5 if seed % 3 == 0 else 6)
     limits = random_limits(of, seed, deadline=seed % 3 == 0)
@@ -270,7 +270,7 @@ def test_answers_are_valid_and_tight(seed: int) -> None:
     assert simulate(of, roomy, more).joules <= trace.joules * (1 + 1e-12)
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", with_slow(range(40), range(28, 40)))
 def test_least_ram(seed: int) -> None:
     of = mixed_problem(seed, largest=5)
     least = least_ram_bytes(of, Limits())
