@@ -1,20 +1,27 @@
-"""Exact models over retention intervals, for plans.
+"""Exact models over retention intervals, for plans, and of small problems for bounds.
 
 The intervals are those of MOCCASIN (Bartan, Li, Teague, Lott and Dilkina 2023). Models are offered the reruns
-of the best plan, and all chains of reruns of some length, longer and longer.
+of the best plan, and all chains of reruns of some length, longer and longer; the last are offered every rerun
+that may pay, and in each stage p times in order.
+
+*Proposition.* Where the overhead of the best plan is below (p + 1) times the least joules of a rerun, the
+least of such a model bounds all schedules that take less than the best plan. *Proof*: they have at most p
+reruns, and those of a stage are a part of p times all reruns in order.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 from poet.solvers.engines import Effort, Outcome, run_engine
 from poet.solvers.event_model.decisions import EventModel
 from poet.solvers.event_model.model import build, matrix_of, schedule_of, values_of
-from poet.solvers.instance.candidates import candidates
+from poet.solvers.instance.candidates import candidates, worth_rerunning
 from poet.solvers.instance.instance import Instance, timeline_of
 from poet.solvers.portfolio.rerun_slots import merged, reruns_of
-from poet.solvers.portfolio.state import GOES_ON, SearchState, Steps, model_by
+from poet.solvers.portfolio.state import GOES_ON, Claim, SearchState, Steps, model_by
 
 FIRST_CHAIN, LONGEST_CHAIN = 2, 64
 """Reruns that lead to one tensor version; with 1, most plans of little RAM are none of the first model's."""
@@ -31,21 +38,23 @@ ENGINE_GAP_SHARE = 0.3
 
 def retention_intervals(state: SearchState) -> Steps:
     """Model after model, a turn each; one that is not solved in its turn gets a longer one later."""
-    open_chains, ended = list(_offers(state.instance)), set[frozenset[tuple[int, tuple[int, ...]]]]()
-    while open_chains:
-        chain, schedule = open_chains.pop(0), state.best.schedule
-        offered = merged(chain, {} if schedule is None else reruns_of(state.instance, schedule))
-        key = frozenset(offered.items())
-        if key in ended or _is_solved(state, offered):
+    open_models, ended = list(_offers(state.instance)), set[tuple[object, bool]]()
+    while open_models:
+        offered, passes = model = open_models.pop(0)
+        if not passes and state.best.schedule is not None:
+            offered = merged(offered, reruns_of(state.instance, state.best.schedule))
+        has_all = _most_reruns(state) < passes + 1
+        key = frozenset(offered.items()), has_all
+        if key in ended or _is_solved(state, offered, has_all=has_all):
             ended.add(key)
         else:
-            open_chains.append(chain)
+            open_models.append(model)
         yield GOES_ON
 
 
-def _is_solved(state: SearchState, offered: dict[int, tuple[int, ...]]) -> bool:
+def _is_solved(state: SearchState, offered: dict[int, tuple[int, ...]], *, has_all: bool) -> bool:
     """Look for the best plan whose reruns all have a slot in ``offered``; whether all was searched."""
-    outcome = _run(state, build(timeline_of(state.instance, offered)))
+    outcome = _run(state, build(timeline_of(state.instance, offered)), has_all=has_all)
     is_solved = outcome.done or outcome.infeasible
     if state.planned is not state.instance and not state.finished():
         outcome = _run(state, build(timeline_of(state.planned, offered)))
@@ -53,14 +62,24 @@ def _is_solved(state: SearchState, offered: dict[int, tuple[int, ...]]) -> bool:
     return is_solved
 
 
-def _run(state: SearchState, model: EventModel) -> Outcome:
-    """Solve one model by the search's engine; takes over its plans."""
+def _most_reruns(state: SearchState) -> float:
+    """That a schedule can have no more of, if it takes less than the best plan."""
+    tasks, overhead = state.instance.tasks, state.overhead_joules()
+    least = min((tasks[number].cost.joules for number in worth_rerunning(state.instance)), default=math.inf)
+    return overhead / least if least > 0.0 else math.inf
+
+
+def _run(state: SearchState, model: EventModel, *, has_all: bool = False) -> Outcome:
+    """Solve one model by the search's engine; takes over its plans, and its bound where it ``has_all``."""
     schedule, found_by = state.best.schedule, model_by(state.engine)
     matrix = matrix_of(model, None if schedule is None else values_of(model, schedule))
+    most_joules, claim = state.overhead_joules(), Claim(partial(matrix_of, model), state.engine)
 
     def watch(values: Sequence[float] | None, bound_joules: float) -> bool:
         if values is not None:
             state.consider(schedule_of(model, values), found_by)
+        if has_all:
+            state.take_bound(min(bound_joules, most_joules), found_by, claim)
         state.report()
         return state.enough()
 
@@ -83,8 +102,8 @@ def effort_of(state: SearchState, seconds: float, most_seconds: float | None = N
     )
 
 
-def _offers(instance: Instance) -> Iterator[dict[int, tuple[int, ...]]]:
-    """The chains that models are offered; none that is more than an engine can do with."""
+def _offers(instance: Instance) -> Iterator[tuple[dict[int, tuple[int, ...]], int]]:
+    """The reruns that models are offered, and how often every one that may pay; at most `MOST_RERUNS`."""
     before: dict[int, tuple[int, ...]] | None = None
     chain = FIRST_CHAIN
     while chain <= LONGEST_CHAIN:
@@ -92,10 +111,10 @@ def _offers(instance: Instance) -> Iterator[dict[int, tuple[int, ...]]]:
         if sum(map(len, offered.values())) > MOST_RERUNS:
             return
         if offered != before:
-            yield offered
+            yield offered, 0
         before, chain = offered, 2 * chain
     for passes in range(1, MOST_PASSES + 1):
         every = candidates(instance, None, passes=passes)
         if sum(map(len, every.values())) > MOST_RERUNS:
             return
-        yield every
+        yield every, passes
