@@ -54,7 +54,7 @@ def calibrate(
             output, folder=storage, time_limit=time_limit, power=power, phase=phase, storage=not no_storage
         )
     except KeyboardInterrupt:
-        measured = f"goes on with {output}" if output.exists() else "begins anew, nothing is measured yet"
+        measured = f"goes on with {output}" if output.exists() else "starts: nothing is measured yet"
         say(f"poet: the same command {measured}", err=True)
         raise typer.Exit(INTERRUPTED) from None
     say(f"written to {output}")

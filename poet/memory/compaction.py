@@ -201,7 +201,7 @@ def _judged_valid(demand: Demand, offsets: Mapping[int, int], moves: Sequence[Mo
     try:
         return _judged(demand, offsets, moves)
     except InvalidSchedule as error:
-        _log.info("places with moves that the judge refuses: %s", error)
+        _log.info("places with moves that the simulator refuses: %s", error)
         return None
 
 

@@ -130,7 +130,9 @@ class Incumbent:
         self.rejections.schedules[verdict.rule] += 1
         if is_ours and verdict.rule not in _OF_THE_WHOLE:
             self.rejections.faults[verdict.rule] += 1
-            _log.warning("the judge rejects a schedule of %s: rule %s, %s", found_by, verdict.rule, verdict)
+            _log.warning(
+                "the simulator rejects a schedule of %s: rule %s, %s", found_by, verdict.rule, verdict
+            )
         else:
             _log.debug("a schedule of %s is passed over: rule %s, %s", found_by, verdict.rule, verdict)
 
