@@ -374,7 +374,9 @@ def prediction_of(graph: Graph, laid: Statements) -> Prediction | str:
     """
     try:
         if laid.homes:
-            raise UnsupportedOperator("parameters are at home in storage; plan with --home ram to have it")
+            raise UnsupportedOperator(
+                "parameters live in storage between steps; plan with --home ram to have it"
+            )
         ops = _forward(graph)
         return _laid_out(graph, ops, laid)
     except UnsupportedOperator as error:

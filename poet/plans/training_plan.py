@@ -41,7 +41,7 @@ EVALUATION, ACCUMULATION = "evaluation/", "accumulation/"
 
 @dataclass(frozen=True, slots=True)
 class Auxiliary:
-    """A schedule beside that of a plan's training step, on the same tensors, inside the same RAM.
+    """An auxiliary schedule of a plan: on the training step's tensors, inside the same RAM.
 
     Attributes:
         name: begins the names of the page slots that it alone has: ``"evaluation/"``, ``"accumulation/"``,

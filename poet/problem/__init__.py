@@ -2,17 +2,8 @@
 
 from __future__ import annotations
 
-from poet.problem.problem import (
-    Alternative,
-    Limits,
-    Objective,
-    Pins,
-    Place,
-    Problem,
-    ProblemOp,
-    Tensor,
-    Transfer,
-)
+from poet.problem.parts import Alternative, Place, ProblemOp, Tensor, Transfer
+from poet.problem.problem import Limits, Objective, Pins, Problem
 
 __all__ = [
     "Alternative",

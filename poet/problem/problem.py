@@ -32,7 +32,6 @@ from poet.problem.parts import (
     Place,
     ProblemOp,
     Tensor,
-    Transfer,
     check_alternatives,
     check_cost,
     check_structure,
@@ -42,18 +41,6 @@ from poet.util import codec
 from poet.util.brief import shortened, told
 from poet.util.reading import parse_json, read_regular, shown
 from poet.util.units import format_joules, format_seconds
-
-__all__ = [
-    "Alternative",
-    "Limits",
-    "Objective",
-    "Pins",
-    "Place",
-    "Problem",
-    "ProblemOp",
-    "Tensor",
-    "Transfer",
-]
 
 FORMAT = "poet-problem"
 FORMAT_VERSION = 6
