@@ -62,7 +62,7 @@ def test_what_is_worse_is_told_and_what_is_better_is_not(table: ModuleType) -> N
 
 def test_a_cut_search_may_end_elsewhere_on_another_processor(table: ModuleType) -> None:
     rows = table.read()
-    cut, proven = next(row for row in rows if row.gap > 1e-4), next(row for row in rows if row.gap == 0.0)
+    cut, proven = next(row for row in rows if row.gap > 1e-4), next(row for row in rows if row.gap <= 1e-7)
     elsewhere = replace(cut, joules=(1 + 0.2 * cut.gap) * cut.joules, gap=1.2 * cut.gap)
     assert len(table.compared([elsewhere], [cut])) == 2
     assert table.compared([elsewhere], [cut], 0.25) == []
