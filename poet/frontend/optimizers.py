@@ -117,11 +117,12 @@ _FOR_ANY = frozenset(
 def spec_of(optimizer: torch.optim.Optimizer, module: nn.Module) -> tuple[OptimizerSpec, tuple[str, ...]]:
     """What ``optimizer``, of parameters of ``module``, is here, and the names of what it trains.
 
-    The first of its groups gives the settings; further ones become groups, name by name.
+    The first of its groups gives the settings; further ones become groups, name by name. A parameter that
+    requires no gradient is not trained, as torch's step leaves it.
 
     Raises:
         InputError: it is not one that poet has, has begun, differs between groups in what cannot differ here,
-            or trains what is no parameter of the module.
+            trains what is no parameter of the module, or none that requires a gradient.
     """
     kind = type(optimizer)
     where = f"torch.optim.{kind.__name__}"
@@ -152,7 +153,9 @@ def spec_of(optimizer: torch.optim.Optimizer, module: nn.Module) -> tuple[Optimi
     name, given = _NAMES[kind], _settings(where, _NAMES[kind], first)
     if name == "momentum" and not given["momentum"]:
         name = "sgd"
-    trained = [_name(where, names, tensor) for group in optimizer.param_groups for tensor in group["params"]]
+    trained = [each for group in optimizer.param_groups for each in _trained(where, names, group)]
+    if not trained:
+        raise InputError(f"{where}: none of its parameters requires a gradient: nothing to train")
     groups = []
     for group in others:
         own = _settings(where, _NAMES[kind], group)
@@ -160,8 +163,8 @@ def spec_of(optimizer: torch.optim.Optimizer, module: nn.Module) -> tuple[Optimi
         fixed = [key for key in differs if key not in ("lr", "weight_decay", "momentum")]
         if fixed:
             raise InputError(f"{where}: {fixed[0]} differs between groups; lr, weight_decay, momentum may")
-        members = tuple(glob.escape(_name(where, names, tensor)) for tensor in group["params"])
-        groups.append(ParameterGroup(members, **{key: own[key] for key in differs}))
+        if members := tuple(map(glob.escape, _trained(where, names, group))):
+            groups.append(ParameterGroup(members, **{key: own[key] for key in differs}))
     kept = {key: amount for key, amount in given.items() if key in OPTIONS[name]}
     return OptimizerSpec(name, **kept, groups=tuple(groups)), tuple(map(glob.escape, trained))
 
@@ -177,7 +180,8 @@ def _settings(where: str, name: str, group: Mapping[str, Any]) -> dict[str, Any]
     return found
 
 
-def _name(where: str, names: Mapping[int, str], tensor: Tensor) -> str:
-    if id(tensor) not in names:
+def _trained(where: str, names: Mapping[int, str], group: Mapping[str, Any]) -> list[str]:
+    """Names of the group's parameters that require a gradient."""
+    if any(id(tensor) not in names for tensor in group["params"]):
         raise InputError(f"{where}: it trains a tensor that is no parameter of the module")
-    return names[id(tensor)]
+    return [names[id(tensor)] for tensor in group["params"] if tensor.requires_grad]

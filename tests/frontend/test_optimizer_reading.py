@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from pathlib import Path
 from typing import Any
@@ -98,6 +99,40 @@ def test_what_torch_is_told_is_what_is_read_back(name: str) -> None:
             "decoupled_weight_decay",
         ):
             assert getattr(ours, setting) == getattr(theirs, setting) or setting not in OPTIONS[spec.name]
+
+
+def test_what_is_frozen_is_not_trained_by_an_optimizer_of_all_parameters(tmp_path: Path) -> None:
+    module = net()
+    module[3] = nn.Identity()
+    module[0].requires_grad_(False)
+    groups: list[dict[str, Any]] = [
+        {"params": module[5].parameters()},
+        {"params": module[0].parameters(), "lr": 0.5},
+        {"params": module[1].parameters(), "lr": 0.1},
+    ]
+    spec, trained = spec_of(torch.optim.SGD(groups, lr=0.05), module)
+    assert sorted(trained) == sorted(
+        name for name, item in module.named_parameters() if item.requires_grad and name[0] in "15"
+    )
+    assert [group.patterns for group in spec.groups] == [("1.weight", "1.bias")]
+    with pytest.raises(InputError, match="none of its parameters requires a gradient"):
+        spec_of(torch.optim.SGD(module[0].parameters(), lr=0.05), module)
+    plain = copy.deepcopy(module)
+    images, targets = torch.randn(3, 2, 4, 4), torch.randint(4, (3,))
+    optimizer = torch.optim.SGD(plain.parameters(), lr=0.05, momentum=0.9)
+    made = api.plan(
+        module, images, device="rpi4b", ram=None, time_limit_seconds=1.0,
+        optimizer=torch.optim.SGD(module.parameters(), lr=0.05, momentum=0.9),
+    )  # fmt: skip
+    made.save(tmp_path / "plan.poet")
+    with Trainer.open(tmp_path / "plan.poet") as trainer:
+        for _ in range(2):
+            trainer.step(images, targets)
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(plain(images), targets).backward()
+            optimizer.step()
+        state = trainer.state_dict()
+    assert all(torch.equal(tensor, state[name]) for name, tensor in plain.state_dict().items())
 
 
 def test_what_cannot_be_taken_is_said() -> None:
