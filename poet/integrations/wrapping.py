@@ -29,6 +29,7 @@ from poet.devices.profile import Profile
 from poet.errors import InputError, ReplayError, one_of
 from poet.frontend.eager import original
 from poet.frontend.wrapped import WrappedStep, check_hooks_for_all, trace_wrapped
+from poet.ir.calls import TensorType
 from poet.ir.graph import stored_row_bytes
 from poet.ir.strips import Gradients
 from poet.planning.planned import Planned, fit_step, limits_of, plan_with, solve_step
@@ -168,6 +169,7 @@ class Wrapped(nn.Module):
         own["_modes"] = [(part, part.training) for part in module.modules()]
         own["_hooks"] = _hooks_of(module)
         own["_tensors"] = _Tensors(module, traced, planned.plan)
+        own["_settings"] = _settings_of(module, own["_tensors"].memory)
         own["_replay"] = SplitReplay(planned.plan, pages=_open_pages(planned.plan, page_file))
         own["_under_way"] = lambda: None
         weakref.finalize(self, own["_replay"].close)
@@ -200,6 +202,7 @@ class Wrapped(nn.Module):
                 "a hook of the module, or of a part of it, was registered or removed since it was wrapped; a "
                 "plan calls those that it was traced with; wrap the module again"
             )
+        self._check_settings()
         traced: WrappedStep = self._traced
         if torch.is_autocast_enabled("cpu"):
             raise InputError("a wrapped module computes in the types it has; leave torch.autocast out")
@@ -238,6 +241,17 @@ class Wrapped(nn.Module):
     def __reduce_ex__(self, protocol: object) -> NoReturn:
         raise InputError("a wrapped module cannot be pickled; save its state_dict(), or its `module`")
 
+    def _check_settings(self) -> None:
+        now = _settings_of(self.module, self._tensors.memory)
+        for place, value in self._settings.items():
+            found = now.get(place)
+            if found is not value and (isinstance(value, Tensor) or found != value):
+                raise InputError(
+                    f"{'.'.join(filter(None, place))} was changed since the module was wrapped, and a plan "
+                    "computes with what it was; wrap the module again, or keep what changes in a buffer "
+                    "(register_buffer)"
+                )
+
     def _check_inputs(self, inputs: Sequence[Tensor]) -> None:
         traced: WrappedStep = self._traced
         graph = traced.step.graph
@@ -250,6 +264,12 @@ class Wrapped(nn.Module):
                     f"{name} is {found}, the module was wrapped for {kind}; give batches of that "
                     "size (DataLoader(drop_last=True)), or wrap the module once more for the other: both "
                     "share its tensors"
+                )
+            if tensor.layout == torch.strided and not _lies_as(tensor, kind):
+                raise InputError(
+                    f"{name} has strides {list(tensor.stride())}, the module was wrapped for "
+                    f"{list(kind.strides)}, and bits depend on them; give {name}.contiguous(), or wrap the "
+                    "module with an example that lies in memory as the batches do"
                 )
             if tensor.requires_grad and number not in traced.input_gradients:
                 raise InputError(
@@ -271,11 +291,37 @@ class Wrapped(nn.Module):
         return results
 
 
+def _lies_as(tensor: Tensor, kind: TensorType) -> bool:
+    """Whether its elements lie in memory as ``kind`` says; a dimension of one element lies in any way."""
+    pairs = zip(tensor.shape, tensor.stride(), kind.strides, strict=True)
+    return all(size == 1 or stride == planned for size, stride, planned in pairs) or not tensor.numel()
+
+
 def _hooks_of(module: nn.Module) -> list[int]:
     """The hooks that the parts of ``module`` call, each by its number in the process."""
     return [number for part in module.modules() for key in _HOOKS for number in vars(part).get(key, ())]
 
 
+def _settings_of(module: nn.Module, memory: frozenset[int]) -> dict[tuple[str, str], object]:
+    """Numbers, words and rows of them among the attributes of ``module``'s parts, by part and name.
+
+    And tensors that are neither parameter nor buffer, where ``memory`` names the storage.
+    """
+    found: dict[tuple[str, str], object] = {}
+    for path, part in module.named_modules():
+        for key, value in vars(part).items():
+            if type(value) in _SETTINGS:
+                found[path, key] = value
+            elif isinstance(value, list | tuple) and all(type(item) in _SETTINGS for item in value):
+                found[path, key] = tuple(value)
+            elif isinstance(value, Tensor) and memory and value.untyped_storage().data_ptr() in memory:
+                found[path, key] = value
+    return {place: value for place, value in found.items() if place[1] not in _NO_SETTINGS}
+
+
+_SETTINGS = frozenset({bool, int, float, str})
+_NO_SETTINGS = frozenset({"training", "_is_full_backward_hook"})
+"""Modes are compared part by part; torch sets the other where it registers a hook."""
 _HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
 
 
@@ -339,6 +385,7 @@ class _Tensors:
         self._parameters = [item.value for item in graph.parameters]
         self._fixed = {name: traced.step.tensors[name] for name in names - known}
         self._trained = frozenset(traced.trained)
+        self.memory = frozenset(tensor.untyped_storage().data_ptr() for tensor in self._fixed.values())
 
     def now(self) -> dict[str, Tensor]:
         """Every tensor that lives across passes."""

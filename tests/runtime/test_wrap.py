@@ -269,6 +269,47 @@ def test_changes_of_the_module_are_noticed(wrapped: Wrapped) -> None:
         wrapped(X)
 
 
+class Scaled(nn.Module):
+    """With all kinds of what a plan takes from a module besides parameters and buffers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.norm = nn.Conv2d(2, 4, 3), nn.BatchNorm2d(4)
+        self.factor, self.used, self.mask = 0.5, [0, 1], torch.ones(6, 6)
+
+    def forward(self, x: Tensor) -> Tensor:
+        made: Tensor = self.norm(self.conv(x)) * self.factor * self.mask
+        return made[:, self.used].flatten(1)
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("norm.momentum", lambda module: setattr(module.norm, "momentum", 0.5)),
+        ("factor", lambda module: setattr(module, "factor", 2.0)),
+        ("used", lambda module: module.used.append(2)),
+        ("mask", lambda module: setattr(module, "mask", torch.zeros(6, 6))),
+    ],
+)
+def test_changed_settings_are_noticed(name: str, change: Callable[[Scaled], None]) -> None:
+    module = Scaled()
+    wrapped = poet.wrap(module, X, ram=None, time_limit_seconds=1.0)
+    module.mask.mul_(0.5)
+    plain = copy.deepcopy(module)
+    assert torch.equal(wrapped(X), plain(X))
+    change(module)
+    with pytest.raises(InputError, match=f"^{name} was changed since the module was wrapped"):
+        wrapped(X)
+
+
+def test_a_batch_in_another_memory_format_is_refused(wrapped: Wrapped) -> None:
+    images = X.to(memory_format=torch.channels_last)
+    with pytest.raises(InputError, match=r"strides .*give input.contiguous\(\), or wrap"):
+        wrapped(images)
+    other = poet.wrap(wrapped.module, images, ram=None, time_limit_seconds=1.0)
+    back(F.cross_entropy(other(images), Y))
+
+
 def test_what_cannot_be_wrapped_is_said(wrapped: Wrapped) -> None:
     with pytest.raises(Infeasible, match="needs at least"):
         poet.wrap(small_net(), X, ram=4096)
