@@ -247,8 +247,8 @@ class Wrapped(nn.Module):
             found = now.get(place)
             if found is not value and (isinstance(value, Tensor) or found != value):
                 raise InputError(
-                    f"{'.'.join(filter(None, place))} was changed since the module was wrapped, and a plan "
-                    "computes with what it was; wrap the module again, or keep what changes in a buffer "
+                    f"{'.'.join(filter(None, place)) or 'it'} was changed since the module was wrapped, and a "
+                    "plan computes with what it was; wrap the module again, or keep what changes in a buffer "
                     "(register_buffer)"
                 )
 
@@ -305,10 +305,12 @@ def _hooks_of(module: nn.Module) -> list[int]:
 def _settings_of(module: nn.Module, memory: frozenset[int]) -> dict[tuple[str, str], object]:
     """Numbers, words and rows of them among the attributes of ``module``'s parts, by part and name.
 
-    And tensors that are neither parameter nor buffer, where ``memory`` names the storage.
+    And what the parts run, by part; and tensors that are neither parameter nor buffer, where ``memory`` names
+    their storage.
     """
     found: dict[tuple[str, str], object] = {}
     for path, part in module.named_modules():
+        found[path, ""] = (type(part), vars(part).get("forward"))
         for key, value in vars(part).items():
             if type(value) in _SETTINGS:
                 found[path, key] = value

@@ -289,6 +289,8 @@ class Scaled(nn.Module):
         ("factor", lambda module: setattr(module, "factor", 2.0)),
         ("used", lambda module: module.used.append(2)),
         ("mask", lambda module: setattr(module, "mask", torch.zeros(6, 6))),
+        ("norm", lambda module: setattr(module.norm, "forward", torch.tanh)),
+        ("conv", lambda module: setattr(module, "conv", nn.ReLU())),
     ],
 )
 def test_changed_settings_are_noticed(name: str, change: Callable[[Scaled], None]) -> None:
