@@ -111,7 +111,7 @@ _OURS = {"initial_accumulator_value": "initial"}
 _FOR_ANY = frozenset(
     {"params", "initial_lr", "foreach", "fused", "capturable", "differentiable", "param_names"}
 )
-"""Of a group, what changes no bit here, or is no setting."""
+"""Of a group, what changes no bit here (``fused`` of SGD alone), or is no setting."""
 
 
 def spec_of(optimizer: torch.optim.Optimizer, module: nn.Module) -> tuple[OptimizerSpec, tuple[str, ...]]:
@@ -175,6 +175,8 @@ def _settings(where: str, name: str, group: Mapping[str, Any]) -> dict[str, Any]
         ours = _OURS.get(key, key)
         if ours in OPTIONS[name]:
             found[ours] = amount.item() if isinstance(amount, Tensor) else amount
+        elif key == "fused" and amount and name != "momentum":
+            raise InputError(f"{where}: fused=True rounds in another order than a plan does; leave it out")
         elif key not in _FOR_ANY and amount and not (key == "decoupled_weight_decay" and name == "adamw"):
             raise InputError(f"{where}: {key}={amount!r} is not something that poet has")
     return found

@@ -248,8 +248,8 @@ class Wrapped(nn.Module):
             if found is not value and (isinstance(value, Tensor) or found != value):
                 raise InputError(
                     f"{'.'.join(filter(None, place)) or 'it'} was changed since the module was wrapped, and "
-                    "a plan computes with what it was; wrap the module again, or keep what changes in a buffer "
-                    "(register_buffer)"
+                    "a plan computes with what it was; wrap the module again, or keep what changes in a "
+                    "buffer (register_buffer)"
                 )
 
     def _check_inputs(self, inputs: Sequence[Tensor]) -> None:

@@ -156,6 +156,9 @@ def test_what_cannot_be_taken_is_said() -> None:
         lr_scheduler.OneCycleLR(cycled, 0.5, total_steps=6)
     with pytest.raises(InputError, match="decoupled_weight_decay=True is not something that poet has"):
         spec_of(torch.optim.Adam(module.parameters(), decoupled_weight_decay=True), module)
+    spec_of(torch.optim.SGD(module.parameters(), fused=True), module)
+    with pytest.raises(InputError, match="fused=True rounds in another order than a plan does; leave it out"):
+        spec_of(torch.optim.AdamW(module.parameters(), fused=True), module)
     with pytest.raises(InputError, match="no parameter of the module"):
         spec_of(Lion([torch.zeros(2)]), module)
     groups: list[dict[str, Any]] = [
