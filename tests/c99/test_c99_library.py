@@ -16,7 +16,6 @@ import torch
 from helpers.c_build import CStep, build
 from helpers.c_plans import CNet, traced
 from poet.cli.main import app
-from sklearn.datasets import load_digits
 from torch import nn
 from typer.testing import CliRunner
 
@@ -40,6 +39,8 @@ def net() -> CNet:
 
 @pytest.fixture(scope="module")
 def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from sklearn.datasets import load_digits  # takes longer to import than torch
+
     images, classes = load_digits(return_X_y=True)
     path = tmp_path_factory.mktemp("data") / "digits.npz"
     inputs = (images[:SAMPLES] / 8 - 1).astype(np.float32).reshape(-1, 1, 8, 8)

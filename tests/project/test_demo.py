@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
-import demo
 import pytest
 from helpers.evaluation_plans import small_plan, write
 from helpers.hand_net import paging_plan
@@ -44,7 +45,15 @@ def test_the_picture_of_a_plan_file_is_one_command(tmp_path: Path) -> None:
     assert done.stdout.startswith("RAM over one step on ")
 
 
-def test_stages_say_what_they_are_and_how_long_they_take(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.fixture
+def demo() -> Any:
+    """Imported when a test runs: its data set comes from a package that takes seconds to import."""
+    return importlib.import_module("demo")
+
+
+def test_stages_say_what_they_are_and_how_long_they_take(
+    demo: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
     stages = demo.Stages({"one": 2, "two": 3})
     with stages.stage("two", "more"):
         pass
@@ -53,7 +62,7 @@ def test_stages_say_what_they_are_and_how_long_they_take(capsys: pytest.CaptureF
     assert said[2:] == ["[2/2] two: more (about 3 s)", "[2/2] two took 0 s, 0 s so far"]
 
 
-def test_the_demo_is_said_to_end_within_a_minute() -> None:
+def test_the_demo_is_said_to_end_within_a_minute(demo: Any) -> None:
     assert sum(demo.SHORT.about_seconds.values()) <= 60 < sum(demo.LONG.about_seconds.values())
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
 import pytest
 import torch
@@ -12,8 +13,10 @@ from torch import Tensor, nn
 
 import poet
 from poet.errors import InputError
-from poet.integrations.partitioner import PartitionChoice
 from poet.runtime.system.memory import PeakMeter, return_freed_memory
+
+if TYPE_CHECKING:  # it imports torch's compiler, which takes a second
+    from poet.integrations.partitioner import PartitionChoice
 
 
 @pytest.fixture(autouse=True)

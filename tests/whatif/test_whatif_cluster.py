@@ -22,8 +22,6 @@ from poet.whatif.settings import grid_of, setting_of
 from poet.whatif.sweep import Sweep, SweepProgress
 from poet.whatif.workers import Workers, working
 
-distributed = pytest.importorskip("distributed")
-
 INSTANCES = Path(__file__).parents[1] / "instances"
 QUICK = SolveOptions(time_limit_seconds=1.0)
 
@@ -31,6 +29,7 @@ QUICK = SolveOptions(time_limit_seconds=1.0)
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Any]:
     """A scheduler and three workers, each a process with one thread."""
+    distributed = pytest.importorskip("distributed")
     with distributed.LocalCluster(
         n_workers=3,
         threads_per_worker=1,
