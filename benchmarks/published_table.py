@@ -18,7 +18,7 @@ import interval_table
 from interval_table import Case
 
 from poet.devices.load import load_part, load_profile, profile_names
-from poet.devices.storage import Direction, Part
+from poet.devices.profile import Direction, Part
 
 FOLDER = Path(__file__).parent / "published"
 PAGE = Path(__file__).parent / "results" / "devices-published.md"

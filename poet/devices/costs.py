@@ -20,8 +20,7 @@ from poet.devices.cost_rules import Operands
 from poet.devices.cost_table import Amounts, amounts_for
 from poet.devices.figures import OpClass
 from poet.devices.measurements import OpTime, op_time
-from poet.devices.profile import OpTimes, Profile
-from poet.devices.storage import Direction, Storage
+from poet.devices.profile import Direction, OpTimes, Profile, Storage
 from poet.errors import ProfileError
 from poet.ir.calls import Call, Ref, TensorType, contiguous
 from poet.ir.graph import Graph, Op, Strip

@@ -21,9 +21,8 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel, ValidationError
 
 from poet.devices.figures import UNITS, Figure, unit_of
-from poet.devices.profile import Profile
+from poet.devices.profile import Direction, Medium, Part, Profile, Slot, Storage
 from poet.devices.sense import check_sense
-from poet.devices.storage import Direction, Part, Slot, Storage
 from poet.errors import ProfileError, nearest
 from poet.files.kinds import FileKind, says_what_it_is
 from poet.util.reading import open_regular
@@ -309,19 +308,15 @@ def attached(profile: Profile, part: Part, slot: Slot | None) -> Profile:
     elif slot is not None and slot.interface == part.interface:
         bus = slot.bus_bytes_per_second
     host = slot.host_watts if slot is not None else old.host_watts if old is not None else None
+    own = {name: getattr(part, name) for name in Medium.model_fields if name not in ("read", "write")}
     storage = Storage(
+        **own,
         title=part.title,
         transfers=slot.transfers if slot is not None else old.transfers if old is not None else "blocking",
         interface=part.interface,
         host_watts=host,
-        page_bytes=part.page_bytes,
         read=_on_device(part.read, profile, bus, host),
         write=_on_device(part.write, profile, bus, host),
-        capacity_bytes=part.capacity_bytes,
-        erase=part.erase,
-        endurance_cycles=part.endurance_cycles,
-        endurance_written_bytes=part.endurance_written_bytes,
-        wear_levelled=part.wear_levelled,
         bus_bytes_per_second=bus,
     )
     data = profile.model_dump()

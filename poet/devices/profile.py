@@ -1,4 +1,9 @@
-"""What is known about a device: the records behind a hardware profile, which `poet.devices.load` reads."""
+"""What is known about a device: the records behind a hardware profile, which `poet.devices.load` reads.
+
+Storage may be a part in a file of its own, which a user swaps: its times, currents and endurance are those of
+one chip or card, whatever it is attached to. The device says what its bus carries at most and what its
+processor adds while a tensor is moved.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +13,10 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from poet.devices.figures import PARENT, Count, Figure, OpClass, Record, Whole, Words, figures_of
-from poet.devices.storage import Storage
 from poet.util.brief import shortened, told
 from poet.util.reading import LARGEST_AMOUNT
 
-# --- the records ------------------------------------------------------------------------------
+NAME_PATTERN = r"^[a-z0-9]+(-[a-z0-9]+)*$"
 
 
 class Energy(Record):
@@ -142,6 +146,122 @@ class Processor(Record):
         return (own or self.active_watts).value
 
 
+# --- storage ----------------------------------------------------------------------------------
+
+Interface = Literal["sd", "emmc", "ufs", "pcie", "qspi", "spi"]
+"""What a part is attached by."""
+
+
+class Direction(Record):
+    """Reading from or writing to storage: ``latency + bytes / bandwidth`` at ``active_watts``.
+
+    ``worst_seconds`` is the longest single access that was seen; the mean, and so the cost, has it in it.
+    """
+
+    latency_seconds: Figure
+    bandwidth_bytes_per_second: Figure
+    active_watts: Figure
+    worst_seconds: Figure | None = None
+
+
+class Erase(Record):
+    """What erasing one block costs before it can be written again."""
+
+    block_bytes: Count
+    block_seconds: Figure
+    block_joules: Figure
+
+
+class Medium(Record):
+    """A chip or card, whatever it is attached to.
+
+    Attributes:
+        page_bytes: transfers are whole pages.
+        read, write: costs of a transfer.
+        capacity_bytes: what pages may take; ``None``: no limit.
+        erase: charged with every page-out, for flash that the host itself must erase.
+        endurance_cycles: erases that a block survives.
+        endurance_written_bytes: what may be written in a lifetime, as card makers state it.
+        wear_levelled: whether a controller spreads writes over all blocks, as that of a card does. Where
+            nothing does, as on raw flash, the block that is erased most ends the storage's life.
+    """
+
+    page_bytes: Count
+    read: Direction
+    write: Direction
+    capacity_bytes: Count | None = None
+    erase: Erase | None = None
+    endurance_cycles: Count | None = None
+    endurance_written_bytes: Figure | None = None
+    wear_levelled: bool = False
+
+
+class Attachment(Record):
+    """How storage is attached to a device.
+
+    Attributes:
+        transfers: ``blocking``: compute waits; ``background``: both run at once.
+        interface: that the wires speak: a part attached in place of this one is as fast as they are, if it
+            speaks the same.
+        bus_bytes_per_second: what they carry at most; no cost follows from it.
+        host_watts: what the processor adds while it moves a tensor; ``None``: no more than idle. It is among
+            the ``active_watts`` of a `Storage`.
+    """
+
+    transfers: Literal["blocking", "background"]
+    interface: Interface | None = None
+    bus_bytes_per_second: Figure | None = None
+    host_watts: Figure | None = None
+
+
+class Storage(Medium, Attachment):
+    """Where tensors are paged to; ``title`` says what is attached and how."""
+
+    title: str
+
+    @property
+    def lifetime_written_bytes(self) -> float | None:
+        """Bytes that can be written before every block is worn out; ``None``: not known."""
+        if self.endurance_written_bytes is not None:
+            return self.endurance_written_bytes.value
+        if self.endurance_cycles is not None and self.capacity_bytes is not None:
+            return float(self.endurance_cycles.value * self.capacity_bytes.value)
+        return None
+
+    @property
+    def block_cycles(self) -> int | None:
+        """Erases that each block survives; ``None``: not known, or writes are levelled."""
+        is_levelled = self.wear_levelled or self.endurance_written_bytes is not None
+        return None if is_levelled or self.endurance_cycles is None else int(self.endurance_cycles.value)
+
+    @property
+    def erase_block_bytes(self) -> int:
+        """What is erased at once, as far as it is known; else 1."""
+        return 1 if self.erase is None else int(self.erase.block_bytes.value)
+
+
+class Part(Medium, Whole):
+    """A chip or card by itself, in a file of its own.
+
+    In ``read`` and ``write`` ``active_watts`` are what the part draws above its own idle power.
+    """
+
+    version: Literal[1]
+    name: str = Field(pattern=NAME_PATTERN)
+    title: str
+    notes: str = ""
+    interface: Interface
+
+
+class Slot(Attachment, Whole):
+    """The place of a device where a part is attached; ``part`` is the name of the one that comes with it."""
+
+    part: str
+
+
+# --- a device -----------------------------------------------------------------------------------
+
+
 class Kernels(Record):
     """Whose kernels run on the device, and so whose workspaces a plan counts.
 
@@ -209,7 +329,7 @@ class Profile(Whole):
     """
 
     version: Literal[1]
-    name: str = Field(pattern=r"^[a-z0-9]+(-[a-z0-9]+)*$")
+    name: str = Field(pattern=NAME_PATTERN)
     title: str
     notes: str = ""
     variants: Words = ()

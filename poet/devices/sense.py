@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from poet.devices.figures import PARENT, OpClass
-from poet.devices.profile import Chip, Profile
-from poet.devices.storage import Direction, Storage
+from poet.devices.profile import Chip, Direction, Profile, Storage
 from poet.errors import ProfileError
 from poet.util.units import format_bytes, format_quantity
 

@@ -15,9 +15,8 @@ from rich.text import Text
 from poet.devices.figures import PRIOR_FACTOR, Figure, OpClass, unit_of
 from poet.devices.fitted_profile import rows_of
 from poet.devices.measurements import StepTime
-from poet.devices.profile import Profile
+from poet.devices.profile import Direction, Part, Profile
 from poet.devices.spread import Contrast, Price, Spread, Stated, contrasts
-from poet.devices.storage import Direction, Part
 from poet.report.rows import Column, listed
 from poet.util.units import format_bytes, format_joules, format_quantity, format_seconds, format_share
 

@@ -6,8 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from poet.devices.costs import buffer_cost
-from poet.devices.profile import Profile
-from poet.devices.storage import Direction
+from poet.devices.profile import Direction, Profile
 from poet.planning.cache import SolvedCell
 from poet.problem import Limits, Problem, Tensor
 from poet.problem.solution import Start
