@@ -3,7 +3,7 @@
     python -m benchmarks large-rivals [--only NAME ...] [--fresh]
 
 Takes our plans' energy from what `large_graphs.py` measured (build/large-graphs/rows.jsonl), and runs
-each quick baseline of `poet.baselines.registry` on the same problem inside the same budget.
+each quick baseline of `poet.baselines.comparison` on the same problem inside the same budget.
 Each answer is kept as a line, so that a run which was stopped goes on. Writes
 results/large-graphs-rivals.md.
 """
@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass
 
 from large_graphs import BUILD, NETS, ROOT, Row, problem_of, rows_of
 
-from poet.baselines.registry import BASELINES
+from poet.baselines.comparison import BASELINES
 from poet.problem import Limits
 from poet.problem.simulator import simulate
 

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from planner_report import write_report
 
-from poet.baselines.registry import BASELINES, EXACT_BASELINES
+from poet.baselines.comparison import BASELINES, EXACT_BASELINES
 from poet.planning.ram_survey import keep_everything_bytes
 from poet.problem import Limits, Problem
 from poet.problem.simulator import Trace, simulate

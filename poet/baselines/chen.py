@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from poet.baselines.recompute_all import DropRemakeable
+from poet.baselines.nothing_kept import DropRemakeable
 from poet.problem import Limits, Problem
 from poet.problem.schedule import Schedule
 from poet.solvers.heuristics.policies import walked

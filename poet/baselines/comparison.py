@@ -1,4 +1,7 @@
-"""A plan beside those of the literature's planners, on the same problem and by the same judge."""
+"""A plan beside those of the literature's planners, on the same problem and by the same judge.
+
+A new planner is a file and a row of `BASELINES` or `EXACT_BASELINES`.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +9,16 @@ import dataclasses
 import logging
 import math
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from poet.baselines.registry import BASELINES, EXACT_BASELINES
+from poet.baselines.capuchin import capuchin
+from poet.baselines.chen import chen
+from poet.baselines.exact import checkmate, optimal_paging
+from poet.baselines.nothing_kept import page_everything, recompute_all
+from poet.baselines.online import delta, dtr
+from poet.baselines.rotor import pofo, rotor
+from poet.baselines.vdnn import vdnn
 from poet.errors import InvalidSchedule
 from poet.problem import Limits, Objective, Problem
 from poet.problem.alternatives import leanest, taken_by, with_names
@@ -17,7 +27,36 @@ from poet.problem.schedule import Schedule
 from poet.problem.simulator import Trace, simulate
 from poet.problem.solution import Solution, SolveOptions, Start, Status, amount_of
 from poet.solvers import solve
+from poet.solvers.heuristics.greedy import greedy
+from poet.solvers.heuristics.policies import keep_everything
 from poet.util.brief import brief
+
+Baseline = Callable[[Problem, Limits], Schedule | None]
+"""A schedule within the limits, best over the baseline's own knob, or ``None`` where it finds none."""
+
+ExactBaseline = Callable[[Problem, Limits, SolveOptions | None], Solution]
+"""The answer to a restricted problem, with its own bound."""
+
+BASELINES: dict[str, Baseline] = {
+    "keep-everything": keep_everything,
+    "recompute-all": recompute_all,
+    "chen": chen,
+    "page-everything": page_everything,
+    "rotor": rotor,
+    "pofo": pofo,
+    "vdnn": vdnn,
+    "capuchin": capuchin,
+    "dtr": dtr,
+    "delta": delta,
+    "greedy": greedy,
+}
+"""Quick ones: each answers a graph of some thousand ops in seconds."""
+
+EXACT_BASELINES: dict[str, ExactBaseline] = {
+    "checkmate": checkmate,
+    "optimal-paging": optimal_paging,
+}
+"""Restricted problems solved by the model, each up to the time limit of `SolveOptions`."""
 
 _log = logging.getLogger(__name__)
 

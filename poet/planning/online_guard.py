@@ -11,10 +11,8 @@ import logging
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from poet.baselines.delta import delta
-from poet.baselines.dtr import dtr
-from poet.baselines.page_everything import page_everything
-from poet.baselines.recompute_all import recompute_all
+from poet.baselines.nothing_kept import page_everything, recompute_all
+from poet.baselines.online import delta, dtr
 from poet.errors import InvalidSchedule
 from poet.ir.kernel_facts import KernelFacts
 from poet.planning.fit_layout import Fitted, fit_alone

@@ -12,8 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from poet.baselines.page_everything import page_everything
-from poet.baselines.recompute_all import recompute_all
+from poet.baselines.nothing_kept import page_everything, recompute_all
 from poet.problem import Limits, Place, Problem, ProblemOp, Tensor
 from poet.problem.homes import DecidedProblem
 from poet.problem.pins import Pinned, pinned

@@ -21,9 +21,8 @@ from helpers.random_problems import (
 
 from poet.baselines.chain import chain_of, schedule_of_runs
 from poet.baselines.chen import chen
-from poet.baselines.page_everything import page_everything
-from poet.baselines.recompute_all import recompute_all
-from poet.baselines.registry import BASELINES, EXACT_BASELINES
+from poet.baselines.comparison import BASELINES, EXACT_BASELINES
+from poet.baselines.nothing_kept import page_everything, recompute_all
 from poet.problem import Limits, Place, Problem, ProblemOp, Tensor, Transfer
 from poet.problem.schedule import Compute, Free, PageIn, PageOut, Schedule
 from poet.problem.simulator import simulate

@@ -21,8 +21,7 @@ from poet.cli.main import app
 from rich.console import Console
 from typer.testing import CliRunner
 
-from poet.baselines.comparison import Comparison, compare
-from poet.baselines.registry import BASELINES, EXACT_BASELINES
+from poet.baselines.comparison import BASELINES, EXACT_BASELINES, Comparison, compare
 from poet.planning.ram_survey import keep_everything_bytes
 from poet.problem import Limits, Objective, Pins, Problem
 from poet.problem.simulator import simulate

@@ -9,8 +9,7 @@ import pytest
 from helpers.random_problems import mixed_problem
 from rich.console import Console, Group, RenderableType
 
-from poet.baselines.page_everything import page_everything
-from poet.baselines.recompute_all import recompute_all
+from poet.baselines.nothing_kept import page_everything, recompute_all
 from poet.problem import Limits, Problem, ProblemOp, Tensor, Transfer
 from poet.problem.homes import DecidedProblem, as_decided
 from poet.problem.schedule import Compute, Free, PageIn, PageOut, Schedule

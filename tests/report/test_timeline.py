@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 from helpers.random_problems import mixed_problem
 
-from poet.baselines.page_everything import page_everything
-from poet.baselines.recompute_all import recompute_all
+from poet.baselines.nothing_kept import page_everything, recompute_all
 from poet.problem import Limits, Problem, ProblemOp, Tensor, Transfer
 from poet.problem.homes import DecidedProblem, as_decided
 from poet.problem.schedule import Compute, Free, PageIn, PageOut, Schedule

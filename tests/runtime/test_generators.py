@@ -11,7 +11,7 @@ import torch
 from helpers import hand_net
 from torch import nn
 
-from poet.baselines.recompute_all import recompute_all
+from poet.baselines.nothing_kept import recompute_all
 from poet.errors import ReplayError
 from poet.frontend.trace import TrainingStep, trace_training_step
 from poet.ir.operators import RANDOM

@@ -15,7 +15,7 @@ from helpers.random_problems import (
 )
 from helpers.relaxed import in_whole_numbers, tightest_bound, whole_bound
 
-from poet.baselines.registry import BASELINES
+from poet.baselines.comparison import BASELINES
 from poet.problem import Limits, Problem, ProblemOp, Tensor, Transfer
 from poet.problem.simulator import simulate
 from poet.solvers.bounds import windows

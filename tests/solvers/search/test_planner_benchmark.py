@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from poet.baselines.registry import BASELINES, EXACT_BASELINES
+from poet.baselines.comparison import BASELINES, EXACT_BASELINES
 from poet.solvers.engines import available_engines
 
 SCRIPT = Path(__file__).parents[3] / "benchmarks" / "planner.py"

@@ -1,4 +1,4 @@
-"""Drop whatever an op made once the next op does not need it, and recompute it for each later use."""
+"""Nothing is kept: whatever the next op does not need is recomputed, or read back, for each later use."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from poet.problem import Limits, Problem
 from poet.problem.schedule import Schedule
-from poet.solvers.heuristics.gap_arrays import Way
+from poet.solvers.heuristics.gap_arrays import Floats, Ints, Way
 from poet.solvers.heuristics.policies import Policy, Walk, cheapest_walk
 
 
@@ -43,3 +43,20 @@ class DropRemakeable(Policy):
             return None
         self.dropped.add(tensor)
         return Way.REMAKE
+
+
+def page_everything(problem: Problem, limits: Limits) -> Schedule | None:
+    """RAM holds what the current and the next op need; ``None`` where that is not within ``limits``."""
+    return cheapest_walk(problem, limits, [_PageAll()], allowed=replace(limits, recompute=False))
+
+
+class _PageAll(Policy):
+    eager = True
+
+    def mark(self, walk: Walk, tensor: int) -> Way | None:
+        return None if walk.need(tensor) == walk.position else Way.PAGE
+
+    def ranks(self, walk: Walk, tensors: Ints) -> Floats:
+        """Where the next op's tensors are too much, drop what is largest."""
+        sizes: Floats = walk.facts.sizes[tensors]
+        return sizes
