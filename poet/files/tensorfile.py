@@ -25,9 +25,9 @@ from typing import Any, BinaryIO, Protocol, TypeVar
 from poet.errors import InputError, PoetError
 from poet.ir.graph import ITEM_BYTES
 from poet.util.brief import brief
-from poet.util.closing import Closing
 from poet.util.reading import (
     MOST_DIMENSIONS,
+    Closing,
     check_is_file,
     flush_folder,
     is_whole,

@@ -18,8 +18,7 @@ from poet.files.kinds import FileKind, says_what_it_is
 from poet.files.tensorfile import Entry, RawTensor, TensorFile
 from poet.plans.planned_step import stored_values
 from poet.plans.training_plan import Plan
-from poet.util.closing import Closing
-from poet.util.reading import parse_json
+from poet.util.reading import Closing, parse_json
 from poet.version import __version__
 
 FORMAT = "poet-plan"

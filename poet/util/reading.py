@@ -18,9 +18,11 @@ import math
 import os
 import re
 import stat
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import IO, Any, cast
+from types import TracebackType
+from typing import IO, Any, Self, cast
 
 from poet.errors import InputError
 
@@ -290,3 +292,19 @@ def flush_folder(folder: Path) -> None:
     except OSError as error:
         if error.errno not in _NOT_OF_FOLDERS:
             raise
+
+
+class Closing(ABC):
+    """Something open, which the end of a ``with`` block closes."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Give back what is held; a second call does nothing."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from poet.solvers.engines.process import BEGIN_BYTES, CHILD_BYTES, HELD_BYTES, most_child_bytes
-from poet.util.process_memory import counted_from_here, held_bytes, own_bytes
+from poet.util.children import counted_from_here, held_bytes, own_bytes
 
 MIB = 1 << 20
 
@@ -37,7 +37,7 @@ def test_what_was_there_before_a_search_is_none_of_its_own() -> None:
 
 
 def test_where_the_system_does_not_tell_there_is_no_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("poet.util.process_memory.held_bytes", lambda: 0)
+    monkeypatch.setattr("poet.util.children.held_bytes", lambda: 0)
     assert own_bytes(3 * MIB) is None
     with counted_from_here():
         assert own_bytes(3 * MIB) is None

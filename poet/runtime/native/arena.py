@@ -11,7 +11,7 @@ import torch
 from poet.errors import ReplayError
 from poet.runtime.native.library import BETWEEN_STEPS, Counts, Library
 from poet.runtime.native.placement import Placement
-from poet.util.closing import Closing
+from poet.util.reading import Closing
 
 
 class Replay:

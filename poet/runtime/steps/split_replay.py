@@ -21,7 +21,7 @@ from poet.runtime.steps import program
 from poet.runtime.storage.background import Background, Timed
 from poet.runtime.storage.page_file import PageFile
 from poet.runtime.system.process import check_computes
-from poet.util.closing import Closing
+from poet.util.reading import Closing
 
 _CALLERS_LOSS = "poet.callers_loss"
 

@@ -25,7 +25,7 @@ from poet.plans.plan_file import PlanFile
 from poet.plans.planned_step import lasting_values
 from poet.plans.training_plan import Plan
 from poet.runtime.storage.transfers import Pieces
-from poet.util.closing import Closing
+from poet.util.reading import Closing
 
 FORMAT = "poet-state"
 FORMAT_VERSION = 1

@@ -30,7 +30,7 @@ from poet.runtime.training import open_plan as page_files
 from poet.runtime.training.budgets import Budgets, Planner
 from poet.runtime.training.open_plan import OpenPlan
 from poet.runtime.training.shapes import ShapeImprover, ShapePlanner, types_of
-from poet.util.closing import Closing
+from poet.util.reading import Closing
 
 
 class Spill(Closing):

@@ -19,8 +19,7 @@ from poet.runtime.storage.page_file import PageFile
 from poet.runtime.system.memory import Peak, PeakMeter
 from poet.runtime.training.budgets import Planner
 from poet.runtime.training.session import Session
-from poet.util.closing import Closing
-from poet.util.reading import check_apart
+from poet.util.reading import Closing, check_apart
 from poet.util.units import format_bytes, parse_bytes
 
 

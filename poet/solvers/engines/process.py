@@ -32,9 +32,9 @@ from poet.errors import InputError
 from poet.solvers.engines.highs import run_highs, sigint_flag
 from poet.solvers.engines.program import UNKNOWN, Effort, Job, Matrix, Outcome
 from poet.util import children
+from poet.util.children import give_back, held_bytes, own_bytes
 from poet.util.clock import Clock
-from poet.util.closing import Closing
-from poet.util.process_memory import give_back, held_bytes, own_bytes
+from poet.util.reading import Closing
 
 _log = logging.getLogger(__name__)
 

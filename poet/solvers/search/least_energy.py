@@ -34,7 +34,7 @@ from poet.solvers.search.messages import (
     returns_sentence,
     time_up_sentence,
 )
-from poet.util.process_memory import counted_from_here
+from poet.util.children import counted_from_here
 
 MEMBERS: tuple[turns.Seated, ...] = (
     ("linear relaxation and list schedules along it", linear_relaxation, 2.0),

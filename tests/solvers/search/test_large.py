@@ -28,7 +28,7 @@ from poet.solvers.engines import process as process_module
 from poet.solvers.engines.process import EngineProcess
 from poet.solvers.engines.program import Matrix
 from poet.solvers.heuristics.greedy import greedy
-from poet.util.process_memory import held_bytes
+from poet.util.children import held_bytes
 
 LARGE = training_like(220, seed=5, momentum=True)
 HEARS_SIGINT = (  # even where whoever started the tests ignores it, as shells do for jobs in the background
