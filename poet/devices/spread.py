@@ -8,15 +8,17 @@ one that holds nine values of ten, and beside them the error of the cost model i
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import operator
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Literal
 
 from poet.devices.cost_table import Amounts
-from poet.devices.costs import BufferCost, Costs, buffer_cost, estimate
-from poet.devices.figures import Count, Figure, OpClass, unit_of
-from poet.devices.profile import Calibration, Profile
+from poet.devices.costs import BufferCost, Costs, estimate
+from poet.devices.figures import Count, OpClass, unit_of
+from poet.devices.profile import Profile
 from poet.errors import ProfileError
 from poet.ir.graph import Graph
 from poet.problem import Problem, Tensor
@@ -59,16 +61,10 @@ def corner(profile: Profile, ends: Mapping[Place, End]) -> Profile:
         value = figure.value if end is None else figure.interval[0 if end == "low" else 1]
         moved = path[-1] == "active_watts" and moved_watts != 0.0
         if end is not None or moved:
-            entry = _at(data, path)
+            entry = functools.reduce(operator.getitem, path, data)
             value = min(value + moved_watts * moved, LARGEST_AMOUNT)
             entry.update(value=value, range=None, uncertainty=0.0)
     return Profile.model_validate(data)
-
-
-def _at(data: dict[str, Any], path: Place) -> dict[str, Any]:
-    for name in path:
-        data = data[name]
-    return data
 
 
 Side = Literal["good", "bad"]
@@ -88,9 +84,6 @@ GROUPS: Mapping[str, Callable[[Place], bool]] = {
     "power": lambda path: path[-1] in ("active_watts", "idle_watts", "block_joules"),
 }
 """Figures that are off together: by one clock, one memory, one card, one meter."""
-
-_TRANSFERS = frozenset({"reads", "writes"})
-"""Groups that no op's cost depends on."""
 
 _ENOUGH_STEPS = 10
 """Of fewer, the largest error says too little of nine cases in ten."""
@@ -148,15 +141,11 @@ def spread(
         ProfileError: the problem pages and the device has no storage.
     """
     _check_pages(problem, profile)
-    amounts: dict[str, Amounts] = {}
-    anew = _recosted(problem, estimate(graph, profile, amounts), profile)
+    amounts: dict[str, Amounts] = {}  # they follow from the graph alone
 
     def price(good: bool, *names: str) -> Price:
-        moved = _moved(profile, dict.fromkeys(names, "good" if good else "bad"))
-        if _TRANSFERS.issuperset(names):  # ops cost what they did
-            found = _with_transfers(anew, graph, moved)
-        else:
-            found = _recosted(anew, estimate(graph, moved, amounts), moved)
+        there = _moved(profile, dict.fromkeys(names, "good" if good else "bad"))
+        found = _recosted(problem, estimate(graph, there, amounts), there)
         trace = judge(DecidedProblem(found), schedule, moves=moves)
         return Price(trace.seconds, trace.joules)
 
@@ -164,18 +153,12 @@ def spread(
     stated, whole = price(True), (price(True, *moved), price(False, *moved))
     groups = {name: (price(True, name), price(False, name)) for name in moved}
     factor = model_factor(profile)
-    seconds = likely_ends(
-        stated.seconds,
-        [(good.seconds, bad.seconds) for good, bad in groups.values()],
-        (whole[0].seconds, whole[1].seconds),
-        factor,
-    )
-    joules = likely_ends(
-        stated.joules,
-        [(good.joules, bad.joules) for good, bad in groups.values()],
-        (whole[0].joules, whole[1].joules),
-        factor,
-    )
+
+    def likely(of: Callable[[Price], float]) -> tuple[float, float]:
+        pairs = [(of(good), of(bad)) for good, bad in groups.values()]
+        return likely_ends(of(stated), pairs, (of(whole[0]), of(whole[1])), factor)
+
+    seconds, joules = likely(lambda price: price.seconds), likely(lambda price: price.joules)
     good, bad = map(Price, seconds, joules)
     return Spread(stated, groups, *whole, good, bad)
 
@@ -190,22 +173,9 @@ def model_factor(profile: Profile) -> float:
     if not uncertain_groups(profile):
         return 1.0
     made = profile.calibration
-    factor = None if made is None else _worst_factor(made)
-    if made is None or factor is None:
+    if made is None or made.worst_factor is None:
         return MODEL_FACTOR
-    return factor if made.steps >= _ENOUGH_STEPS else max(factor, MODEL_FACTOR)
-
-
-def _worst_factor(made: Calibration) -> float | None:
-    """As it was fitted; of a profile from before that was written, the widest that its relative error allows.
-
-    A prediction that is too short by a share ``e`` is off by ``1 / (1 - e)``; only one that is too long can
-    have an error of 1 or more.
-    """
-    if made.worst_factor is not None or made.worst_error is None:
-        return made.worst_factor
-    error = made.worst_error
-    return 1.0 / (1.0 - error) if error < 1.0 else 1.0 + error
+    return made.worst_factor if made.steps >= _ENOUGH_STEPS else max(made.worst_factor, MODEL_FACTOR)
 
 
 def likely_ends(
@@ -278,37 +248,29 @@ def _moved(profile: Profile, ends: Mapping[str, Side]) -> Profile:
     return corner(profile, moved)
 
 
-def _with_transfers(problem: Problem, graph: Graph, profile: Profile) -> Problem:
-    """``problem`` with the transfers that ``profile`` has; its ops as they are."""
-    sizes_bytes = {buffer.name: buffer.size_bytes for buffer in graph.buffers}
-    costs = {name: buffer_cost(size, profile) for name, size in sizes_bytes.items()}
-    return replace(
-        problem, tensors=tuple(_repriced(tensor, costs[tensor.name]) for tensor in problem.tensors)
-    )
-
-
 def good_end(path: Place, *, good: bool) -> End:
     """Which end of a figure is the good one: more per second is, more seconds, watts or joules are not."""
     return "high" if path[-1].endswith("per_second") == good else "low"
 
 
 def _recosted(problem: Problem, costs: Costs, profile: Profile) -> Problem:
+    def repriced(tensor: Tensor, cost: BufferCost) -> Tensor:
+        return replace(
+            tensor,
+            page_in=None if tensor.page_in is None else cost.page_in,
+            page_out=None if tensor.page_out is None else cost.page_out,
+            move=None if tensor.move is None else cost.move,
+        )
+
     ops = tuple(
         replace(op, seconds=costs.ops[op.name].seconds, joules=costs.ops[op.name].joules)
         for op in problem.ops
     )
-    tensors = tuple(_repriced(tensor, costs.buffers[tensor.name]) for tensor in problem.tensors)
+    tensors = tuple(repriced(tensor, costs.buffers[tensor.name]) for tensor in problem.tensors)
     return replace(problem, ops=ops, tensors=tensors, idle_watts=profile.charged_idle_watts)
 
 
-def _repriced(tensor: Tensor, cost: BufferCost) -> Tensor:
-    return replace(
-        tensor,
-        page_in=None if tensor.page_in is None else cost.page_in,
-        page_out=None if tensor.page_out is None else cost.page_out,
-        move=None if tensor.move is None else cost.move,
-    )
-
+# --- two devices ------------------------------------------------------------------------------
 
 Interval = tuple[float, float]
 
@@ -372,22 +334,14 @@ def contrasts(first: Profile, second: Profile) -> tuple[Contrast, ...]:
 
 
 def _figures(profile: Profile) -> dict[str, Stated]:
-    return {".".join(path): stated for path, stated in _stated(profile)}
-
-
-def _stated(profile: Profile) -> Iterator[tuple[tuple[str, ...], Stated]]:
-    idle_watts = profile.energy.idle_watts.value
+    """By path; ``active_watts`` above idle."""
+    found, above_watts = {}, profile.energy.idle_watts.value
     for path, figure in profile.figures():
+        (low, high), value = figure.interval, figure.value
         if path[-1] == "active_watts" and profile.energy.accounting == "total":
-            low, high = figure.interval
-            above = max(low - idle_watts, 0.0), high - idle_watts
-            yield path, Stated(figure.value - idle_watts, above)
-        else:
-            yield path, _of(figure)
-
-
-def _of(figure: Figure) -> Stated:
-    return Stated(figure.value, figure.interval)
+            low, high, value = max(low - above_watts, 0.0), high - above_watts, value - above_watts
+        found[".".join(path)] = Stated(value, (low, high))
+    return found
 
 
 def _class_of_speed(name: str) -> OpClass | None:
@@ -398,4 +352,6 @@ def _class_of_speed(name: str) -> OpClass | None:
 
 def _speed(profile: Profile, op_class: OpClass) -> Stated | None:
     throughput = profile.compute.throughput(op_class)
-    return None if throughput is None else _of(throughput.flops_per_second)
+    if throughput is None:
+        return None
+    return Stated(throughput.flops_per_second.value, throughput.flops_per_second.interval)

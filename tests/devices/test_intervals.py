@@ -46,10 +46,6 @@ def test_the_models_error_is_that_of_the_devices_own_fit() -> None:
     assert factor(worst_error=0.05, worst_factor=1.05) == 1.05
     assert factor(worst_error=0.05, worst_factor=1.05, steps=9) == MODEL_FACTOR
     assert model_factor(load_profile("compat-rpi")) == 1.0
-    # profiles from before the factor was written
-    assert factor(worst_error=0.6) == pytest.approx(2.5)
-    assert factor(worst_error=1.5) == 2.5
-    assert factor(worst_error=0.05, steps=3) == MODEL_FACTOR
 
 
 def test_the_models_error_is_that_of_steps_left_out_of_the_fit() -> None:

@@ -15,12 +15,12 @@ from typer.main import get_command
 from poet.devices.device_problem import build_problem
 from poet.devices.load import load_profile
 from poet.devices.profile import Profile
-from poet.devices.spread import GROUPS, SIDES, Spread, at_ends, spread
+from poet.devices.spread import GROUPS, Spread, spread
 from poet.errors import InputError, ProfileError
 from poet.plans.plan_file import write_plan
 from poet.plans.plan_parts import Device
 from poet.problem.homes import decided
-from poet.problem.simulator import judge, simulate
+from poet.problem.simulator import simulate
 
 
 def _spread(profile: Profile) -> Spread:
@@ -43,18 +43,6 @@ def test_what_is_stated_lies_between_the_ends(name: str) -> None:
         assert found.all_good.joules <= good.joules
         assert bad.joules <= found.all_bad.joules
     assert found.all_good.seconds < found.stated.seconds < found.all_bad.seconds
-
-
-def test_each_groups_ends_are_those_of_a_problem_made_anew() -> None:
-    """Though amounts of ops are found once, and transfers alone where only these differ."""
-    profile, graph = load_profile("nrf52840"), hand_net.graph()
-    problem = build_problem(graph, profile, hand_net.KERNELS)
-    schedule = keep_everything(problem)
-    for name, prices in _spread(profile).groups.items():
-        for side, price in zip(SIDES, prices, strict=True):
-            there = decided(at_ends(problem, graph, profile, {name: side}), schedule)
-            trace = judge(there, schedule)
-            assert (trace.seconds, trace.joules) == (price.seconds, price.joules), (name, side)
 
 
 def test_power_moves_joules_alone_and_an_exact_profile_has_no_range() -> None:
