@@ -289,8 +289,7 @@ PAGING = """
 ## Paging
 
 Transfers of the page file at sizes between those of the calibration: the fitted line over the mean, of
-which single slow transfers are a part. What a transfer waited for a processor that other programs had does
-not count. First with the files of one thread, then with those of two.
+which single slow transfers are a part. First with the files of one thread, then with those of two.
 
 """
 

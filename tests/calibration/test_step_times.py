@@ -15,7 +15,7 @@ from torch import nn
 from typer.testing import CliRunner
 
 from poet.calibration import step_times
-from poet.calibration.bench import UndisturbedClock, transfer_seconds
+from poet.calibration.bench import transfer_seconds
 from poet.calibration.step_times import op_times, step_of_run
 from poet.devices.fitted_profile import fit_profile
 from poet.devices.load import load_profile
@@ -145,33 +145,3 @@ def test_storage_is_tried_and_nothing_is_left_behind(buffer_bytes: int, tmp_path
     assert all(0 <= seconds < 60 for both in taken.values() for each in both for seconds in each)
     assert mode
     assert list(tmp_path.iterdir()) == []
-
-
-def test_what_a_thread_sleeps_counts_and_what_it_waits_for_a_processor_does_not(tmp_path: Path) -> None:
-    told = tmp_path / "schedstat"
-    told.write_text("7 1000 1\n")
-
-    def disturbed() -> None:
-        time.sleep(0.03)
-        told.write_text("7 20001000 2\n")  # of these, 20 ms ready to run
-
-    with UndisturbedClock(told) as clock:
-        begin = time.perf_counter()
-        seconds = clock.seconds(disturbed)
-        wall_seconds = time.perf_counter() - begin
-    assert 0.01 <= seconds <= wall_seconds - 0.02 + 1e-4
-
-
-@pytest.mark.parametrize("content", [None, "", "0\n", "a b c\n"])
-def test_a_system_that_does_not_tell_is_timed_by_the_wall_clock(content: str | None, tmp_path: Path) -> None:
-    told = tmp_path / "schedstat"
-    if content is not None:
-        told.write_text(content)
-    with UndisturbedClock(told) as clock:
-        assert clock.seconds(lambda: time.sleep(0.005)) >= 0.005
-
-
-def test_this_systems_own_record_never_makes_a_sleep_shorter() -> None:
-    with UndisturbedClock() as clock:
-        assert clock.seconds(lambda: time.sleep(0.005)) >= 0.0049
-        assert clock.seconds(lambda: None) >= 0.0
