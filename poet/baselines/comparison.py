@@ -52,10 +52,7 @@ BASELINES: dict[str, Baseline] = {
 }
 """Quick ones: each answers a graph of some thousand ops in seconds."""
 
-EXACT_BASELINES: dict[str, ExactBaseline] = {
-    "checkmate": checkmate,
-    "optimal-paging": optimal_paging,
-}
+EXACT_BASELINES: dict[str, ExactBaseline] = {"checkmate": checkmate, "optimal-paging": optimal_paging}
 """Restricted problems solved by the model, each up to the time limit of `SolveOptions`."""
 
 _log = logging.getLogger(__name__)

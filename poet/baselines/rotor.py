@@ -130,13 +130,7 @@ class _Program:
     """
 
     def __init__(
-        self,
-        facts: Facts,
-        stages: tuple[Stage, ...],
-        limits: Limits,
-        stretch: float,
-        *,
-        exact: bool = True,
+        self, facts: Facts, stages: tuple[Stage, ...], limits: Limits, stretch: float, *, exact: bool = True
     ) -> None:
         self.stages, sizes, self.exact = stages, facts.size, exact
         self.paged: set[int] = set()

@@ -217,9 +217,7 @@ class _Calibration:
             spent_seconds = self.machine.clock() - begin
             self.longest_seconds = max(self.longest_seconds, spent_seconds)
             self.found = replace(
-                changed,
-                done=(*changed.done, part.name),
-                spent_seconds=changed.spent_seconds + spent_seconds,
+                changed, done=(*changed.done, part.name), spent_seconds=changed.spent_seconds + spent_seconds
             )
             self._write()
         self._write()

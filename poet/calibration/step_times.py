@@ -304,10 +304,7 @@ def begun(path: Path, machine: Machine) -> Measurements:
 
 
 def add_to(
-    path: Path,
-    machine: Machine,
-    steps: Sequence[StepTime],
-    transfers: Sequence[TransferTime] = (),
+    path: Path, machine: Machine, steps: Sequence[StepTime], transfers: Sequence[TransferTime] = ()
 ) -> Measurements:
     """The file with ``steps`` and ``transfers`` added, written whole or not at all.
 

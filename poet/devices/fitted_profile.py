@@ -217,11 +217,7 @@ def _op_times(steps: Sequence[StepTime], found: Measurements, notes: list[str]) 
         notes.append(f"{rows.left_out} rows of the shortest ops are left out: a profile holds so many")
     width = Known(1.0, (1.0 - rows.width, 1.0 + rows.width))
     repeated = f"{len(steps)} measured steps of {', '.join(rows.models)}"
-    return {
-        "models": rows.models,
-        "ratio": _figure(width, found, repeated),
-        "seconds": dict(rows.seconds),
-    }
+    return {"models": rows.models, "ratio": _figure(width, found, repeated), "seconds": dict(rows.seconds)}
 
 
 def _left_out(tables: Sequence[StepTime], names: AbstractSet[str]) -> list[str]:

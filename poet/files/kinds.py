@@ -42,10 +42,7 @@ class FileKind(enum.Enum):
     TRACE = ("a trace for Perfetto", "open it at ui.perfetto.dev")
     JSON = ("a JSON file", "of these `poet solve` takes planning problems")
     PYTHON = ("Python source", _NO_MODEL)
-    EXPORTED = (
-        "a program of torch.export (.pt2)",
-        "`poet solve` takes it",
-    )
+    EXPORTED = ("a program of torch.export (.pt2)", "`poet solve` takes it")
     TORCH = ("a file of torch.save", _NO_MODEL)
     TFLITE = ("a TensorFlow Lite model", "convert it to ONNX, for example with tf2onnx")
     HDF5 = ("an HDF5 file", "convert a Keras model to ONNX, for example with tf2onnx")

@@ -220,12 +220,7 @@ def _decode_exact(kind: type, name: str, data: Any, where: str) -> Any:
     return data
 
 
-_EXACT = {
-    int: "a whole number",
-    str: "a string",
-    bool: "true or false",
-    types.NoneType: "null",
-}
+_EXACT = {int: "a whole number", str: "a string", bool: "true or false", types.NoneType: "null"}
 
 
 @functools.cache

@@ -270,8 +270,7 @@ def lock(file: IO[bytes] | IO[str] | int, *, wait: bool) -> bool:
 @functools.cache
 def _warn(why: str) -> None:
     _log.warning(
-        "poet: files cannot be locked here (%s): two processes that write the same file would not notice",
-        why,
+        "poet: files cannot be locked here (%s): two processes that write the same file would not notice", why
     )
 
 

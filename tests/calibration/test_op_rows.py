@@ -118,11 +118,7 @@ def test_a_profile_without_rows_costs_what_it_did() -> None:
 
 def test_plans_say_what_is_extrapolated(profile: Profile) -> None:
     prepared = prepare(_net(wider=True), torch.ones(4, 16), device=profile, gradients="keep")
-    planned = plan_step(
-        prepared,
-        limits_of(prepared.problem, ram=None),
-        SolveOptions(time_limit_seconds=1.0),
-    )
+    planned = plan_step(prepared, limits_of(prepared.problem, ram=None), SolveOptions(time_limit_seconds=1.0))
     measured, price_range = planned.plan.prediction.measured, planned.plan.prediction.range
     assert measured is not None
     assert price_range is not None

@@ -9,13 +9,10 @@ import subprocess
 import sysconfig
 import warnings
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-from poet.cli.main import app
 from torch import nn
-from typer.main import get_command
 
 from poet.devices.load import load_profile
 from poet.devices.measurements import read_measurements
@@ -40,18 +37,6 @@ def test_the_page_has_a_way_from_measuring_to_a_plan() -> None:
     assert [" ".join(words[:2]) if words[0] == "devices" else words[0] for words in BOARD] == [
         "devices calibrate", "devices fit", "devices validate", "solve", "devices profile", "devices fit",
     ]  # fmt: skip
-
-
-def test_every_command_of_the_page_is_one() -> None:
-    inline = re.findall(r"`poet ((?:devices|run|solve) [^`]*)`", PAGE)
-    for words in [*BOARD, *map(shlex.split, inline)]:
-        command: Any = get_command(app)
-        rest = list(words)
-        while inner := getattr(command, "commands", None):
-            assert rest[0] in inner, words
-            command = inner[rest.pop(0)]
-        known = {option for parameter in command.params for option in parameter.opts}
-        assert {word for word in rest if word.startswith("--")} <= known, words
 
 
 def _followed(words: list[str], folder: Path, *more: str) -> str:

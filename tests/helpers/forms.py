@@ -119,9 +119,7 @@ def with_workspaces(problem: Problem, seed: int) -> Problem:
     )
     lean = [op for op in problem.ops if op.name in needy]
     return dataclasses.replace(
-        problem,
-        ops=ops,
-        alternatives=tuple(Alternative(op.name, (_priced(op, rng),)) for op in lean),
+        problem, ops=ops, alternatives=tuple(Alternative(op.name, (_priced(op, rng),)) for op in lean)
     )
 
 

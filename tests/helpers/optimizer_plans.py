@@ -28,10 +28,7 @@ def write(path: Path, spec: OptimizerSpec, *, seed: int = 1, share: float = 0.5)
     return hand_net.write_step(path, step, seed, share=share)
 
 
-GROUPS = (
-    ParameterGroup.parse("1.*:weight_decay=0,lr=0.5"),
-    ParameterGroup.parse("*.bias:lr=0.02"),
-)
+GROUPS = (ParameterGroup.parse("1.*:weight_decay=0,lr=0.5"), ParameterGroup.parse("*.bias:lr=0.02"))
 SPECS = {
     "adam": OptimizerSpec.parse("adam:lr=0.05,weight_decay=0.1"),
     "rmsprop": OptimizerSpec.parse("rmsprop:lr=0.05,momentum=0.5,centered=yes"),

@@ -8,17 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from documents import (
-    PAGES,
-    ROOT,
-    Example,
-    broken_links,
-    difference,
-    examples,
-    links,
-    mismatch,
-    run,
-)
+from documents import PAGES, ROOT, Example, broken_links, difference, examples, links, mismatch, run
 from poet.cli.main import app
 from typer.main import get_command
 
@@ -117,11 +107,12 @@ def test_a_wrong_figure_or_word_is_found() -> None:
 
 
 def test_every_command_that_a_page_shows_is_one() -> None:
-    """In blocks that are not run: the command is there, and its options are."""
+    """In blocks that are not run, and in the text: the command is there, and its options are."""
     for page in ALL_PAGES:
         text = re.sub(r"\\\n>?\s*", "", page.read_text(encoding="utf-8"))
         blocks = re.findall(r"^ *```(?:sh.*)?\n(.*?)^ *```", text, re.MULTILINE | re.DOTALL)
-        for line in (line.strip() for block in blocks for line in block.splitlines()):
+        prose = [] if page.name == "CHANGELOG.md" else re.findall(r"`(poet [a-z-]+ [^`]*)`", text)
+        for line in (*(line.strip() for block in blocks for line in block.splitlines()), *prose):
             words = shlex.split(line)[1:] if line.startswith("poet ") else []
             command = COMMANDS
             while words and (inner := getattr(command, "commands", None)):
