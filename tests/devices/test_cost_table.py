@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from helpers.tensor_types import contiguous
+from helpers.simulated_board import tensor_type
 from torch.utils.flop_counter import FlopCounterMode
 
 from poet.devices.cost_rules import Operands
@@ -35,8 +35,8 @@ def _operands(target: str, *arguments: Any, outputs: tuple[TensorType | None, ..
     return Operands(Call(target, tuple(map(given_as, arguments))), types, outputs)
 
 
-IMAGES, WIDE = contiguous(1, 8, 6, 6), contiguous(8, 8, 3, 3)
-EACH, PAIRS, ACROSS = contiguous(8, 1, 3, 3), contiguous(8, 2, 3, 3), contiguous(8, 8, 1, 1)
+IMAGES, WIDE = tensor_type(1, 8, 6, 6), tensor_type(8, 8, 3, 3)
+EACH, PAIRS, ACROSS = tensor_type(8, 1, 3, 3), tensor_type(8, 2, 3, 3), tensor_type(8, 8, 1, 1)
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ def test_a_class_without_a_table_costs_what_its_parent_does() -> None:
 def test_rows_that_fill_no_vector_are_a_class_of_their_own(
     target: str, shape: tuple[int, ...], dim: int, expected: OpClass
 ) -> None:
-    given = contiguous(*shape)
+    given = tensor_type(*shape)
     assert row_of(target).class_of(_operands(target, given, dim, False, outputs=(given,))) is expected
     if "log" in target:
         back = _operands(
@@ -117,14 +117,14 @@ def test_rows_that_fill_no_vector_are_a_class_of_their_own(
 def test_blocks_of_channels_are_filled_up_where_the_profile_has_them(
     shape: tuple[int, ...], groups: int, factor: float
 ) -> None:
-    images = contiguous(2, shape[1] * groups, 8, 8)
+    images = tensor_type(2, shape[1] * groups, 8, 8)
     where = (None, (1, 1), (1, 1), (1, 1), False, (0, 0), groups)
     given = _operands(
         "aten.convolution.default",
         images,
-        contiguous(*shape),
+        tensor_type(*shape),
         *where,
-        outputs=(contiguous(2, shape[0], 8, 8),),
+        outputs=(tensor_type(2, shape[0], 8, 8),),
     )
     amounts = amounts_for(given, "op", "its operator")
     assert amounts.padded_flops(16) == pytest.approx(factor * amounts.flops)
@@ -181,7 +181,7 @@ def test_convolutions_count_as_pytorch_counts(case: tuple[Any, ...]) -> None:
     rest = (stride, padding, ones, transposed, zeros, groups)
     with FlopCounterMode(display=False) as forward:
         y = torch.ops.aten.convolution(x, w, None, *rest)
-    types = [contiguous(*tensor.shape) for tensor in (x, w, y)]
+    types = [tensor_type(*tensor.shape) for tensor in (x, w, y)]
     call = _operands("aten.convolution.default", types[0], types[1], None, *rest, outputs=(types[2],))
     assert row_of(call.call.target).flops(call) == forward.get_total_flops()
     for mask in itertools.product((False, True), repeat=2):
@@ -211,35 +211,35 @@ def test_matrix_products_count_as_pytorch_counts(name: str, shapes: list[tuple[i
     with FlopCounterMode(display=False) as counter:
         result = getattr(torch.ops.aten, name).default(*(torch.randn(shape) for shape in shapes))
     call = _operands(
-        f"aten.{name}.default", *(contiguous(*s) for s in shapes), outputs=(contiguous(*result.shape),)
+        f"aten.{name}.default", *(tensor_type(*s) for s in shapes), outputs=(tensor_type(*result.shape),)
     )
     assert row_of(call.call.target).flops(call) == counter.get_total_flops()
 
 
 def test_attention_counts_its_two_products_and_five_in_backward() -> None:
-    q, kv = contiguous(2, 4, 10, 16), contiguous(2, 4, 12, 16)
+    q, kv = tensor_type(2, 4, 10, 16), tensor_type(2, 4, 12, 16)
     products = 2 * 4 * 2 * 10 * 12 * 16  # batch × heads × one 10×16 by 16×12 product
     name = "aten._scaled_dot_product_flash_attention_for_cpu"
-    forward = _operands(f"{name}.default", q, kv, kv, outputs=(q, contiguous(2, 4, 10)))
+    forward = _operands(f"{name}.default", q, kv, kv, outputs=(q, tensor_type(2, 4, 10)))
     assert row_of(forward.call.target).flops(forward) == 2 * products
     backward = _operands(f"{name}_backward.default", q, q, kv, kv, outputs=(q, kv, kv))
     assert row_of(backward.call.target).flops(backward) == 5 * products
 
 
-_IMAGE, _POOLED, _FIVE = contiguous(1, 2, 8, 8), contiguous(1, 2, 4, 4), contiguous(5)
-_SEQUENCE, _STATES = contiguous(3, 2, 5), contiguous(3, 2, 4)
+_IMAGE, _POOLED, _FIVE = tensor_type(1, 2, 8, 8), tensor_type(1, 2, 4, 4), tensor_type(5)
+_SEQUENCE, _STATES = tensor_type(3, 2, 5), tensor_type(3, 2, 4)
 BY_HAND = [
     (_operands("aten.max_pool2d_with_indices.default", _IMAGE, (2, 2), outputs=(_POOLED,)), 128),
     (_operands("aten.avg_pool2d.default", _IMAGE, (2,), outputs=(_POOLED,)), 128),
-    (_operands("aten.sum.dim_IntList", contiguous(4, 6), (0,), outputs=(contiguous(6),)), 24),
+    (_operands("aten.sum.dim_IntList", tensor_type(4, 6), (0,), outputs=(tensor_type(6),)), 24),
     (_operands("aten.pow.Tensor_Scalar", _FIVE, 2, outputs=(_FIVE,)), 20),
     (_operands("aten.pow.Tensor_Tensor", _FIVE, _FIVE, outputs=(_FIVE,)), 10),
     (_operands("poet.sgd", _FIVE, _FIVE, 0.1, 0.0, outputs=()), 20),
-    (_operands("aten.cat.default", (_FIVE, contiguous(4)), 0, outputs=(contiguous(9),)), 9),
+    (_operands("aten.cat.default", (_FIVE, tensor_type(4)), 0, outputs=(tensor_type(9),)), 9),
     (
         _operands(
             "aten.mkldnn_rnn_layer.default",
-            _SEQUENCE, contiguous(16, 5), contiguous(16, 4),
+            _SEQUENCE, tensor_type(16, 5), tensor_type(16, 4),
             outputs=(_STATES,),
         ),
         2 * 6 * (80 + 64),
@@ -254,17 +254,17 @@ def test_rules_by_hand(call: Operands, flops: int) -> None:
 
 def test_bytes_are_those_of_the_views_that_are_read() -> None:
     """A broadcast row is read once, a slice as far as it goes, an embedding's table where it is looked up."""
-    row, wide = TensorType("float32", (8, 64), (0, 1)), contiguous(8, 64)
+    row, wide = TensorType("float32", (8, 64), (0, 1)), tensor_type(8, 64)
     call = _operands("aten.add.Tensor", row, wide, outputs=(wide,))
     assert row_of(call.call.target).bytes_moved(call) == 4 * (64 + 512 + 512)
     looked_up = _operands(
         "aten.embedding.default",
-        contiguous(30_000, 8),
-        contiguous(4, dtype="int64"),
-        outputs=(contiguous(4, 8),),
+        tensor_type(30_000, 8),
+        tensor_type(4, dtype="int64"),
+        outputs=(tensor_type(4, 8),),
     )
     assert row_of(looked_up.call.target).bytes_moved(looked_up) == 128 + 32 + 128
     norm = _operands(
-        "aten.native_batch_norm.default", contiguous(2, 8), outputs=(contiguous(2, 8), None, None)
+        "aten.native_batch_norm.default", tensor_type(2, 8), outputs=(tensor_type(2, 8), None, None)
     )
     assert row_of(norm.call.target).bytes_moved(norm) == 3 * 64

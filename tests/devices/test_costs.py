@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from helpers import hand_net
-from helpers.tensor_types import contiguous
+from helpers.simulated_board import tensor_type
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -127,7 +127,7 @@ def test_the_documented_break_even_between_paging_and_recomputing() -> None:
 def test_what_is_copied_over_an_operand_costs_its_blocks(samples: int) -> None:
     """A call for each block and what copies ask for: of channels, which lie apart in several samples."""
     profile = PROFILES["rpi4b"]
-    kind, of_channel = contiguous(samples, 64, 32, 32), contiguous(64)
+    kind, of_channel = tensor_type(samples, 64, 32, 32), tensor_type(64)
     values = [Value(name, name, kind) for name in ("g", "x")]
     values += [Value(name, name, of_channel) for name in ("w", "m", "s", "gw", "gb")]
     given = ("g", "x", "w", None, None, "m", "s")

@@ -9,7 +9,7 @@ import pytest
 import torch
 from helpers import hand_net
 from helpers.schedules import keep_everything
-from helpers.tensor_types import contiguous
+from helpers.simulated_board import tensor_type
 
 from poet import api
 from poet.devices.device_problem import build_problem, deadline_seconds, kernels_on
@@ -74,7 +74,7 @@ def test_the_problem_of_a_training_step(name: str, home: Place) -> None:
 
 def test_a_recomputation_reads_what_its_repeat_call_reads() -> None:
     """A mask is drawn once from the generator and again from the generator's saved state."""
-    type_, state = contiguous(16), contiguous(5056, dtype="uint8")
+    type_, state = tensor_type(16), tensor_type(5056, dtype="uint8")
     size = (16,), (1,)
     graph = Graph(
         name="random",

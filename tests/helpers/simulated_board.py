@@ -12,19 +12,14 @@ from poet.devices.costs import amounts_of, op_seconds
 from poet.devices.machine import Machine
 from poet.devices.measurements import OpTime, TransferTime, alike_together
 from poet.devices.profile import Profile
-from poet.ir.calls import Call, Ref, TensorType
+from poet.ir.calls import Call, Ref, TensorType, contiguous
 
 Sample = Callable[[], None]
 
 
 def tensor_type(*shape: int, dtype: str = "float32") -> TensorType:
     """Contiguous."""
-    strides = []
-    step = 1
-    for size in reversed(shape):
-        strides.append(step)
-        step *= size
-    return TensorType(dtype, shape, tuple(reversed(strides)))
+    return contiguous(dtype, shape)
 
 
 def op_time(target: str, given: list[TensorType], *extra: object, out: list[TensorType | None]) -> OpTime:
