@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import json
 import os
 import re
@@ -139,15 +138,6 @@ def test_a_child_takes_nothing_from_the_current_folder(module: str, hostile: Pat
     )
     assert executed(hostile) == []
     assert done.returncode != 99
-
-
-def test_interpreters_are_started_at_one_place() -> None:
-    for path in [*(ROOT / "poet").rglob("*.py"), *(ROOT / "cli").rglob("*.py")]:
-        if path != ROOT / "poet" / "util" / "children.py":
-            names = [
-                node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Attribute)
-            ]
-            assert not [node for node in names if node.attr == "executable"], f"{path} names the interpreter"
 
 
 # --- the end of a parent ----------------------------------------------------------------------

@@ -1,8 +1,7 @@
-"""Imports point one way, heavy packages stay where they belong, and nothing dangerous is called."""
+"""Imports point one way, and heavy packages stay where they belong; what is never called is ruff's to see."""
 
 from __future__ import annotations
 
-import ast
 import json
 import subprocess
 import sys
@@ -44,10 +43,6 @@ HOMES = {
     "pandas": {"whatif"},
 }  # fmt: skip
 """Which layers may import which package from outside the standard library."""
-
-FORBIDDEN_CALLS = {"eval", "exec", "compile", "__import__"}
-FORBIDDEN_MODULES = {"pickle", "dill", "cloudpickle", "marshal", "shelve"}
-FORBIDDEN_NAMES = {"joblib.load", "joblib.dump", "joblib.Memory"}  # they unpickle what is on the disk
 
 
 def test_imports_point_one_way() -> None:
@@ -101,21 +96,6 @@ def test_packages_stay_in_their_layers() -> None:
             package = imported.split(".")[0]
             if package not in sys.stdlib_module_names and package != "poet":
                 assert layer in HOMES.get(package, ()), f"{path} imports {package}"
-
-
-def test_nothing_dangerous_is_called() -> None:
-    for path in sources():
-        for imported in imports_of(path):
-            assert imported.split(".")[0] not in FORBIDDEN_MODULES, f"{path} imports {imported}"
-            assert imported not in FORBIDDEN_NAMES, f"{path} imports {imported}"
-        for node in ast.walk(ast.parse(path.read_text(), str(path))):
-            place = f"{path}:{getattr(node, 'lineno', 0)}"
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-                assert node.func.id not in FORBIDDEN_CALLS, f"{place} calls {node.func.id}"
-            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
-                assert f"{node.value.id}.{node.attr}" not in FORBIDDEN_NAMES, place
-            if isinstance(node, ast.Call) and ast.unparse(node.func) == "torch.load":
-                assert "weights_only" in {keyword.arg for keyword in node.keywords}, f"{place} unpickles"
 
 
 def test_every_package_is_packaged() -> None:
@@ -186,16 +166,3 @@ def test_the_runtime_needs_nothing_but_torch() -> None:
 
 def test_the_package_itself_is_light() -> None:
     assert not _loaded_by("import poet") & set(HOMES)
-
-
-def test_the_planner_has_no_circle() -> None:
-    """Modules of `poet.solvers` can be put in an order in which each imports only earlier ones."""
-    modules = {module_of(path): path for path in sources() if module_of(path).startswith("poet.solvers.")}
-    imports: dict[str, set[str]] = {}
-    for module, path in modules.items():
-        named = {name for found in imports_of(path) for name in (found, found.rpartition(".")[0])}
-        imports[module] = named & modules.keys() - {module}
-    while imports:
-        free = {module for module, needed in imports.items() if not needed & imports.keys()}
-        assert free, f"these import each other: {', '.join(sorted(imports))}"
-        imports = {module: needed for module, needed in imports.items() if module not in free}
