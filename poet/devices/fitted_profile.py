@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 import math
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
@@ -130,12 +129,15 @@ def _skeleton(found: Measurements, name: str, base: Profile | None, threads: int
     }
 
 
+def _source(found: Measurements) -> str:
+    return f"poet devices fit to measurements {found.digest} of {found.date}"
+
+
 def _figure(known: Known, found: Measurements, locator: str, kind: str = "measured") -> dict[str, Any]:
     low, high = known.interval
+    ends = min(low, known.value), max(high, known.value)
     return {
-        "value": known.value, "kind": kind, "locator": locator,
-        "source": f"poet devices fit to measurements {found.digest} of {found.date}",
-        "range": (min(low, known.value), max(high, known.value)),
+        "value": known.value, "kind": kind, "locator": locator, "source": _source(found), "range": ends
     }  # fmt: skip
 
 
@@ -170,7 +172,10 @@ def _compute(speeds: Speeds, base: Profile | None, found: Measurements, notes: l
     compute["call_overhead_seconds"] = _figure(overheads[len(overheads) // 2], found, "of the middle class")
     notes += _refusals(speeds)
     if speeds.block_channels > 1:
-        compute["convolution_block_channels"] = _block(speeds, base, found)
+        compute["convolution_block_channels"] = {
+            "value": speeds.block_channels, "kind": "measured", "uncertainty": 0.0,
+            "source": _source(found), "locator": "the count of a few with which convolutions fit best",
+        }  # fmt: skip
     told_by_twin = {c for twins in TWINS if speeds.factors.keys() & set(twins) for c in twins}
     for op_class in OpClass:
         is_needed = op_class in _NEEDED
@@ -198,26 +203,15 @@ def _compute(speeds: Speeds, base: Profile | None, found: Measurements, notes: l
     return compute
 
 
-def _block(speeds: Speeds, base: Profile | None, found: Measurements) -> dict[str, Any]:
-    """On how many channels convolutions work at once."""
-    own = None if base is None else base.compute.convolution_block_channels
-    if own is not None and own.value == speeds.block_channels:
-        return own.model_dump(exclude_none=True)
-    return {
-        "value": speeds.block_channels, "kind": "measured", "uncertainty": 0.0,
-        "source": f"poet devices fit to measurements {found.digest} of {found.date}",
-        "locator": "the count of a few with which convolutions fit best",
-    }  # fmt: skip
-
-
 def _op_times(steps: Sequence[StepTime], found: Measurements, notes: list[str]) -> dict[str, Any]:
     """Rows of the steps of models that were measured for this."""
-    rows = rows_of(steps)
-    if rows.left_out:
-        notes.append(f"{rows.left_out} rows of the shortest ops are left out: a profile holds so many")
-    width = Known(1.0, (1.0 - rows.width, 1.0 + rows.width))
-    repeated = f"{len(steps)} measured steps of {', '.join(rows.models)}"
-    return {"models": rows.models, "ratio": _figure(width, found, repeated), "seconds": dict(rows.seconds)}
+    rows, left_out = rows_of(steps)
+    if left_out:
+        notes.append(f"{left_out} rows of the shortest ops are left out: a profile holds so many")
+    models, width = tuple(dict.fromkeys(step.name for step in steps)), width_of(steps)
+    ratio = Known(1.0, (1.0 - width, 1.0 + width))
+    repeated = f"{len(steps)} measured steps of {', '.join(models)}"
+    return {"models": models, "ratio": _figure(ratio, found, repeated), "seconds": rows}
 
 
 def _left_out(tables: Sequence[StepTime], names: AbstractSet[str]) -> list[str]:
@@ -289,41 +283,24 @@ def stored_line(items: Sequence[TransferTime]) -> tuple[Known, Known]:
     return Known(latency, (float(low[0]), float(high[0]))), Known(bandwidth, (float(low[1]), float(high[1])))
 
 
-MOST_ROWS = 2000
-
+# --- rows of measured ops ---------------------------------------------------------------------
 
 MOST_ROWS_BYTES = 700_000
 """Of a profile, as its file has them, which `poet.devices.load.MAX_FILE_BYTES` limits; those that take the
 most time in all are kept."""
 
-
 LEAST_WIDTH = 0.05
 """Of the rows' time, either way: what a step differs by from day to day."""
-
 
 _FIGURE_BYTES = 16
 """Of a row's line beside its key."""
 
 
-@dataclass(frozen=True, slots=True)
-class Rows:
-    """What some measured steps come to.
+def rows_of(steps: Sequence[StepTime]) -> tuple[dict[str, float], int]:
+    """Seconds by `row_key` of the ops of ``steps``, each the median over the steps that have it.
 
-    Attributes:
-        models: whose steps.
-        seconds: by `row_key`.
-        width: of all, relative, either way: how far repeated steps lie apart.
-        left_out: how many were one too many.
+    Beside them, how many of the shortest a profile has no room for.
     """
-
-    models: tuple[str, ...]
-    seconds: Mapping[str, float]
-    width: float
-    left_out: int
-
-
-def rows_of(steps: Sequence[StepTime]) -> Rows:
-    """Rows of the ops of ``steps``, each the median over the steps that have it."""
     taken: dict[str, list[float]] = {}
     weight: dict[str, float] = {}
     for step in steps:
@@ -331,30 +308,17 @@ def rows_of(steps: Sequence[StepTime]) -> Rows:
             key = row_key(op)
             taken.setdefault(key, []).append(op.seconds)
             weight[key] = max(weight.get(key, 0.0), op.seconds * op.runs)
-    kept = _fitting(sorted(weight, key=lambda key: -weight[key]))
-    return Rows(
-        tuple(dict.fromkeys(step.name for step in steps)),
-        {key: statistics.median(taken[key]) for key in sorted(kept)},
-        max(LEAST_WIDTH, *map(_width, _repeats(steps))) if steps else LEAST_WIDTH,
-        len(weight) - len(kept),
-    )
-
-
-def _fitting(keys: Sequence[str]) -> Sequence[str]:
-    """The first of ``keys`` that a profile has room for."""
+    keys = sorted(weight, key=lambda key: -weight[key])
     ends_bytes = accumulate(len(json.dumps(key)) + _FIGURE_BYTES for key in keys)
-    return keys[: min(MOST_ROWS, sum(end <= MOST_ROWS_BYTES for end in ends_bytes))]
+    kept = keys[: sum(end <= MOST_ROWS_BYTES for end in ends_bytes)]
+    return {key: statistics.median(taken[key]) for key in sorted(kept)}, len(keys) - len(kept)
 
 
-def _repeats(steps: Sequence[StepTime]) -> list[list[float]]:
-    """Seconds of whole steps, those together that are of one name and the same ops."""
-    found: dict[tuple[object, ...], list[float]] = {}
+def width_of(steps: Sequence[StepTime]) -> float:
+    """Half of how far steps of one name and the same ops lie apart, relative; `LEAST_WIDTH` to a half."""
+    alike: dict[tuple[object, ...], list[float]] = {}
     for step in steps:
-        alike = (step.name, *sorted((row_key(op), op.runs) for op in step.ops))
-        found.setdefault(alike, []).append(step.seconds)
-    return list(found.values())
-
-
-def _width(seconds: Sequence[float]) -> float:
-    """Half of how far equal steps lie apart, relative, at most a half."""
-    return min(0.5, 0.5 * math.log(max(seconds) / min(seconds)))
+        key = (step.name, *sorted((row_key(op), op.runs) for op in step.ops))
+        alike.setdefault(key, []).append(step.seconds)
+    apart = max(math.log(max(seconds) / min(seconds)) for seconds in alike.values())
+    return min(0.5, max(LEAST_WIDTH, 0.5 * apart))

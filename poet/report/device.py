@@ -451,6 +451,6 @@ def profiled_lines(steps: Sequence[StepTime], file: str) -> list[str]:
         told = f"{format_seconds(seconds[0])} to {format_seconds(seconds[-1])}"
         busy = "; the machine was busy with other things" if any(step.was_busy for step in mine) else ""
         of = f"{threads} thread{'s' * (threads != 1)}"
-        count = len(rows_of(mine).seconds)
+        count = len(rows_of(mine)[0])
         lines.append(f"{of}: {count} row{'s' * (count != 1)}, a step takes {told}{busy}")
     return [*lines, f"written to {file}; poet devices fit {file} puts them into a profile"]
