@@ -155,6 +155,7 @@ def estimate(graph: Graph, profile: Profile, amounts: dict[str, Amounts] | None 
     """
     types = {value.name: value.type for value in graph.values}
     sizes_bytes = {buffer.name: buffer.size_bytes for buffer in graph.buffers}
+    amounts = {} if amounts is None else amounts
     return Costs(
         profile.name,
         {op.name: _op_cost(op, types, sizes_bytes, profile, amounts) for op in graph.ops},
@@ -180,20 +181,16 @@ def _op_cost(
     types: Mapping[str, TensorType],
     sizes_bytes: Mapping[str, int],
     profile: Profile,
-    amounts: dict[str, Amounts] | None,
+    amounts: dict[str, Amounts],
 ) -> OpCost:
     if op.strip is not None and not _is_one_call(op.strip):
         return _strip_cost(op, op.strip, types, profile)
     operands = _operands(op, types, sizes_bytes)
     if op.stored:
         return _stored_rows_cost(op, operands, profile)
-    if amounts is None or op.name not in amounts:
-        found = _amounts(op, operands)
-        if amounts is not None:
-            amounts[op.name] = found
-    else:
-        found = amounts[op.name]
-    cost = _call_cost(found, profile)
+    if op.name not in amounts:
+        amounts[op.name] = _amounts(op, operands)
+    cost = _call_cost(amounts[op.name], profile)
     return cost if profile.op_times is None else _by_row(cost, operands, profile, profile.op_times)
 
 

@@ -21,7 +21,7 @@ from pydantic import BaseModel, ValidationError
 
 from poet.devices.figures import UNITS, Figure, unit_of
 from poet.devices.profile import Direction, Medium, Part, Profile, Slot, Storage
-from poet.devices.sense import check_sense
+from poet.devices.sense import check_sense, in_one_line
 from poet.errors import ProfileError, nearest
 from poet.files.kinds import FileKind, says_what_it_is
 from poet.util.reading import open_regular
@@ -38,7 +38,6 @@ MAX_DOTS = 32
 MAX_EXTENDS = 4
 WITH = "-with-"
 """Between a device and the storage part in place of its own."""
-MOST_FAULTS = 8
 
 
 def profile_names() -> tuple[str, ...]:
@@ -236,11 +235,7 @@ def _explain(error: ValidationError, where: str, record: type[BaseModel] = Profi
             if entry["type"] != "missing" or (entry["loc"][:-1], f"{entry['loc'][-1]!r}?") not in misspelt
         )
     )
-    if len(faults) == 1:
-        return f"{where}: {faults[0]}"
-    named = "; ".join(f"({number}) {fault}" for number, fault in enumerate(faults[:MOST_FAULTS], 1))
-    more = f"; and {len(faults) - MOST_FAULTS} more" if len(faults) > MOST_FAULTS else ""
-    return f"{where}: {len(faults)} faults: {named}{more}"
+    return in_one_line(where, "faults", faults)
 
 
 def _fault(first: ErrorDetails, record: type[BaseModel]) -> str:

@@ -6,7 +6,7 @@ years lies outside; figures that pass may still be wrong.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from poet.devices.figures import PARENT, OpClass
 from poet.devices.profile import Chip, Direction, Profile, Storage
@@ -14,7 +14,7 @@ from poet.errors import ProfileError
 from poet.util.units import format_bytes, format_quantity
 
 MOST_NAMED = 8
-"""Contradictions in one message."""
+"""Contradictions, or faults, in one message."""
 
 LEAST_JOULES_PER_FLOP, MOST_JOULES_PER_FLOP = 1e-13, 1e-5
 """An fp32 addition alone takes 0.9 pJ in 45 nm; software floating point on an old controller, 0.4 µJ."""
@@ -86,14 +86,17 @@ def check_sense(profile: Profile, where: str) -> None:
     Raises:
         ProfileError: one line that names, for each contradiction, the two figures.
     """
-    found = list(contradictions(profile))
-    if not found:
-        return
+    if found := list(contradictions(profile)):
+        raise ProfileError(in_one_line(where, "contradictions", found))
+
+
+def in_one_line(where: str, what: str, found: Sequence[str]) -> str:
+    """``where`` and what is wrong there; several are counted as ``what``, numbered, and cut short."""
     if len(found) == 1:
-        raise ProfileError(f"{where}: {found[0]}")
+        return f"{where}: {found[0]}"
     named = "; ".join(f"({number}) {text}" for number, text in enumerate(found[:MOST_NAMED], 1))
     more = f"; and {len(found) - MOST_NAMED} more" if len(found) > MOST_NAMED else ""
-    raise ProfileError(f"{where}: {len(found)} contradictions: {named}{more}")
+    return f"{where}: {len(found)} {what}: {named}{more}"
 
 
 def contradictions(profile: Profile) -> Iterator[str]:

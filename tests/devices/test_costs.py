@@ -139,7 +139,7 @@ def test_what_is_copied_over_an_operand_costs_its_blocks(samples: int) -> None:
     costs = []
     for op in (apart, Op("b", over.call, ("gw", "gb"), updates=("g",), repeatable=False, strip=over)):
         types = {value.name: value.type for value in (*values, result)}
-        costs.append(_op_cost(op, types, {"g": kind.extent_bytes}, profile, None))
+        costs.append(_op_cost(op, types, {"g": kind.extent_bytes}, profile, {}))
     blocks = copied_blocks(kind.extent_bytes, 64)
     assert len(blocks) == (4 if samples == 1 else 16)
     assert [stop for _, stop in blocks[:-1]] == [start for start, _ in blocks[1:]]
