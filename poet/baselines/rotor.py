@@ -199,26 +199,34 @@ class _Program:
         """The ops in the order that the program decided on."""
         return self._order(0, len(self.stages) - 1, MEMORY_UNITS)
 
-    def _order(self, first: int, last: int, level: int) -> Iterator[int]:
-        """Forward and back through ``first`` to ``last``."""
-        stages, left = self.stages, list[tuple[int, int, int]]()
+    def _decisions(
+        self, first: int, last: int, level: int
+    ) -> Iterator[tuple[int, int, int, bool, tuple[int, ...]]]:
+        """On the way forward: stage, the stage behind its checkpoint (itself: what it saves is kept instead),
+        memory that there is, whether tensors wait in storage, and which.
+        """
         stage = first
         while stage <= last:
             option = int(self.option[stage, last, level])
             paging, r = option % 2 == 1, stage + option // 2
-            kept = stages[stage].saved if r == stage else (stages[r - 1].hands_on,)
-            size = self.saved_bytes[stage] if r == stage else self.checkpoint_bytes[r - 1]
-            left.append((stage, r - 1, level))
-            for again in range(stage, max(r, stage + 1)):
-                yield from stages[again].forward
-            if paging:
-                self.paged.update(kept)
-            else:
+            tensors = self.stages[stage].saved if r == stage else (self.stages[r - 1].hands_on,)
+            yield stage, r, level, paging, tensors
+            if not paging:
+                size = self.saved_bytes[stage] if r == stage else self.checkpoint_bytes[r - 1]
                 level = max(level - math.ceil(size / self.unit), 0)
             stage = max(r, stage + 1)
+
+    def _order(self, first: int, last: int, level: int) -> Iterator[int]:
+        """Forward and back through ``first`` to ``last``."""
+        left = []
+        for stage, r, room, paging, tensors in self._decisions(first, last, level):
+            left.append((stage, r - 1, room))
+            for again in range(stage, max(r, stage + 1)):
+                yield from self.stages[again].forward
+            self.paged.update(tensors if paging else ())
         for begin, end, room in reversed(left):
             if end < begin:
-                yield from stages[begin].backward
+                yield from self.stages[begin].backward
             else:
                 yield from self._order(begin, end, room)
 
@@ -229,20 +237,13 @@ class _Program:
         return choices
 
     def _choose(self, first: int, last: int, level: int, around: _Choice, choices: list[_Choice]) -> None:
-        kept, paged = set(around.kept), set(around.paged)
-        left: list[tuple[int, int, int, _Choice]] = []
-        stage = first
-        while stage <= last:
-            option = int(self.option[stage, last, level])
-            paging, r = option % 2 == 1, stage + option // 2
-            tensors = self.stages[stage].saved if r == stage else (self.stages[r - 1].hands_on,)
-            size = self.saved_bytes[stage] if r == stage else self.checkpoint_bytes[r - 1]
+        here, left = around, []
+        for stage, r, room, paging, tensors in self._decisions(first, last, level):
             if r > stage:
-                left.append((stage, r - 1, level, _Choice(frozenset(kept), frozenset(paged))))
-            (paged if paging else kept).update(tensors)
-            level = max(level - (0 if paging else math.ceil(size / self.unit)), 0)
-            stage = max(r, stage + 1)
-        choices[first : last + 1] = [_Choice(frozenset(kept), frozenset(paged))] * (last + 1 - first)
+                left.append((stage, r - 1, room, here))
+            more = frozenset(tensors)
+            here = _Choice(here.kept, here.paged | more) if paging else _Choice(here.kept | more, here.paged)
+        choices[first : last + 1] = [here] * (last + 1 - first)
         for begin, end, room, before in left:
             self._choose(begin, end, room, before, choices)
 
