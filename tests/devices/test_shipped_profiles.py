@@ -1,20 +1,23 @@
-"""Profiles that ship: whole, sourced and sound."""
+"""Profiles that ship: whole, sourced and sound, and as the page on boards has them."""
 
 from __future__ import annotations
 
 import io
+import re
 import tomllib
+from pathlib import Path
 
 import pytest
 from helpers.shipped_profiles import shipped_text
 from rich.console import Console
 
 from poet.devices import load as profiles
-from poet.devices.figures import UNITS, OpClass, unit_of
+from poet.devices.figures import PRIOR_FACTOR, UNITS, OpClass, unit_of
 from poet.devices.load import load_profile, profile_names
 from poet.report.device import profile_report
 
 NAMES = profile_names()
+DOCUMENT = (Path(__file__).parents[2] / "docs" / "boards.md").read_text(encoding="utf-8")
 HONEST = (
     "esp32-s3", "imxrt1062", "jetson-nano", "jetson-orin-nano", "mkr1000", "nrf52840", "pixel", "rp2040",
     "rp2350", "rpi-zero-2w", "rpi3b-plus", "rpi4b", "rpi4b-torch", "rpi4b-xnnpack", "rpi5", "stm32f746",
@@ -31,13 +34,8 @@ def test_every_shipped_profile_is_whole(name: str) -> None:
         assert len(figure.source) > 5, path
         low, high = figure.interval
         assert 0 <= low <= figure.value <= high, path
-        assert figure.locator or figure.kind in (
-            "assumed",
-            "measured",
-            "vendor-doc",
-            "published",
-            "derived",
-        ), path
+        unlocated = ("assumed", "measured", "vendor-doc", "published", "derived")
+        assert figure.locator or figure.kind in unlocated, path
 
 
 def test_the_promised_devices_ship() -> None:
@@ -110,3 +108,37 @@ def test_the_files_are_plain_data() -> None:
         data = tomllib.loads(shipped_text(name))
         assert data["version"] == 1
         assert len(shipped_text(name)) < profiles.MAX_FILE_BYTES / 10
+
+
+# --- the page on boards names every field, unit and device; its examples are what ships ---
+
+
+def test_the_document_names_every_field_kind_unit_and_device() -> None:
+    named = set(re.findall(r"`([^`\s]+)`", DOCUMENT)) | set(re.findall(r"[a-z_]+", DOCUMENT))
+    fields = {field for name in NAMES for path, _ in load_profile(name).figures() for field in path}
+    assert fields <= named
+    assert set(PRIOR_FACTOR) <= named
+    assert {"_" + ending for ending in UNITS} <= named
+    assert {op_class.value for op_class in OpClass} <= named
+    ships = DOCUMENT.partition("## What ships")[2]
+    assert set(NAMES) == {
+        name for row in re.findall(r"^\| (`.*?`) \|", ships, re.M) for name in row.split("`")[1::2]
+    }
+
+
+def test_the_documents_example_is_a_profile(tmp_path: Path) -> None:
+    example = next(block for block in re.findall(r"```toml\n(.*?)```", DOCUMENT, re.S) if "extends" in block)
+    file = tmp_path / "pi-2gb.toml"
+    file.write_text(re.sub(r"^   ", "", example, flags=re.M))
+    assert load_profile(file).memory.ram_bytes.value == 2**31
+
+
+def test_the_documents_figure_is_the_one_that_ships() -> None:
+    blocks = re.findall(r"```toml\n(.*?)```", DOCUMENT, re.S)
+    block = next(block for block in blocks if "[compute.matmul" in block)
+    data = tomllib.loads(block)["compute"]["matmul"]["flops_per_second"]
+    assert data == {
+        key: item
+        for key, item in tomllib.loads(shipped_text("rpi4b"))["compute"]["matmul"]["flops_per_second"].items()
+        if key != "note"
+    }
