@@ -1,4 +1,4 @@
-"""Intervals of answers: how they are made, and how many published values they hold; those of a plan's price."""
+"""Intervals of answers and of a plan's price: how they are made, and how many published values they hold."""
 
 from __future__ import annotations
 
