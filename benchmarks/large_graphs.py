@@ -7,7 +7,7 @@ Exports the nets of `zoo.LARGE` to ONNX in training mode, imports the files, cos
 devices and plans them for four budgets each. Problems, and each measurement as a line, are kept under
 build/large-graphs/, so that a run which was stopped goes on where it was. Every search runs in a
 process of its own, which is looked at from outside for the memory that it and its children hold
-(`helpers.held_memory`). The time limit is in seconds of a core's work, the children's included
+(`held_memory`). The time limit is in seconds of a core's work, the children's included
 (`CoreClock`), on one thread. Writes results/large-graphs.md.
 """
 
@@ -35,8 +35,8 @@ from poet.util.units import format_bytes
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
 
+from held_memory import run  # noqa: E402
 from helpers.clocks import CoreClock  # noqa: E402
-from helpers.held_memory import run  # noqa: E402
 
 BUILD = ROOT / "build" / "large-graphs"
 PAGE = ROOT / "benchmarks" / "results" / "large-graphs.md"

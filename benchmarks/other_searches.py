@@ -35,8 +35,8 @@ from poet.solvers import minimum_ram_bytes, solve
 ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT / "tests"), str(Path(__file__).parent)]
 
+from held_memory import run  # noqa: E402
 from helpers.clocks import CoreClock  # noqa: E402
-from helpers.held_memory import run  # noqa: E402
 from helpers.oracle import least_joules  # noqa: E402
 from helpers.random_problems import mixed_problem, random_limits, with_homes  # noqa: E402
 from other_searches_page import DEVICE, EXHAUSTIVE_SECONDS, RANDOM_SECONDS, line, page  # noqa: E402
@@ -78,7 +78,7 @@ def problem_of(question: Question) -> Problem:
 
 def _make_problem(name: str) -> None:
     import torch
-    from helpers.search_nets import DenseNetLike, HeadwiseGPT
+    from search_nets import DenseNetLike, HeadwiseGPT
 
     from poet.api import prepare
 

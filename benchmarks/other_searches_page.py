@@ -36,7 +36,7 @@ def page(rows: Sequence[Row], randoms: Sequence[RandomRow] = ()) -> str:
             "*concats*, nets as DenseNet",
             "with so many dense layers in four blocks, in batches of eight images of 32 x 32 pixels;",
             "*10,000 ops*, a GPT of 48 layers whose heads are ops of their own",
-            "(`tests/helpers/search_nets.py`). Parameters are trained by SGD. *Plan* and *bound* are energy",
+            "(`benchmarks/search_nets.py`). Parameters are trained by SGD. *Plan* and *bound* are energy",
             "above running every op once, as a share of it; *open* is how far the plan may be above the best",
             "of all plans. *MB* is the most memory that the search and its children held at once, looked at",
             "ten times a second, what they share counted once. Each search has one thread and",

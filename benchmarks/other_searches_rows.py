@@ -37,7 +37,7 @@ class Row:
         seconds: of a core.
         first_seconds, plan_seconds, bound_seconds: until the first plan, the last one, and the last bound.
         bound_by: who found it.
-        peak_bytes: the most that the search and its children held at once (`helpers.held_memory`).
+        peak_bytes: the most that the search and its children held at once (`held_memory`).
     """
 
     kind: str

@@ -154,9 +154,9 @@ def problem_of(question: Question) -> Problem:
 def _make(question: Question) -> None:
     import torch
     from helpers.other_nets import OTHER_NETS
-    from helpers.search_nets import DenseNetLike
     from helpers.tiny_nets import MICRO_NETS
     from planner_nets import HELD_OUT
+    from search_nets import DenseNetLike
 
     from poet.api import prepare
 
