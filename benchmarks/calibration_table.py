@@ -22,7 +22,6 @@ from interval_table import ends_of, interval
 
 from poet.calibration.nets import JUDGING_NETS
 from poet.devices.costs import amounts_of, op_seconds
-from poet.devices.fitted_power import typed_watts
 from poet.devices.fitted_profile import fit_profile, predicted_seconds, stored_line
 from poet.devices.fitting import RESAMPLINGS, fit_speeds
 from poet.devices.load import load_profile
@@ -35,6 +34,7 @@ from poet.devices.measurements import (
     StepTime,
     TransferTime,
     read_measurements,
+    typed_watts,
 )
 from poet.devices.profile import Profile
 

@@ -92,10 +92,9 @@ def fit(
     """
     from dataclasses import replace
 
-    from poet.devices.fitted_power import phases_by_meter, typed_watts
     from poet.devices.fitted_profile import fit_profile
     from poet.devices.load import load_profile, profile_path, profile_text
-    from poet.devices.measurements import read_measurements
+    from poet.devices.measurements import phases_by_meter, read_measurements, typed_watts
     from poet.errors import InputError
     from poet.report.device import fitted_report
 

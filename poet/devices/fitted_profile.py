@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from itertools import accumulate
 from typing import Any
@@ -15,10 +15,19 @@ from scipy.optimize import nnls
 
 from poet.devices.costs import amounts_of, op_seconds, row_key
 from poet.devices.figures import PRIOR_FACTOR, OpClass
-from poet.devices.fitted_power import set_power
 from poet.devices.fitting import MOST_FACTOR, RESAMPLINGS, TWINS, Known, Speeds, fit_speeds
 from poet.devices.load import validated
-from poet.devices.measurements import FIT, JUDGE, RUN, TABLE, Measurements, OpTime, StepTime, TransferTime
+from poet.devices.measurements import (
+    FIT,
+    JUDGE,
+    RUN,
+    TABLE,
+    Measurements,
+    OpTime,
+    PowerPhase,
+    StepTime,
+    TransferTime,
+)
 from poet.devices.profile import Profile
 from poet.devices.sense import contradictions
 from poet.errors import InputError
@@ -64,7 +73,7 @@ def fit_profile(
     bandwidth = speeds.bandwidth_bytes_per_second
     data["memory"]["bandwidth_bytes_per_second"] = _figure(bandwidth, found, f"{speeds.ops} ops")
     _set_storage(data, found, base)
-    set_power(data, found, base, notes)
+    _set_power(data, found, base, notes)
     profile = validated(data, "the fit")
     judged = [step for step in found.steps if step.role == JUDGE and step.threads == threads]
     ratios = [predicted_seconds(profile, step) / step.seconds for step in judged]
@@ -281,6 +290,69 @@ def stored_line(items: Sequence[TransferTime]) -> tuple[Known, Known]:
     )
     low, high = np.quantile(drawn, (0.05, 0.95), axis=0)
     return Known(latency, (float(low[0]), float(high[0]))), Known(bandwidth, (float(low[1]), float(high[1])))
+
+
+# --- power ------------------------------------------------------------------------------------
+
+_WATTS_WIDTH = 0.02
+
+
+def _set_power(data: dict[str, Any], found: Measurements, base: Profile | None, notes: list[str]) -> None:
+    """Put measured watts into ``data``, a profile's tables; else the base's, as they stand there."""
+    means: dict[str, list[PowerPhase]] = {}
+    for phase in found.phases:
+        if phase.watts is not None and phase.name != "marker":
+            means.setdefault(phase.name, []).append(phase)
+    busy_name = next(
+        (name for name in ("matmul", "convolution", "busy", "elementwise") if name in means), None
+    )
+    if "idle" in means and busy_name is not None:
+        _set_measured_power(data, found, means, busy_name)
+    elif base is not None:
+        notes.append(f"power was not measured: the watts are those of {base.name}, unchanged")
+        data["energy"] = base.energy.model_dump(exclude_none=True)
+        data["compute"]["active_watts"] = base.compute.active_watts.model_dump(exclude_none=True)
+        for direction in ("read", "write"):
+            if "storage" in data and base.storage is not None:
+                watts = getattr(base.storage, direction).active_watts
+                data["storage"][direction]["active_watts"] = watts.model_dump(exclude_none=True)
+    else:
+        raise InputError(
+            "no power was measured, and watts are not made up: name a --base whose watts are taken over, "
+            "a meter's log with --meter, or type --watts idle=2.7,busy=6"
+        )
+    if "storage" in data and any("active_watts" not in data["storage"][way] for way in ("read", "write")):
+        del data["storage"]
+        notes.append("the storage is left out: nothing tells what power its transfers take")
+
+
+def _set_measured_power(
+    data: dict[str, Any], found: Measurements, means: Mapping[str, list[PowerPhase]], busy_name: str
+) -> None:
+    idle_watts = statistics.fmean(phase.watts or 0.0 for phase in means["idle"])
+
+    def figure(name: str) -> dict[str, Any]:
+        phases = means[name]
+        watts = statistics.fmean(phase.watts or 0.0 for phase in phases)
+        watts = max(watts, idle_watts)  # a sensor's noise does not make being busy cheaper than being idle
+        gap = watts - idle_watts if name != "idle" else watts
+        low = watts - min(_WATTS_WIDTH * watts, 0.5 * gap)
+        made = {"value": watts, "kind": phases[0].kind, "source": f"{phases[0].source}, {phases[0].rail}"}
+        told = f"phase {name} of measurements {found.digest}"
+        return {**made, "locator": told, "range": (low, watts * (1 + _WATTS_WIDTH))}
+
+    data["energy"] = {
+        "accounting": "total",
+        "rail": means["idle"][0].rail or "the meter's place",
+        "idle_watts": figure("idle"),
+    }
+    data["compute"]["active_watts"] = figure(busy_name)
+    for name in ("matmul", "convolution", "elementwise"):
+        if name in means and name in data["compute"]:
+            data["compute"][name]["active_watts"] = figure(name)
+    for direction in ("read", "write"):
+        if "storage" in data and direction in means:
+            data["storage"][direction]["active_watts"] = figure(direction)
 
 
 # --- rows of measured ops ---------------------------------------------------------------------

@@ -20,11 +20,18 @@ from typer.main import get_command
 from poet.calibration.calibrate import Settings, calibrate
 from poet.devices.costs import amounts_of, op_seconds
 from poet.devices.figures import OpClass
-from poet.devices.fitted_power import phases_by_meter, typed_watts
 from poet.devices.fitted_profile import fit_profile, predicted_seconds
 from poet.devices.fitting import fit_speeds
 from poet.devices.load import load_profile, profile_text
-from poet.devices.measurements import FIT, JUDGE, Measurements, StepTime, write_measurements
+from poet.devices.measurements import (
+    FIT,
+    JUDGE,
+    Measurements,
+    StepTime,
+    phases_by_meter,
+    typed_watts,
+    write_measurements,
+)
 from poet.devices.profile import Profile
 from poet.devices.sense import contradictions
 from poet.errors import InputError
