@@ -11,9 +11,8 @@ from typing import Annotated, Any
 
 import typer
 
-from poet.errors import INTERRUPTED, PoetError
+from poet.errors import INTERRUPTED, PoetError, explained
 from poet.util import interrupts
-from poet.util.extras import explained
 from poet.util.streams import drop_unread, say
 from poet.version import __version__
 

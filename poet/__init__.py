@@ -66,7 +66,7 @@ def __getattr__(name: str) -> Any:
     try:
         return getattr(importlib.import_module(_HOMES[name]), name)
     except ModuleNotFoundError as error:
-        from poet.util.extras import explained
+        from poet.errors import explained
 
         missing = explained(error)
         if missing is None:

@@ -6,8 +6,8 @@ import sys
 
 from poet.calibration.command import COMMAND
 from poet.calibration.command import main as calibrate
+from poet.errors import explained
 from poet.util import interrupts
-from poet.util.extras import explained
 from poet.util.streams import drop_unread, say
 
 

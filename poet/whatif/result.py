@@ -13,13 +13,12 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
 from poet.devices.profile import Profile
-from poet.errors import InputError
+from poet.errors import InputError, how_to_install
 from poet.ir.micro import SUM, MicroBatches
 from poet.problem import Limits, Problem
 from poet.problem.schedule import Schedule
 from poet.problem.solution import LowerBound, Status
 from poet.util.brief import brief, shortened, told
-from poet.util.extras import how_to_install
 from poet.util.units import IN_ORDER
 from poet.whatif.question import Question
 

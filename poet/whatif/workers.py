@@ -20,7 +20,7 @@ from joblib import Parallel, delayed, parallel_config
 from joblib.externals.loky import get_reusable_executor
 from joblib.externals.loky.process_executor import BrokenProcessPool
 
-from poet.errors import InputError
+from poet.errors import InputError, how_to_install
 from poet.planning.cache import (
     Cache,
     SolvedCell,
@@ -36,7 +36,6 @@ from poet.problem import Limits, Problem
 from poet.problem.solution import SolveOptions, Start
 from poet.solvers import solve
 from poet.util import children, interrupts
-from poet.util.extras import how_to_install
 from poet.util.units import format_joules
 
 MEMORY_SHARE = 0.8

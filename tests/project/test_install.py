@@ -11,10 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from poet.errors import InputError
+from poet.errors import PLAN_PACKAGES, InputError, how_to_install
 from poet.report.html import page
 from poet.solvers import engines
-from poet.util.extras import PLAN_PACKAGES, how_to_install
 from poet.whatif import workers
 from poet.whatif.result import WhatIf
 

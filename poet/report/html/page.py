@@ -18,9 +18,8 @@ from importlib.resources import files
 from importlib.util import find_spec
 from typing import Any
 
-from poet.errors import InputError, spelled_out
+from poet.errors import InputError, how_to_install, spelled_out
 from poet.report.html.charts import Spec
-from poet.util.extras import how_to_install
 from poet.version import __version__
 
 ASSETS = files("poet.report.html") / "assets"

@@ -14,14 +14,13 @@ from functools import partial
 
 import numpy as np
 
-from poet.errors import InputError, nearest
+from poet.errors import InputError, how_to_install, nearest
 from poet.solvers.engines import through_pulp
 from poet.solvers.engines.highs import run_highs
 from poet.solvers.engines.process import run_apart, run_pair
 from poet.solvers.engines.program import Effort, Job, Matrix, Outcome, Watcher
 from poet.solvers.engines.through_pulp import PULP_NAMES, run_by_pulp
 from poet.util.clock import WALL, Clock
-from poet.util.extras import how_to_install
 
 __all__ = ["ENGINES", "Effort", "Outcome", "Watcher", "available_engines", "choose_engine", "run_engine"]
 
