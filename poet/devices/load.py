@@ -15,7 +15,7 @@ import typing
 from collections.abc import Iterator, Mapping
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
@@ -42,7 +42,16 @@ WITH = "-with-"
 
 def profile_names() -> tuple[str, ...]:
     """Names of the profiles that come with the package, sorted."""
-    entries = files("poet.hardware_profiles").iterdir()
+    return _names("")
+
+
+def part_names() -> tuple[str, ...]:
+    """Names of the storage parts that come with the package, sorted."""
+    return _names("parts")
+
+
+def _names(folder: str) -> tuple[str, ...]:
+    entries = files("poet.hardware_profiles").joinpath(folder).iterdir()
     return tuple(sorted(entry.name[:-5] for entry in entries if entry.name.endswith(".toml")))
 
 
@@ -77,12 +86,6 @@ def load_profile(name_or_path: str | Path) -> Profile:
     return profile
 
 
-def part_names() -> tuple[str, ...]:
-    """Names of the storage parts that come with the package, sorted."""
-    entries = files("poet.hardware_profiles").joinpath("parts").iterdir()
-    return tuple(sorted(entry.name[:-5] for entry in entries if entry.name.endswith(".toml")))
-
-
 def load_part(name_or_path: str | Path) -> Part:
     """The storage part that comes with the package, or the one in a file; names and paths as above.
 
@@ -90,17 +93,8 @@ def load_part(name_or_path: str | Path) -> Part:
         ProfileError: there is no such part or file, or it breaks the schema.
     """
     text, path = str(name_or_path), profile_path(name_or_path)
-    where = f"{text}.toml" if path is None else path.name
-    if path is None and text not in part_names():
-        known = part_names()
-        raise ProfileError(
-            f"there is no storage part {text!r}{nearest(text, known)} (parts: {', '.join(known)})"
-        )
-    data = _read_shipped(text, folder="parts") if path is None else _read_file(path)
-    try:
-        return Part.model_validate(data)
-    except ValidationError as error:
-        raise ProfileError(_explain(error, where, Part)) from None
+    data = _read_shipped(text, "parts") if path is None else _read_file(path)
+    return _made(Part, data, f"{text}.toml" if path is None else path.name)
 
 
 def with_part(profile: Profile, name_or_path: str | Path) -> Profile:
@@ -111,18 +105,10 @@ def with_part(profile: Profile, name_or_path: str | Path) -> Profile:
     """
     part = load_part(name_or_path)
     name = f"{profile.name}{WITH}{part.name}"
-    made = _attached(profile, part, None, name).model_copy(
-        update={"name": name, "title": f"{profile.title}, storage: {part.title}"}
-    )
+    title = f"{profile.title}, storage: {part.title}"
+    made = _attached(profile, part, None, name).model_copy(update={"name": name, "title": title})
     check_sense(made, name)
     return made
-
-
-def _attached(profile: Profile, part: Part, slot: Slot | None, where: str) -> Profile:
-    try:
-        return attached(profile, part, slot)
-    except ValidationError as error:
-        raise ProfileError(_explain(error, where)) from None
 
 
 def validated(data: dict[str, Any], where: str) -> Profile:
@@ -131,10 +117,17 @@ def validated(data: dict[str, Any], where: str) -> Profile:
     Raises:
         ProfileError: it breaks the schema; ``where`` goes first in the message.
     """
+    return _made(Profile, data, where)
+
+
+_R = TypeVar("_R", bound=BaseModel)
+
+
+def _made(record: type[_R], data: Any, where: str) -> _R:
     try:
-        return Profile.model_validate(data)
+        return record.model_validate(data)
     except ValidationError as error:
-        raise ProfileError(_explain(error, where)) from None
+        raise ProfileError(_explain(error, where, record)) from None
 
 
 def _pop_slot(data: dict[str, Any], where: str) -> tuple[Slot | None, dict[str, Any]]:
@@ -144,10 +137,7 @@ def _pop_slot(data: dict[str, Any], where: str) -> tuple[Slot | None, dict[str, 
         return None, {}
     del data["storage"]
     own = {key: item for key, item in storage.items() if key not in Slot.model_fields}
-    try:
-        return Slot.model_validate({key: storage[key] for key in storage.keys() - own.keys()}), own
-    except ValidationError as error:
-        raise ProfileError(_explain(error, f"{where}: storage", Slot)) from None
+    return _made(Slot, {key: storage[key] for key in storage.keys() - own.keys()}, f"{where}: storage"), own
 
 
 def profile_path(name_or_path: str | Path) -> Path | None:
@@ -158,12 +148,14 @@ def profile_path(name_or_path: str | Path) -> Path | None:
 
 
 def _read_shipped(name: str, folder: str = "") -> dict[str, Any]:
-    known = profile_names()
-    if not folder and name not in known:
-        if os.path.isfile(name):  # also no for a name that is too long for a file
+    known = _names(folder)
+    if name not in known:
+        if not folder and os.path.isfile(name):  # also no for a name that is too long for a file
             raise ProfileError(f"{name}: a profile is a TOML file, whose name ends in .toml")
-        listed = ", ".join(known)
-        raise ProfileError(f"there is no device {name!r}{nearest(name, known)} (devices: {listed})")
+        what, listed = ("storage part", "parts") if folder else ("device", "devices")
+        raise ProfileError(
+            f"there is no {what} {name!r}{nearest(name, known)} ({listed}: {', '.join(known)})"
+        )
     with files("poet.hardware_profiles").joinpath(folder, f"{name}.toml").open("rb") as file:
         return _parse(file.read(MAX_FILE_BYTES + 1), f"{name}.toml")
 
@@ -287,13 +279,14 @@ def _suggest(key: str, known: list[str]) -> str:
     return nearest(key, same or known) or f"; its fields are {', '.join(known)}"
 
 
-def attached(profile: Profile, part: Part, slot: Slot | None) -> Profile:
+def _attached(profile: Profile, part: Part, slot: Slot | None, where: str) -> Profile:
     """``profile`` with ``part`` in place of its storage.
 
     Args:
         profile: of the device.
         part: to attach.
         slot: where; ``None``: the device says nothing about that but what its present storage shows.
+        where: for messages.
     """
     old = profile.storage
     bus = None
@@ -313,9 +306,7 @@ def attached(profile: Profile, part: Part, slot: Slot | None) -> Profile:
         write=_on_device(part.write, profile, bus, host),
         bus_bytes_per_second=bus,
     )
-    data = profile.model_dump()
-    data["storage"] = storage.model_dump()
-    return Profile.model_validate(data)
+    return validated({**profile.model_dump(), "storage": storage.model_dump()}, where)
 
 
 def _on_device(direction: Direction, profile: Profile, bus: Figure | None, host: Figure | None) -> Direction:
