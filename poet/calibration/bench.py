@@ -139,21 +139,17 @@ class TorchBench:
 
     @property
     def torch(self) -> str:
-        """See `Bench`."""
         return torch.__version__
 
     @property
     def threads(self) -> int:
-        """See `Bench`."""
         return torch.get_num_threads()
 
     def step(self, net: str, threads: int, sample: Sample) -> tuple[tuple[OpTime, ...], float]:
-        """See `Bench`."""
         with torch_threads(threads):
             return op_times(traced(self._nets[net]), whole=net in self._judging)
 
     def transfers(self, sample: Sample) -> tuple[TransferTime, ...]:
-        """See `Bench`."""
         taken, mode = transfer_seconds(self._folder, buffer_bytes=_BUFFER_BYTES, counts=TRANSFER_COUNTS)
         return tuple(
             TransferTime(direction, size_bytes, tuple(both[place]), mode)
@@ -162,7 +158,6 @@ class TorchBench:
         )
 
     def load(self, kind: str, seconds: float, sample: Sample) -> None:
-        """See `Bench`."""
         if kind in ("read", "write"):
             keep_transferring(
                 self._folder, buffer_bytes=_BUFFER_BYTES, writes=kind == "write", seconds=seconds

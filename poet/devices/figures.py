@@ -107,14 +107,9 @@ class Record(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
 
-Range = Annotated[
-    tuple[float, float], BeforeValidator(lambda data: tuple(data) if isinstance(data, list) else data)
-]
-
-
-Words = Annotated[
-    tuple[str, ...], BeforeValidator(lambda data: tuple(data) if isinstance(data, list) else data)
-]
+_A_LIST_TOO = BeforeValidator(lambda data: tuple(data) if isinstance(data, list) else data)
+Range = Annotated[tuple[float, float], _A_LIST_TOO]
+Words = Annotated[tuple[str, ...], _A_LIST_TOO]
 
 
 class Figure(Record):

@@ -74,16 +74,13 @@ class ArrayColumn:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """See `Column`."""
         return self.array.shape
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """See `Column`."""
         return self.array.dtype
 
     def rows(self, numbers: Sequence[int]) -> Array:
-        """See `Column`."""
         found: Array = self.array[list(numbers)]
         return found
 
@@ -104,7 +101,6 @@ class StoredColumn:
         self._row_bytes = math.prod(shape[1:]) * dtype.itemsize
 
     def rows(self, numbers: Sequence[int]) -> Array:
-        """See `Column`."""
         found = np.empty((len(numbers), *self.shape[1:]), dtype=self.dtype)
         if not self._row_bytes or not len(numbers):
             return found

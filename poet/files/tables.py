@@ -135,7 +135,6 @@ class _TableColumn:
         self.shape: tuple[int, ...] = (len(table.starts), *shape)
 
     def rows(self, numbers: Sequence[int]) -> Array:
-        """See `poet.files.arrays.Column`."""
         found = np.empty((len(numbers), len(self._places)), dtype=self.dtype)
         for place, number in enumerate(numbers):
             cells = self._table.line(int(number))
@@ -196,7 +195,6 @@ class _ImageColumn:
         self.dtype: np.dtype[Any] = np.dtype(np.uint8)
 
     def rows(self, numbers: Sequence[int]) -> Array:
-        """See `poet.files.arrays.Column`."""
         found = np.empty((len(numbers), *self.shape[1:]), dtype=np.uint8)
         for place, number in enumerate(numbers):
             found[place] = self._decoded(self._paths[int(number)])

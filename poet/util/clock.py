@@ -97,7 +97,6 @@ class WorkClock(Clock):
         schedules: int = 0,
         engine_seconds: float = 0.0,
     ) -> None:
-        """See `Clock.spend`."""
         self.spent_seconds += (
             programs * self.program_seconds
             + iterations * self.iteration_seconds
@@ -107,11 +106,9 @@ class WorkClock(Clock):
         )
 
     def most_iterations(self, seconds: float) -> int | None:
-        """See `Clock.most_iterations`."""
         return _count(seconds / self.iteration_seconds)
 
     def most_nodes(self, seconds: float) -> int | None:
-        """See `Clock.most_nodes`."""
         return _count(seconds / self.node_seconds)
 
     def __repr__(self) -> str:
