@@ -6,6 +6,9 @@ measured again after a pause, a few times; what could not be measured undisturbe
 
 from __future__ import annotations
 
+import functools
+import math
+import operator
 import statistics
 import threading
 import time
@@ -64,11 +67,7 @@ class Watch:
         clocks = [state.clock_hertz for state in self._states if state.clock_hertz is not None]
         heats = [state.celsius for state in self._states if state.celsius is not None]
         bits = [state.throttled for state in self._states if state.throttled is not None]
-        throttled = None
-        if bits:
-            throttled = 0
-            for each in bits:
-                throttled |= each
+        throttled = functools.reduce(operator.or_, bits) if bits else None
         return State(statistics.median(clocks) if clocks else None, max(heats, default=None), throttled)
 
 
@@ -83,15 +82,16 @@ def watched(
         while not ended.wait(every_seconds):
             watch.sample()
 
-    watch.sample() if source is not None else None
-    thread = None if every_seconds is None else threading.Thread(target=keep_sampling, daemon=True)
-    if thread is not None:
+    if source is not None:
+        watch.sample()
+    thread = threading.Thread(target=keep_sampling, daemon=True)
+    if every_seconds is not None:
         thread.start()
     try:
         yield watch
     finally:
         ended.set()
-        if thread is not None:
+        if thread.is_alive():
             thread.join()
         watch.sample()
 
@@ -261,14 +261,8 @@ class _Calibration:
         return replace(best, attempts=len(made))
 
     def _is_slowed(self, state: State, made: list[StepTime]) -> bool:
-        clocks = [step.after.clock_hertz for step in (*self.found.steps, *made)]
-        highest = max((clock for clock in clocks if clock is not None), default=None)
-        fell = (
-            highest is not None
-            and state.clock_hertz is not None
-            and state.clock_hertz < SLOWED_SHARE * highest
-        )
-        return state.is_throttled or fell
+        highest = max((step.after.clock_hertz or 0.0 for step in (*self.found.steps, *made)), default=0.0)
+        return state.is_throttled or (state.clock_hertz or math.inf) < SLOWED_SHARE * highest
 
     def _cool(self, hot: State) -> None:
         """Wait until the machine is cooler and no longer throttled, or as long as is allowed."""
@@ -339,9 +333,8 @@ class _Calibration:
                 f"the machine was busy with other things during {len(busy)} of {len(found.steps)} steps: "
                 "times are processor time, in caches that others used as well"
             )
-        bits = 0
-        for step in found.steps:
-            bits |= (step.after.throttled or 0) >> 16 | (step.after.throttled or 0)
+        seen = functools.reduce(operator.or_, (step.after.throttled or 0 for step in found.steps), 0)
+        bits = seen >> 16 | seen
         if bits & UNDER_VOLTAGE:
             yield "the firmware has seen too little voltage: use a better supply, and measure again"
         elif bits & THROTTLED and not slowed:
