@@ -76,12 +76,11 @@ class Board:
         threads: int = 4,
         noise: float = 0.0,
         heats: bool = False,
-        reads_clock: bool = True,
         watts: float | None = None,
         board: str = "Raspberry Pi 4 Model B Rev 1.4",
     ) -> None:
         self.root, self.profile, self.threads, self.noise = root, profile, threads, noise
-        self.heats, self.reads_clock, self.watts, self.board = heats, reads_clock, watts, board
+        self.heats, self.watts, self.board = heats, watts, board
         self.seconds, self.slept_seconds, self.celsius, self.joules = 0.0, 0.0, 45.0, 0.0
         self.steps_made, self.stops_after = 0, -1
         self.written: dict[str, str] = {}
@@ -121,7 +120,7 @@ class Board:
 
     def _refresh(self) -> None:
         clock_hertz = 1_000_000 if self.is_throttled else 1_800_000
-        for core in range(4 if self.reads_clock else 0):
+        for core in range(4):
             self._write(f"sys/devices/system/cpu/cpu{core}/cpufreq/scaling_cur_freq", str(clock_hertz))
             self._write(f"sys/devices/system/cpu/cpu{core}/cpufreq/cpuinfo_max_freq", "1800000")
         self._write("sys/class/thermal/thermal_zone0/temp", str(int(1000 * self.celsius)))
