@@ -48,7 +48,7 @@ def build_problem(
         UnsupportedOperator: an op has no row in the cost table.
     """
     if home is Place.BOTH:
-        raise InputError("parameters are at home in ram or in storage, not in both")
+        raise InputError("between steps parameters are in ram or in storage, not in both")
     if home is Place.EITHER and profile.storage is None:
         home = Place.RAM
     if home is Place.STORAGE and profile.storage is None:

@@ -229,7 +229,7 @@ def _check_stored_updates(tensors: Mapping[str, Tensor], ops: Sequence[ProblemOp
     for name, writer in written.items():
         tensor = tensors[name]
         if tensor.initially not in (Place.STORAGE, Place.EITHER) or tensor.finally_ is Place.RAM:
-            raise ProblemError(f"op {writer} writes rows of {name}, which is not at home in storage")
+            raise ProblemError(f"op {writer} writes rows of {name}, which is not in storage between steps")
 
 
 def _check_reads(op: ProblemOp, tensors: Container[str], ready: Container[str]) -> None:

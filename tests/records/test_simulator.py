@@ -253,12 +253,8 @@ def test_rows_are_written_in_storage_alone() -> None:
             (dataclasses.replace(read, recomputable=True), write),
             "op R may run after W has written",
         ),
-        ((x, tensor("t", initially=Place.BOTH)), (write,), "op W writes rows of t, which is not at home in"),
-        (
-            (x, dataclasses.replace(table, finally_=Place.RAM)),
-            (write,),
-            "op W writes rows of t, which is not at",
-        ),
+        ((x, tensor("t", initially=Place.BOTH)), (write,), "rows of t, which is not in storage between"),
+        ((x, dataclasses.replace(table, finally_=Place.RAM)), (write,), "rows of t, which is not in storage"),
     ):
         with pytest.raises(ProblemError, match=message):
             Problem("rows", tensors, ops)
