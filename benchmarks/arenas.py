@@ -123,9 +123,9 @@ def measured(
     from poet.memory.compaction import compact
     from poet.memory.demand import demand_of
     from poet.memory.layout import lay_out
-    from poet.planning.fit_layout import searching
+    from poet.planning.arena import searching
     from poet.planning.planned import fit_step
-    from poet.planning.saves_choice import solve_choosing
+    from poet.planning.step_search import solve_choosing
     from poet.problem import Limits
     from poet.problem.solution import SolveOptions
 

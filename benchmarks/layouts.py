@@ -4,7 +4,6 @@
 
 Each row is a plan of a published problem after a fixed amount of work (see `gap_table`), laid out. The
 efficiency is the plan's peak over the arena's size; the arena with moves is asked to be as large as the
-peak. Where the orders of `poet.memory.layout` leave gaps, CP-SAT is asked for fixed places inside the
 peak. What is moved is given as a share of the bytes that the step's ops allocate. Then come instances of
 google/minimalloc (tests/instances/layouts; from benchmarks/challenging of that repository, Apache-2.0).
 Layouts are limited by the processor time of their thread. About three minutes on one quiet core.
@@ -22,8 +21,7 @@ from gap_table import CASES, INSTANCES
 
 from poet.memory.compaction import compact
 from poet.memory.demand import demand_of
-from poet.memory.layout import Block, Layout, lay_out
-from poet.planning.exact_layout import exact_layout
+from poet.memory.layout import Block, lay_out
 from poet.planning.ram_survey import keep_everything_bytes
 from poet.problem import Limits, Problem
 from poet.problem.homes import decided
@@ -32,7 +30,7 @@ from poet.solvers import minimum_ram_bytes, solve
 from poet.util.clock import WorkClock
 
 SHARES = (0.7, 0.5, 0.3, 0.15)
-WORK_SECONDS, LAYOUT_SECONDS, EXACT_SECONDS, MOVING_SECONDS = 0.5, 2.0, 10.0, 1.0
+WORK_SECONDS, LAYOUT_SECONDS, MOVING_SECONDS = 0.5, 2.0, 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,13 +42,10 @@ class Row:
         blocks: of its layout.
         peak_bytes: no arena is smaller.
         fixed_bytes: of the arena at fixed places, by orders of placing.
-        exact: what CP-SAT says of an arena as large as the peak: fits, none fits, or open; not asked where
-            the first fits.
         moving_bytes: of the arena with moves; ``None``: there is none as large as the peak.
         moves: how many.
         moved_share: of what the step allocates.
         fixed_seconds, moving_seconds: processor time of these searches.
-        exact_seconds: wall clock of CP-SAT, its process included.
     """
 
     problem: str
@@ -58,12 +53,10 @@ class Row:
     blocks: int
     peak_bytes: int
     fixed_bytes: int
-    exact: str
     moving_bytes: int | None
     moves: int
     moved_share: float
     fixed_seconds: float
-    exact_seconds: float
     moving_seconds: float
 
 
@@ -79,7 +72,6 @@ def measured(name: str, share: float) -> Row | None:
     begun = time.thread_time()
     fixed = lay_out(demand.blocks, time_limit_seconds=LAYOUT_SECONDS)
     fixed_seconds = time.thread_time() - begun
-    exact, exact_seconds = exactly(fixed, fixed.lower_bound_bytes)
     begun = time.thread_time()
     moving = compact(
         demand,
@@ -95,30 +87,16 @@ def measured(name: str, share: float) -> Row | None:
         blocks=len(demand.blocks),
         peak_bytes=fixed.lower_bound_bytes,
         fixed_bytes=fixed.arena_bytes,
-        exact=exact,
         moving_bytes=None if moving is None else moving.arena_bytes,
         moves=len(moves),
         moved_share=sum(move.size_bytes for move in moves) / allocated_bytes,
         fixed_seconds=fixed_seconds,
-        exact_seconds=exact_seconds,
         moving_seconds=time.thread_time() - begun,
     )
 
 
-def exactly(fixed: Layout, room_bytes: int) -> tuple[str, float]:
-    """What CP-SAT says of ``room_bytes``, and how long that took."""
-    if fixed.arena_bytes <= room_bytes:
-        return "", 0.0
-    begun = time.monotonic()
-    found = exact_layout(
-        fixed.blocks, room_bytes, near_bytes=fixed.offsets_bytes, time_limit_seconds=EXACT_SECONDS
-    )
-    word = "none fits" if found.is_impossible else "open" if found.layout is None else "fits"
-    return word, time.monotonic() - begun
-
-
 def challenge(path: Path) -> str:
-    """A line for an instance of minimalloc: ours and CP-SAT's, in the room that its name says."""
+    """A line for an instance of minimalloc: at fixed places, in the room that its name says."""
     with path.open(newline="") as file:
         rows = [tuple(map(int, row.values())) for row in csv.DictReader(file)]
     blocks = [Block(str(name), None, size, ((begin, end - 1),)) for name, begin, end, size in rows]
@@ -126,12 +104,8 @@ def challenge(path: Path) -> str:
     begun = time.thread_time()
     fixed = lay_out(blocks, enough_bytes=room_bytes, time_limit_seconds=LAYOUT_SECONDS)
     seconds = time.thread_time() - begun
-    word, exact_seconds = exactly(fixed, room_bytes)
     least = fixed.lower_bound_bytes
-    return (
-        f"{path.name:<24}{'':>6}{len(blocks):>7}{least / fixed.arena_bytes:>9.4f}{word:>11}{'':>25}"
-        f"{seconds:>8.1f}{exact_seconds:>8.1f}"
-    )
+    return f"{path.name:<24}{'':>6}{len(blocks):>7}{least / fixed.arena_bytes:>9.4f}{'':>25}{seconds:>8.1f}"
 
 
 def told(row: Row) -> str:
@@ -139,8 +113,8 @@ def told(row: Row) -> str:
     with_moves = "none" if row.moving_bytes is None else f"{row.peak_bytes / row.moving_bytes:.4f}"
     return (
         f"{row.problem:<24}{row.share:>6.2f}{row.blocks:>7}{row.peak_bytes / row.fixed_bytes:>9.4f}"
-        f"{row.exact:>11}{with_moves:>9}{row.moves:>7}{row.moved_share:>9.2%}"
-        f"{row.fixed_seconds:>8.1f}{row.exact_seconds:>8.1f}{row.moving_seconds:>8.1f}"
+        f"{with_moves:>9}{row.moves:>7}{row.moved_share:>9.2%}{row.fixed_seconds:>8.1f}"
+        f"{row.moving_seconds:>8.1f}"
     )
 
 
@@ -150,8 +124,8 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", default=[], help="problems whose names hold one of these")
     only = parser.parse_args().only
     print(
-        f"{'problem':<24}{'share':>6}{'blocks':>7}{'fixed':>9}{'exact':>11}{'moving':>9}{'moves':>7}{'moved':>9}"
-        f"{'fixed s':>8}{'exact s':>8}{'moves s':>8}"
+        f"{'problem':<24}{'share':>6}{'blocks':>7}{'fixed':>9}{'moving':>9}{'moves':>7}{'moved':>9}"
+        f"{'fixed s':>8}{'moves s':>8}"
     )
     rows = []
     for name, _, _ in CASES:

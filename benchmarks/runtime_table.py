@@ -74,7 +74,7 @@ def plan_all(net: str, batch: int, threads: int, shares: Sequence[float], folder
 
     from poet import api
     from poet.planning.ram_survey import budget_between, keep_everything_bytes
-    from poet.planning.saves_choice import offered
+    from poet.planning.step_search import offered
     from poet.problem import Limits
     from poet.problem.solution import SolveOptions
     from poet.solvers import minimum_ram_bytes

@@ -107,7 +107,7 @@ def planned(name: str, limit_seconds: float, plans: Path, *, long_forms: bool = 
             and leave no files. There are no rows where that is the same.
     """
     from poet.planning.ram_survey import budget_between, keep_everything_bytes
-    from poet.planning.saves_choice import offered
+    from poet.planning.step_search import offered
     from poet.problem import Limits, Place
     from poet.solvers import minimum_ram_bytes
 

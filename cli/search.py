@@ -12,9 +12,9 @@ from rich.text import Text
 from poet.api import limits_of
 from poet.baselines.comparison import Comparison, compare
 from poet.errors import Infeasible, InputError, OutOfTime
-from poet.planning.beside_buffer import answered_beside, bounded_limits
 from poet.planning.kept_plans import KeptPlans, default_folder
 from poet.planning.ram_survey import SURVEY_SHARES, survey
+from poet.planning.step_search import answered_beside, bounded_limits
 from poet.planning.trade_off_curve import trade_off
 from poet.plans.plan_parts import MeasuredShare, PriceRange
 from poet.problem import Limits, Objective, Problem

@@ -15,7 +15,7 @@ from poet.planning.pipeline import planned_as
 from poet.planning.planned import Planned, Stages
 from poet.planning.prepared import Prepared
 from poet.planning.request import PlanRequest
-from poet.planning.saves_choice import surveyed, weighed
+from poet.planning.step_search import surveyed, weighed
 from poet.problem import Limits, Problem
 from poet.problem.solution import Solution, SolveOptions, solution_to_json
 from poet.report.plan import plan_summary

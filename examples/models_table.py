@@ -93,7 +93,7 @@ def measure(name: str, time_limit_seconds: float) -> Row:
     from poet import api
     from poet.ir.strips import Gradients
     from poet.planning.ram_survey import keep_everything_bytes
-    from poet.planning.saves_choice import offered
+    from poet.planning.step_search import offered
     from poet.problem import Limits
     from poet.solvers import minimum_ram_bytes
 
@@ -284,7 +284,7 @@ def parameter_bytes(graph: Graph) -> int:
 
 def bound_of(prepared: Prepared) -> Bound:
     """The lower bound over all choices, and the op that makes it, in the form that needs least."""
-    from poet.planning.saves_choice import offered
+    from poet.planning.step_search import offered
     from poet.problem import Limits
     from poet.problem.alternatives import leanest
     from poet.solvers import minimum_ram_bytes

@@ -18,7 +18,7 @@ from models_table import DEVICE, model_file
 
 from poet import api
 from poet.ir.strips import Gradients
-from poet.planning.saves_choice import without_choice
+from poet.planning.step_search import without_choice
 from poet.problem import Limits
 from poet.problem.simulator import Trace, simulate
 from poet.problem.solution import SolveOptions

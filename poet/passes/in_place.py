@@ -2,7 +2,7 @@
 
 Only ops of the backward pass are changed: what the forward pass makes is worth recomputing. Of PyTorch's
 kernels a trial shows which are exact. A batch norm's backward copies blocks of channels for it, which takes
-time: a plan makes that apart where there is room for both (`poet.planning.saves_choice`).
+time: a plan makes that apart where there is room for both (`poet.planning.step_search`).
 """
 
 from __future__ import annotations

@@ -15,12 +15,13 @@ from poet.errors import Infeasible, InputError, InvalidSchedule, PlanError, Poet
 from poet.ir.graph import Graph
 from poet.ir.kernel_facts import KernelFacts
 from poet.memory.demand import BEFORE, Demand, demand_of
-from poet.planning.arena_search import arena_around, places_begun
 from poet.planning.beside import (
     SEARCH_SECONDS,
+    arena_around,
     at_home,
     check_comes_first,
     limits_beside,
+    places_begun,
     plan_beside,
     planned_beside,
 )

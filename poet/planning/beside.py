@@ -2,31 +2,38 @@
 
 What lives across steps stays what it is and where it is. A tensor that the training step never moves is not
 moved here either; one that it moves may be, and comes back to its place.
+
+Where a search has no plan in time, an online eviction policy makes one at once. DELTA pages or recomputes
+what was not used for long, DTR recomputes it, each when room is needed; where both run out of memory,
+everything is paged, or recomputed. The simulator accepts what is taken, and it is laid out like any plan. Its
+bound is that every op runs once, so that its gap shows what a search may still save.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
+from poet.baselines.nothing_kept import page_everything, recompute_all
+from poet.baselines.online import delta, dtr
 from poet.devices.device_problem import build_problem, kernels_on
 from poet.errors import InputError, InvalidSchedule
 from poet.ir.graph import Graph
 from poet.ir.kernel_facts import KernelFacts
-from poet.memory.demand import Demand, demand_of
+from poet.memory.demand import BEFORE, Demand, demand_of
+from poet.memory.layout import lay_out_around, lower_bound_bytes
 from poet.memory.places import replayed
-from poet.planning.arena_search import arena_around, arena_like
-from poet.planning.fit_layout import ENOUGH_SHARE, in_its_arena
-from poet.planning.online_guard import guard
+from poet.planning.arena import ENOUGH_SHARE, in_its_arena, with_moves
 from poet.planning.planned import Planned, outcome_of
 from poet.plans.page_slots import is_paged
-from poet.plans.plan_parts import Arena, Request, SearchOutcome
+from poet.plans.plan_parts import ONLINE, Arena, Request, SearchOutcome
+from poet.plans.planned_step import LARGEST_BYTES
 from poet.plans.training_plan import Plan, make_plan
-from poet.problem import Limits, Place, Problem, Tensor
+from poet.problem import Limits, Objective, Place, Problem, Tensor
 from poet.problem.homes import DecidedProblem, as_decided
 from poet.problem.schedule import Schedule
-from poet.problem.simulator import judge
-from poet.problem.solution import Solution, SolveOptions, Status
+from poet.problem.simulator import Trace, judge
+from poet.problem.solution import Solution, SolveOptions, Status, amount_of
 from poet.solvers import solve
 from poet.solvers.heuristics.policies import keep_everything
 from poet.util.clock import WALL, Clock
@@ -37,6 +44,15 @@ FIRST_COUNTS = 2.0
 """As many searches beside it, that the search for the plan itself takes as long as: it decides most."""
 _ROUNDS = 6
 _SHRINK = 0.93  # of the bytes, where a schedule leaves too large gaps
+_POLICIES: dict[str, Callable[[Problem, Limits], Schedule | None]] = {
+    "keep-everything": keep_everything,
+    "delta": delta,
+    "dtr": dtr,
+}
+_LAST: dict[str, Callable[[Problem, Limits], Schedule | None]] = {
+    "page-everything": page_everything,
+    "recompute-all": recompute_all,
+}
 
 
 def check_comes_first(planned: Planned, what: str) -> None:
@@ -95,7 +111,7 @@ def planned_beside(
         host_kernels: what torch's kernels need for it on this machine.
         options: of the search, and of all further ones for arenas together; there is none where everything
             fits. Where it finds nothing in time, or
-            with a time limit of 0, an online policy decides (`poet.planning.online_guard`).
+            with a time limit of 0, an online policy decides (`guard`).
     """
     prepared, plan = planned.prepared, planned.plan
     kernels = kernels_on(prepared.profile, graph, host_kernels)
@@ -305,3 +321,125 @@ def _search(problem: DecidedProblem, limits: Limits, options: SolveOptions) -> S
         )
     solution = solve(problem, limits, options)
     return None if solution.schedule is None else solution
+
+
+def guard(problem: DecidedProblem, limits: Limits, options: SolveOptions) -> Solution | None:
+    """What takes least of the objective among the schedules of the policies; ``None``: none is in ``limits``.
+
+    Args:
+        problem: what to plan.
+        limits: what the schedule must be within.
+        options: whose objective counts, and whose clock; nothing is searched.
+    """
+    began = options.clock.now()
+    found: tuple[float, float, str, Schedule, Trace] | None = None
+    for name, schedule in _schedules(problem, limits):
+        try:
+            trace = judge(problem, schedule, limits)
+        except InvalidSchedule:
+            continue
+        amount = amount_of(options.objective, trace)
+        if found is None or (amount, trace.joules) < found[:2]:
+            found = amount, trace.joules, name, schedule, trace
+        if name == "keep-everything" and options.objective is not Objective.RAM:
+            break
+    if found is None:
+        return None
+    *_, name, schedule, trace = found
+    least = problem.compute_joules
+    return Solution(
+        status=Status.FEASIBLE,
+        schedule=schedule,
+        trace=trace,
+        bound_joules=least,
+        baseline_joules=least,
+        solve_seconds=options.clock.now() - began,
+        solver=f"{ONLINE}{name}",
+        message="No search had a plan in time: this one is of an online policy; a search may find better.",
+        objective=options.objective,
+    )
+
+
+def _schedules(problem: Problem, limits: Limits) -> Iterator[tuple[str, Schedule]]:
+    """Of each policy that does not run out of memory; the last ones only where all others do."""
+    found = False
+    for policies in (_POLICIES, _LAST):
+        for name, policy in policies.items():
+            schedule = policy(problem, limits)
+            if schedule is not None:
+                found = True
+                yield name, schedule
+        if found:
+            return
+
+
+def arena_around(
+    plan: Plan,
+    problem: DecidedProblem,
+    schedule: Schedule,
+    demand: Demand,
+    *,
+    known_bytes: Mapping[int, int] | None = None,
+    time_limit_seconds: float = 1.0,
+) -> Arena | None:
+    """The arena of ``plan`` with places for ``demand``; ``None``: it has no fitting one, or there are none.
+
+    Only what the training step itself never moves must stay where it is; all else that is moved is brought
+    back.
+
+    Args:
+        plan: beside whose training step the schedule stands.
+        problem: that the schedule solves.
+        schedule: whose memory is placed.
+        demand: what it asks for.
+        known_bytes: places of some blocks, which they have where nothing must be moved.
+        time_limit_seconds: of a search for moves; a pass or two are made in any case.
+    """
+    layout = plan.layout
+    if layout is None or not plan.has_fitting_arena:
+        return None
+    divide_bytes, _ = plan.demand.parts_bytes(layout.offsets_bytes, layout.arena_bytes)
+    persistent = plan.graph.persistent()
+    begun = places_begun(demand, {name: at for name, at in plan.begun_bytes.items() if name in persistent})
+    offsets = lay_out_around(demand.blocks, {**(known_bytes or {}), **begun}, below_bytes=divide_bytes)
+    if offsets is not None:
+        return Arena(layout.arena_bytes, offsets)
+    if lower_bound_bytes(demand.blocks) > layout.arena_bytes:
+        return None
+    moved = with_moves(
+        problem,
+        schedule,
+        demand,
+        divide_bytes,
+        guide_bytes=lay_out_around(demand.blocks, begun, below_bytes=LARGEST_BYTES) or (),
+        fixed_bytes=begun,
+        time_limit_seconds=time_limit_seconds,
+    )
+    return None if moved is None else Arena(layout.arena_bytes, moved[0].offsets_bytes, moved[0].moves)
+
+
+def arena_like(plan: Plan, near: Plan, demand: Demand) -> Arena | None:
+    """The arena of ``near``, which is ``plan`` or auxiliary to it, for ``demand``: the same blocks.
+
+    ``None``: it has none that lies in the plan's, or a block is too large for its place there.
+    """
+    arena = near.arena
+    if arena is None or plan.arena is None or not plan.has_fitting_arena:
+        return None
+    if [block.owner for block in near.demand.blocks] != [block.owner for block in demand.blocks]:
+        return None
+    if arena.size_bytes > plan.arena.size_bytes:
+        return None
+    try:
+        replayed(demand, arena.offsets_bytes, arena.size_bytes, arena.moves)
+    except InvalidSchedule:
+        return None
+    return arena
+
+
+def places_begun(demand: Demand, begun_bytes: Mapping[str, int]) -> dict[int, int]:
+    """The place of each block that holds one of the tensors ``begun_bytes`` before the first step."""
+    before = [
+        (item.block, demand.blocks[item.block].tensor) for item in demand.requests if item.step == BEFORE
+    ]
+    return {block: begun_bytes[name] for block, name in before if name is not None and name in begun_bytes}

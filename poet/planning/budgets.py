@@ -11,12 +11,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from poet.errors import Infeasible, InputError, OutOfTime
-from poet.planning.arena_search import is_mapped
-from poet.planning.beside import at_home, costed_beside
-from poet.planning.beside_buffer import answered_beside
-from poet.planning.fit_layout import Fitted, fit, searching
-from poet.planning.online_guard import guarded
+from poet.planning.arena import Fitted, fit, is_mapped, searching
+from poet.planning.beside import at_home, costed_beside, guard
 from poet.planning.planned import Planned, outcome_of, price_range
+from poet.planning.step_search import answered_beside
 from poet.plans.plan_parts import Request
 from poet.plans.training_plan import Auxiliary, Plan, make_plan, shape_words
 from poet.problem import Limits, Problem
@@ -44,7 +42,7 @@ def plan_again(
         plan: for another budget; what it has for further budgets is left out.
         ram_bytes: the budget.
         time_limit_seconds: of each search. One that ends with no plan leaves the step to an online policy
-            (`poet.planning.online_guard`), and so does 0, at once.
+            (`poet.planning.beside.guard`), and so does 0, at once.
         options: of the step's search otherwise: engine, threads, seed, gaps. Its objective is the plan's.
 
     Raises:
@@ -85,7 +83,7 @@ def _step_again(plan: Plan, limits: Limits, options: SolveOptions) -> Plan:
     """The step of ``plan`` inside other limits, with nothing beside it; raises as `plan_again`."""
     fitted, why = _searched(plan, limits, options)
     if fitted is None:
-        fitted = guarded(plan.problem, limits, options, kernels=plan.kernels)
+        fitted = guarded(plan, limits, options)
     if fitted is None or fitted.solution.schedule is None:
         raise OutOfTime(why)
     return make_plan(
@@ -104,6 +102,12 @@ def _step_again(plan: Plan, limits: Limits, options: SolveOptions) -> Plan:
         host_kernels=plan.replayed_kernels,
         measured=plan.prediction.measured,
     )
+
+
+def guarded(plan: Plan, limits: Limits, options: SolveOptions) -> Fitted | None:
+    """What `guard` has for the step of ``plan``, in an arena; nothing is searched but places."""
+    found, at_once = guard(plan.problem, limits, options), replace(options, time_limit_seconds=0.0)
+    return None if found is None else fit(plan.problem, limits, found, at_once, kernels=plan.kernels)
 
 
 def _searched(plan: Plan, limits: Limits, options: SolveOptions) -> tuple[Fitted | None, str]:

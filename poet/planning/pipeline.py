@@ -13,7 +13,7 @@ from poet.planning.beside import TimeShares
 from poet.planning.budgets import with_budgets
 from poet.planning.planned import Planned, Stages, plan_step
 from poet.planning.request import PlanRequest
-from poet.planning.saves_choice import without_choice
+from poet.planning.step_search import without_choice
 from poet.problem.progress import showing
 from poet.problem.solution import SolveOptions
 

@@ -12,12 +12,10 @@ from poet.devices.device_problem import build_problem, deadline_seconds
 from poet.devices.profile import Profile
 from poet.devices.spread import Price, spread
 from poet.errors import Infeasible, InputError, OutOfTime
-from poet.planning.arena_search import is_mapped
-from poet.planning.beside_buffer import answered_beside
-from poet.planning.fit_layout import Fitted, fit, searching
+from poet.planning.arena import Fitted, fit, is_mapped, searching
 from poet.planning.prepared import Prepared
 from poet.planning.ram_survey import keep_everything_bytes
-from poet.planning.saves_choice import offered, solve_choosing
+from poet.planning.step_search import answered_beside, offered, solve_choosing
 from poet.planning.summary import Row, as_html, as_text, summary_rows
 from poet.plans.plan_file import write_plan
 from poet.plans.plan_parts import Arena, Device, MeasuredShare, PriceEnds, PriceRange, Request, SearchOutcome
@@ -164,7 +162,7 @@ def plan_step(
 ) -> Planned:
     """Solve, fit into the arena, make the plan; ``stages`` may look in or decide between.
 
-    What of ``prepared`` may be saved for backward in two forms (`poet.planning.saves_choice`) is saved
+    What of ``prepared`` may be saved for backward in two forms (`poet.planning.step_search`) is saved
     compressed where the plan is better for it.
 
     Raises:
@@ -201,7 +199,7 @@ def fit_step(
     """Lay ``solution``, of ``prepared.problem`` and ``limits``, out in one arena inside the budget.
 
     Where the schedule's tensors leave too large gaps, it is searched again, with ``options`` and the missing
-    bytes reserved (see `poet.planning.fit_layout`).
+    bytes reserved (see `poet.planning.arena`).
 
     Raises:
         Infeasible: the answer is that no plan exists.

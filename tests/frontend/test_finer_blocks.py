@@ -19,7 +19,7 @@ from poet.passes.forms import Forms
 from poet.passes.rewrite import Rewrite, Technique
 from poet.planning.prepared import Prepared
 from poet.planning.ram_survey import keep_everything_bytes
-from poet.planning.saves_choice import (
+from poet.planning.step_search import (
     NEEDY_SHARE,
     SAVED_SHARE,
     offered,

@@ -22,7 +22,7 @@ from poet.passes.in_place import chosen_takeovers
 from poet.passes.rewrite import Technique
 from poet.planning.prepared import Prepared
 from poet.planning.ram_survey import keep_everything_bytes
-from poet.planning.saves_choice import with_room
+from poet.planning.step_search import with_room
 from poet.plans.plan_file import read_plan
 from poet.problem import Limits, Objective, Pins, Problem, ProblemOp, Transfer
 from poet.problem import Tensor as Bytes

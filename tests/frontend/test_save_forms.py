@@ -13,7 +13,7 @@ from poet.frontend.trace import TrainingStep, trace_training_step
 from poet.passes.rewrite import Technique
 from poet.planning.prepared import Prepared
 from poet.planning.ram_survey import keep_everything_bytes
-from poet.planning.saves_choice import offered, solve_choosing, without_choice
+from poet.planning.step_search import offered, solve_choosing, without_choice
 from poet.plans.plan_file import read_plan
 from poet.problem import Limits, Pins
 from poet.problem.simulator import simulate

@@ -10,7 +10,7 @@ from dataclasses import replace
 from poet.memory.demand import Demand
 from poet.memory.layout import lay_out, lay_out_around
 from poet.memory.places import Move, replayed
-from poet.planning.arena_search import places_begun
+from poet.planning.beside import places_begun
 from poet.plans.plan_parts import Arena
 from poet.plans.training_plan import Plan
 from poet.problem import Limits, Problem, Transfer

@@ -136,7 +136,7 @@ def test_limits_and_options_are_taken_as_records(monkeypatch: pytest.MonkeyPatch
         asked.append((limits, options))
         return explain.answered(problem, limits, options)
 
-    monkeypatch.setattr("poet.planning.beside_buffer.answered", answered)
+    monkeypatch.setattr("poet.planning.step_search.answered", answered)
     limits = poet.Limits(ram_budget_bytes=1 << 20, paging=False)
     options = poet.SolveOptions(None, threads=1, engine="highs", relative_gap=1e-4, seed=7)
     words = {"device": "rpi4b", "loss": "mse"}

@@ -147,7 +147,7 @@ def test_a_second_library_is_one_more_record() -> None:
     """The same graph and device with facts that were read from JSON: these are counted and laid out."""
     from poet.devices.device_problem import build_problem, kernels_on
     from poet.devices.load import load_profile
-    from poet.planning.fit_layout import fit
+    from poet.planning.arena import fit
     from poet.problem import Limits
     from poet.problem.solution import SolveOptions
     from poet.solvers import solve

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from poet.errors import ReplayError
 from poet.memory.demand import PAGE_BYTES, demand_of
 from poet.memory.layout import lay_out
-from poet.planning.fit_layout import fit
+from poet.planning.arena import fit
 from poet.planning.ram_survey import budget_between, keep_everything_bytes
 from poet.plans.plan_file import write_plan
 from poet.plans.plan_parts import Arena

@@ -22,8 +22,7 @@ from poet.ir.graph import Graph
 from poet.ir.optimizer import OptimizerSpec
 from poet.ir.reshaping import Reshaping, formula_of, without_strips
 from poet.planning import beside, shape_planner
-from poet.planning.arena_search import arena_around
-from poet.planning.beside import at_home
+from poet.planning.beside import arena_around, at_home
 from poet.planning.prepared import prepare
 from poet.planning.shape_planner import ShapeImprovement, ShapePlanner
 from poet.plans.plan_parts import Arena

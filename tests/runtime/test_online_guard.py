@@ -17,8 +17,8 @@ from poet.errors import Infeasible, OutOfTime
 from poet.frontend.plain import PlainTrainer
 from poet.ir.optimizer import OptimizerSpec
 from poet.planning import beside, budgets
-from poet.planning.budgets import plan_again
-from poet.planning.online_guard import guard, guarded
+from poet.planning.beside import guard
+from poet.planning.budgets import guarded, plan_again
 from poet.planning.shape_planner import ShapePlanner
 from poet.plans.training_plan import Plan
 from poet.problem import Limits, Objective, Problem
@@ -127,7 +127,7 @@ def test_what_takes_least_of_the_objective_is_taken() -> None:
 def test_its_arena_fits_the_budget() -> None:
     plan = planned().plan
     limits = replace(plan.request.limits, ram_budget_bytes=plan.held_bytes * 3 // 5)
-    fitted = guarded(plan.problem, limits, SolveOptions(), kernels=plan.kernels)
+    fitted = guarded(plan, limits, SolveOptions())
     assert fitted is not None
     assert fitted.arena.size_bytes <= (limits.ram_budget_bytes or 0)
 

@@ -28,7 +28,7 @@ from poet.ir.optimizer import OptimizerSpec
 from poet.passes.rewrite import Technique
 from poet.passes.stored_rows import row_reads
 from poet.planning.prepared import Prepared, prepare
-from poet.planning.saves_choice import offered, solve_choosing, with_choice
+from poet.planning.step_search import offered, solve_choosing, with_choice
 from poet.problem import Limits, Place, Problem, ProblemOp, Transfer
 from poet.problem import Tensor as Held
 from poet.problem.solution import SolveOptions, Status

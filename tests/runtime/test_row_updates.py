@@ -27,7 +27,7 @@ from poet.ir.graph_parts import STORED_ROWS_SGD
 from poet.ir.optimizer import OptimizerSpec, ParameterGroup
 from poet.passes.rewrite import Technique
 from poet.planning.prepared import Prepared, prepare
-from poet.planning.saves_choice import offered, solve_choosing, with_choice
+from poet.planning.step_search import offered, solve_choosing, with_choice
 from poet.problem import Limits, Place
 from poet.problem.solution import SolveOptions, Status
 from poet.report.training import row_lines

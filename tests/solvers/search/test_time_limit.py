@@ -19,10 +19,9 @@ from typer.testing import CliRunner
 
 from poet.memory import layout
 from poet.memory.layout import Layout
-from poet.planning import fit_layout as arena
+from poet.planning import arena
 from poet.planning import ram_survey as budgets
 from poet.planning import trade_off_curve as fronts
-from poet.planning.exact_layout import Exact
 from poet.planning.ram_survey import budget_between, keep_everything_bytes, survey
 from poet.problem import Limits, Objective, Problem
 from poet.problem.simulator import simulate
@@ -190,8 +189,7 @@ def test_laying_out_keeps_the_limit(clock: Clock, monkeypatch: pytest.MonkeyPatc
         return dataclasses.replace(found, arena_bytes=2 * (limits.ram_budget_bytes or 0))
 
     monkeypatch.setattr(arena, "solve", again)
-    monkeypatch.setattr("poet.planning.arena_search.lay_out", loose)
-    monkeypatch.setattr(arena, "exact_layout", lambda *arguments, **options: Exact(None, is_impossible=False))
+    monkeypatch.setattr("poet.planning.arena.lay_out", loose)
     for spent in (0.0, 8.0, 9.9, 12.0):
         rounds.clear()
         fitted = arena.fit(STEP, limits, dataclasses.replace(first, solve_seconds=spent), OPTIONS)

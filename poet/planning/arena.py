@@ -11,21 +11,24 @@ from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from poet.errors import InvalidSchedule
 from poet.ir.kernel_facts import KernelFacts
-from poet.planning.arena_search import Placed, may_move, placed, with_moves
-from poet.planning.beside_buffer import with_another
-from poet.planning.exact_layout import exact_layout
+from poet.memory.compaction import compact
+from poet.memory.demand import PAGE_BYTES, Demand, demand_of, whole_pages_bytes
+from poet.memory.layout import Layout, lay_out
+from poet.plans.page_slots import is_paged, least_page_buffer_bytes
 from poet.plans.plan_parts import Arena
-from poet.problem import Limits, Problem
+from poet.problem import Limits, Objective, Problem
 from poet.problem.homes import DecidedProblem, decided
 from poet.problem.schedule import Schedule
+from poet.problem.search_record import Phase, SearchRecord, joined
 from poet.problem.simulator import Trace, judge
 from poet.problem.solution import Solution, SolveOptions, Status, amount_of
 from poet.solvers import minimum_ram_bytes, solve
-from poet.solvers.heuristics.lp_guided import PRICE_EXPONENTS, followed
+from poet.solvers.heuristics.lp_guided import followed
 from poet.util.units import format_bytes, format_joules
 
 FITTING_SHARE = 0.25
@@ -34,10 +37,11 @@ ENOUGH_SHARE = 0.002
 """Of the objective, that moves and less RAM may take with no search to follow; without, one always does."""
 GLANCE_SECONDS = 0.1
 """Of one layout of many that are compared; with much more, few are."""
-CROWDING_SECONDS = 1e-8
-"""Of a pass for moves, per unit of `Demand.crowding`; without, one of 2,000 ops takes all of the time."""
 SEARCH_SECONDS = 0.5
 """Of another search at least, as shorter ones find nothing; where nothing fits, also past the limit."""
+LATE_SEARCHES = 3
+CROWDING_SECONDS = 1e-8  # of a pass for moves, per unit of `Demand.crowding`
+FINEST_FACTOR = 1.1  # from one reserved amount to the next
 
 _log = logging.getLogger(__name__)
 
@@ -62,23 +66,32 @@ class Fitted:
 
 
 @dataclass(frozen=True, slots=True)
-class _Candidate:
-    """An answer at fixed places that may not fit, found without ``reserved_bytes`` of the budget."""
+class _Placed:
+    """An answer at fixed places that may not fit, found without ``reserved_bytes`` of the budget.
+
+    Attributes:
+        answer: with a schedule.
+        trace: of a step without moves.
+        demand: what the schedule asks for.
+        layout: where that lies.
+        room_bytes: how large the arena may be.
+        missing_bytes: of RAM, for this arena; 0 or less: it fits.
+        reserved_bytes: see above.
+    """
 
     answer: Solution
-    placed: Placed
+    schedule: Schedule
+    trace: Trace
+    demand: Demand
+    layout: Layout
+    room_bytes: int
+    missing_bytes: int
     reserved_bytes: int
 
     @property
-    def schedule(self) -> Schedule:
-        assert self.answer.schedule is not None
-        return self.answer.schedule
-
-    @property
-    def trace(self) -> Trace:
-        """Of a step without moves."""
-        assert self.answer.trace is not None
-        return self.answer.trace
+    def arena(self) -> Arena:
+        """As a plan has it."""
+        return Arena(self.layout.arena_bytes, self.layout.offsets_bytes)
 
 
 def searching(options: SolveOptions, limits: Limits) -> SolveOptions:
@@ -86,6 +99,11 @@ def searching(options: SolveOptions, limits: Limits) -> SolveOptions:
     if options.time_limit_seconds is None or limits.ram_budget_bytes is None:
         return options
     return replace(options, time_limit_seconds=(1.0 - FITTING_SHARE) * options.time_limit_seconds)
+
+
+def is_mapped(kernels: KernelFacts | None) -> bool:
+    """Whether steps with these kernels run here, in an arena that the system maps in whole pages."""
+    return kernels is not None and kernels.threads is not None
 
 
 def fit(
@@ -106,29 +124,13 @@ def fit(
         problem: that was solved. Homes stay as the first answer has them.
         limits: inside which.
         first: the solution of `poet.solvers.solve`.
-        options: with the time limit for everything, of which ``first`` has taken its part.
+        options: with the time limit for everything, of which ``first`` has taken its part; 0: no search.
         kernels: whose workspaces the problem counts, where more is known about them.
 
     Returns:
         ``None`` where ``first`` has no schedule.
     """
     return None if first.schedule is None else _Fit(problem, limits, first, options, kernels).run()
-
-
-def fit_alone(
-    problem: DecidedProblem,
-    limits: Limits,
-    solution: Solution,
-    options: SolveOptions,
-    *,
-    kernels: KernelFacts | None = None,
-) -> Fitted:
-    """The schedule of ``solution`` in an arena, with moves where it needs them, and nothing else."""
-    fitting = _Fit(problem, limits, solution, options, kernels)
-    base = fitting.placed(solution, 0, seconds=fitting.share_seconds(4))
-    if not fitting.place(base):
-        fitting.place_with_moves(base, seconds=fitting.share_seconds(4))
-    return fitting.best or Fitted(fitting.problem, solution, base.placed.arena, 0, base.placed.missing_bytes)
 
 
 class _Fit:
@@ -158,13 +160,13 @@ class _Fit:
         self.began = options.clock.now() - first.solve_seconds
         self.until = self.began + limit_seconds
         self.best: Fitted | None = None
-        self.kept: _Candidate | None = None
-        self.late_searches = 3
+        self.kept: _Placed | None = None
+        self.late_searches = LATE_SEARCHES if limit_seconds else 0
 
     def run(self) -> Fitted:
         """What takes the least, after as many searches as there is time for."""
-        base = first = self.placed(self.first, 0, seconds=self.share_seconds(8))
-        again: _Candidate | None = first
+        first = self.placed(self.first, 0, seconds=self.share_seconds(8))
+        again: _Placed | None = first
         while again is not None:
             base = again
             self.place_in_less(base)
@@ -172,112 +174,87 @@ class _Fit:
                 break
             self.improve()
             again = self.searched(base)
-        return self.best or self.from_the_heap(first.placed)
+        return self.best or self.from_the_heap(first)
 
-    def place_in_less(self, base: _Candidate) -> None:
+    def place_in_less(self, base: _Placed) -> None:
         """Keep the cheapest of ``base`` and of what follows it in less RAM, in their arenas.
 
-        First what is missing is reserved, then, where moves do not take too long, an eighth of it. Then twice
-        as much as was best so far is tried, and half as much, then the same by the root of that factor, and
-        so on to a thousandth of the peak. More is not tried where fixed places fit, or where following takes
-        more by itself than the best.
+        First what is missing is reserved, then, where tensors can be moved, an eighth of it. Then twice as
+        much as was best so far is tried, and half as much, then the same by the root of that factor, and so
+        on. More is not tried where fixed places fit, or where following takes more by itself than the best.
         """
-        until_seconds, can_move = self.left_seconds() / 3, self.can_move(base)
-        if self.place(base) or (can_move and not self.is_enough(base) and self.place_exactly(base)):
+        if self.place(base):
             return
-        finest_bytes, most_bytes, tried_bytes = base.trace.peak_ram_bytes >> 10, math.inf, [0.0]
-        missing_bytes = base.placed.missing_bytes
-        held_bytes, factor = math.ceil(missing_bytes / (8.0 if can_move else 1.0)), 2.0
-        while not (base.answer.was_interrupted or self.is_enough(base)):
-            if self.left_seconds() <= until_seconds and (self.best is not None or most_bytes < math.inf):
-                break
-            steps = (missing_bytes, held_bytes, round(factor * held_bytes), round(held_bytes / factor))
-            new = (
-                step
-                for step in steps
-                if step < most_bytes and all(abs(step - each) > finest_bytes for each in tried_bytes)
+        until_seconds, most_bytes, tried = self.left_seconds() / 3, math.inf, set[int]()
+        center_bytes = math.ceil(base.missing_bytes / (8.0 if self.can_move(base) else 1.0))
+        factor = 2.0
+        while factor > FINEST_FACTOR and not (base.answer.was_interrupted or self.is_enough(base)):
+            steps = (
+                base.missing_bytes,
+                center_bytes,
+                round(factor * center_bytes),
+                round(center_bytes / factor),
             )
-            now_bytes = next(new, None)
-            if now_bytes is None:
+            held_bytes = next((step for step in steps if step < most_bytes and step not in tried), None)
+            if held_bytes is None:
                 factor = math.sqrt(factor)
-                if (factor - 1.0) * held_bytes <= finest_bytes:
-                    break
                 continue
-            tried_bytes.append(now_bytes)
-            before, following = self.best, self.followed(base, now_bytes)
+            is_late = self.left_seconds() <= until_seconds
+            if is_late and (self.best is not None or most_bytes < math.inf):
+                break
+            tried.add(held_bytes)
+            before, following = self.best, self.followed(base, held_bytes)
             if following is None or self.place(following):
-                most_bytes = now_bytes
+                most_bytes = held_bytes
             if self.best is None or self.best is not before:
-                held_bytes = now_bytes
+                center_bytes = held_bytes
         if self.best is None:
             self.place_with_moves(base, seconds=GLANCE_SECONDS)
 
     def improve(self) -> None:
         """Look for longer whether the best can do with cheaper moves."""
-        if (
-            self.best is None
-            or self.kept is None
-            or not self.best.arena.moves
-            or not self.can_move(self.kept)
-        ):
-            return
-        parts = 2 if self.left_seconds() >= 4 * SEARCH_SECONDS else 1
-        self.place_with_moves(self.kept, seconds=self.share_seconds(parts))
+        if self.best is not None and self.kept is not None and self.best.arena.moves:
+            parts = 2 if self.left_seconds() >= 4 * SEARCH_SECONDS else 1
+            if self.can_move(self.kept):
+                self.place_with_moves(self.kept, seconds=self.share_seconds(parts))
 
-    def place(self, candidate: _Candidate) -> bool:
+    def place(self, candidate: _Placed) -> bool:
         """Keep ``candidate`` in its arena if it takes the least; whether it fits at fixed places."""
-        if candidate.placed.missing_bytes <= 0:
-            self.keep(candidate, candidate.answer, candidate.placed.arena)
+        if candidate.missing_bytes <= 0:
+            self.keep(candidate, candidate.answer, candidate.arena)
             return True
         if self.can_move(candidate):
             self.place_with_moves(candidate, seconds=self.share_seconds(8))
         return False
 
-    def place_exactly(self, candidate: _Candidate) -> bool:
-        """Keep ``candidate`` at fixed places of CP-SAT, where it has the time; whether there are any."""
-        found, seconds = candidate.placed, self.left_seconds() / 4
-        if found.excess_bytes or seconds < 2 * SEARCH_SECONDS:
-            return False
-        layout = exact_layout(
-            found.layout.blocks,
-            found.room_bytes,
-            near_bytes=found.layout.offsets_bytes,
-            time_limit_seconds=seconds,
-            clock=self.options.clock,
-        ).layout
-        if layout is not None:
-            self.keep(candidate, candidate.answer, Arena(layout.arena_bytes, layout.offsets_bytes))
-        return layout is not None
-
-    def place_with_moves(self, candidate: _Candidate, *, seconds: float) -> None:
+    def place_with_moves(self, candidate: _Placed, *, seconds: float) -> None:
         """Keep ``candidate`` with moves if it then takes the least."""
-        found = candidate.placed
-        if found.excess_bytes:
-            return
+        if candidate.layout.lower_bound_bytes > candidate.room_bytes:
+            return  # of what is live at once
         moved = with_moves(
             self.problem,
             candidate.schedule,
-            found.demand,
-            found.room_bytes,
+            candidate.demand,
+            candidate.room_bytes,
             limits=self.limits,
             objective=self.options.objective,
-            guide_bytes=found.layout.offsets_bytes,
+            guide_bytes=candidate.layout.offsets_bytes,
             time_limit_seconds=seconds,
         )
         if moved is not None:
             self.keep(candidate, replace(candidate.answer, trace=moved[1]), moved[0])
 
-    def from_the_heap(self, found: Placed) -> Fitted:
+    def from_the_heap(self, first: _Placed) -> Fitted:
         """The first solution at places that take more than the budget, with a message that says so."""
         assert self.limits.ram_budget_bytes is not None
-        size = format_bytes(self.limits.ram_budget_bytes + found.missing_bytes)
+        size = format_bytes(self.limits.ram_budget_bytes + first.missing_bytes)
         _log.info("no layout inside the budget was found; the plan takes %s with its gaps", size)
         what = f"With the gaps between its tensors the plan takes {size}: it runs from the heap."
         message = " ".join(filter(None, (self.first.message, what)))
-        first = replace(self.first, message=message)
-        return Fitted(self.problem, first, found.arena, 0, found.missing_bytes)
+        solution = replace(self.first, message=message)
+        return Fitted(self.problem, solution, first.arena, 0, first.missing_bytes)
 
-    def keep(self, candidate: _Candidate, answer: Solution, arena: Arena) -> None:
+    def keep(self, candidate: _Placed, answer: Solution, arena: Arena) -> None:
         """Keep ``answer``, a candidate's with its moves, if it takes the least."""
         if not self.is_less(answer):
             return
@@ -287,26 +264,40 @@ class _Fit:
         if reserved_bytes:
             answer = replace(answer, solve_seconds=self.spent_seconds(), record=self.record)
         self.best, self.kept = Fitted(self.problem, answer, arena, reserved_bytes), candidate
-        _log.info(
-            "%s in its arena, with %s reserved and %d moves",
-            format_joules(answer.joules or 0.0),
-            format_bytes(reserved_bytes),
-            len(arena.moves),
+        told = format_joules(answer.joules or 0.0), format_bytes(reserved_bytes), len(arena.moves)
+        _log.info("%s in its arena, with %s reserved and %d moves", *told)
+
+    def placed(self, answer: Solution, reserved_bytes: int, *, seconds: float = GLANCE_SECONDS) -> _Placed:
+        """``answer`` at fixed places, in what the budget leaves beside the page buffer.
+
+        Where the system maps the arena, each of its two parts takes whole pages.
+        """
+        assert answer.schedule is not None
+        assert answer.trace is not None
+        budget_bytes = self.limits.ram_budget_bytes
+        demand = demand_of(self.problem, answer.schedule, self.kernels)
+        left_bytes = room_bytes = 0
+        if budget_bytes is not None:
+            buffer_bytes = least_page_buffer_bytes(budget_bytes) if is_paged(answer.schedule) else 0
+            left_bytes = room_bytes = budget_bytes - buffer_bytes
+        mapped = is_mapped(self.kernels)
+        if mapped and budget_bytes is not None:
+            standing_bytes = sum(demand.blocks[number].size_bytes for number in demand.standing)
+            rest_bytes = left_bytes - whole_pages_bytes(standing_bytes)
+            room_bytes = rest_bytes // PAGE_BYTES * PAGE_BYTES + standing_bytes
+        layout = lay_out(demand.blocks, enough_bytes=max(room_bytes, 0), time_limit_seconds=seconds)
+        arena_bytes = layout.arena_bytes
+        ram_bytes = demand.mapped_bytes(layout.offsets_bytes, arena_bytes) if mapped else arena_bytes
+        missing_bytes = 0 if budget_bytes is None else ram_bytes - left_bytes
+        return _Placed(
+            answer, answer.schedule, answer.trace, demand, layout, room_bytes, missing_bytes, reserved_bytes
         )
 
-    def placed(self, answer: Solution, reserved_bytes: int, *, seconds: float = GLANCE_SECONDS) -> _Candidate:
-        """``answer`` at fixed places."""
-        assert answer.schedule is not None
-        budget_bytes = self.limits.ram_budget_bytes
-        found = placed(self.problem, answer.schedule, budget_bytes, self.kernels, time_limit_seconds=seconds)
-        return _Candidate(answer, found, reserved_bytes)
-
-    def followed(self, base: _Candidate, held_bytes: int) -> _Candidate | None:
+    def followed(self, base: _Placed, held_bytes: int) -> _Placed | None:
         """``base`` followed in so much less RAM than its peak; ``None``: it takes too much, or cannot be."""
         assert self.limits.ram_budget_bytes is not None
         narrower = replace(self.limits, ram_budget_bytes=base.trace.peak_ram_bytes - held_bytes)
-        exponents = PRICE_EXPONENTS
-        schedule = followed(self.problem, base.schedule, narrower, exponents)
+        schedule = followed(self.problem, base.schedule, narrower)
         if schedule is None:
             return None
         try:
@@ -318,7 +309,7 @@ class _Fit:
             return None
         return self.placed(answer, self.limits.ram_budget_bytes - base.trace.peak_ram_bytes + held_bytes)
 
-    def searched(self, base: _Candidate) -> _Candidate | None:
+    def searched(self, base: _Placed) -> _Placed | None:
         """What a search in as much less RAM as was best finds; ``None``: nothing better, or no time."""
         seconds, budget_bytes, schedule = self.left_seconds() / 2, self.limits.ram_budget_bytes, None
         assert budget_bytes is not None
@@ -331,26 +322,29 @@ class _Fit:
         else:
             peak_bytes = base.trace.peak_ram_bytes
             least_bytes = minimum_ram_bytes(self.problem, self.limits).bytes
-            allowed_bytes = max(peak_bytes - base.placed.missing_bytes, (peak_bytes + least_bytes) // 2)
+            allowed_bytes = max(peak_bytes - base.missing_bytes, (peak_bytes + least_bytes) // 2)
             if allowed_bytes >= peak_bytes:
                 return None
         start = replace(self.options.start, schedule=schedule, by=self.first.solver)
         options = replace(self.options, time_limit_seconds=seconds, start=start)
         began_seconds, reserved_bytes = self.spent_seconds(), budget_bytes - allowed_bytes
-        _log.info("searching with %s reserved", format_bytes(reserved_bytes))
+        reserved = format_bytes(reserved_bytes)
+        _log.info("searching with %s reserved", reserved)
         answer = solve(self.problem, replace(self.limits, ram_budget_bytes=allowed_bytes), options)
         if answer.schedule is None:
             return None
-        name = f"again, with {format_bytes(reserved_bytes)} reserved for gaps between tensors"
-        self.record = with_another(self.record, answer, name, after_seconds=began_seconds)
+        name = f"again, with {reserved} reserved for gaps between tensors"
+        phase = Phase(name, 0.0, answer.solve_seconds, plans=len(answer.record.plans))
+        plans_alone = SearchRecord((phase,), answer.record.plans, rejected=answer.record.rejected)
+        self.record = joined(self.record, plans_alone, after_seconds=began_seconds)
         return self.placed(answer, reserved_bytes) if self.is_less(answer) else None
 
-    def can_move(self, candidate: _Candidate) -> bool:
-        """Whether a search for moves leaves time for anything else."""
-        needed_seconds = CROWDING_SECONDS * candidate.placed.demand.crowding()
+    def can_move(self, candidate: _Placed) -> bool:
+        """Whether a search for moves leaves time for anything else; one of 2,000 ops would take all of it."""
+        needed_seconds = CROWDING_SECONDS * candidate.demand.crowding()
         return may_move(self.problem) and 2 * needed_seconds <= self.left_seconds()
 
-    def is_enough(self, base: _Candidate) -> bool:
+    def is_enough(self, base: _Placed) -> bool:
         """Whether the best takes so little more than ``base`` without moves that no search is worth it."""
         if self.best is None or self.best.solution.amount is None:
             return False
@@ -413,3 +407,64 @@ def in_its_arena(
     if reserved_bytes:
         what = f"{format_bytes(reserved_bytes)} of the budget are reserved for gaps between tensors"
     return replace(found, message=f"{what}: the gap is their price.")
+
+
+def may_move(problem: DecidedProblem) -> bool:
+    """Whether anything may be moved within the arena."""
+    return any(tensor.move for tensor in problem.tensors)
+
+
+def with_moves(
+    problem: DecidedProblem,
+    schedule: Schedule,
+    demand: Demand,
+    below_bytes: int,
+    *,
+    limits: Limits | None = None,
+    guide_bytes: Sequence[int] = (),
+    fixed_bytes: Mapping[int, int] | None = None,
+    objective: Objective = Objective.ENERGY,
+    time_limit_seconds: float,
+) -> tuple[Arena, Trace] | None:
+    """Places with the cheapest moves that are found, and what a step takes with them.
+
+    Args:
+        problem: whose tensors say what a move takes.
+        schedule: a solution of it.
+        demand: what it asks for.
+        below_bytes: what the arena may take, see `poet.memory.compaction.compact`, as for what follows.
+        limits: of the step with its moves.
+        guide_bytes: the offsets of a layout that is too large.
+        fixed_bytes: of a step beside another: the place of each block that has one when it begins.
+        objective: that moves take the least of: seconds, else joules, idle power included.
+        time_limit_seconds: of the search.
+
+    Returns:
+        ``None`` where no places are found, or the simulated step with its moves is late or too expensive.
+    """
+    if not may_move(problem):
+        return None
+    costs = {tensor.name: tensor.move for tensor in problem.tensors}
+
+    def price(tensor: str) -> float:
+        cost = costs[tensor]
+        if cost is None:
+            return math.inf
+        joules = cost.joules + problem.idle_watts * cost.seconds + 1e-12
+        return cost.seconds + 1e-6 * joules if objective is Objective.TIME else joules
+
+    found = compact(
+        demand,
+        below_bytes,
+        guide_bytes=guide_bytes,
+        fixed_bytes=fixed_bytes,
+        weights=price,
+        time_limit_seconds=time_limit_seconds,
+    )
+    if found is None:
+        return None
+    try:
+        trace = judge(problem, schedule, limits, found.places.moved())
+    except InvalidSchedule:
+        return None
+    return Arena(found.arena_bytes, found.offsets_bytes, found.moves), trace

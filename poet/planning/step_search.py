@@ -1,37 +1,47 @@
-"""Which forms of its ops a plan takes: offered to the search as alternatives, and chosen.
+"""The search for a step's schedule: which forms its ops take, and how much RAM is left for a page buffer.
 
-A compressed activation, and an op in more blocks (`poet.passes.block_choice`), take less RAM and
-more work, by as much as the device's profile says: where there is RAM for the others, a plan keeps them.
-A look-up in a table may read rows where it lies in storage, and plain SGD may update them there: less comes
-and goes.
-What is copied over the operand that it is made from is made apart instead, where keeping everything leaves
-room for both.
-Steps of micro-batches, and plans for several budgets in one file, compute one graph, in which all that can be
-is compressed, and nothing in more blocks than the step's time allows.
+Forms are offered to the search as alternatives. A compressed activation, and an op in more blocks
+(`poet.passes.block_choice`), take less RAM and more work, by as much as the device's profile says: where
+there is RAM for the others, a plan keeps them. A look-up in a table may read rows where it lies in storage,
+and plain SGD may update them there: less comes and goes. What is copied over the operand that it is made from
+is made apart instead, where keeping everything leaves room for both. Steps of micro-batches, and plans for
+several budgets in one file, compute one graph, in which all that can be is compressed, and nothing in more
+blocks than the step's time allows.
+
+A plan that pages has its arena in what a budget leaves beside the page buffer, one that does not has all of
+it. Where a schedule may do without paging, a short search of the whole budget looks whether good ones page;
+if so, the rest of the time is for what is left beside the buffer.
 """
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 
 from poet.devices.device_problem import build_problem, kernels_on
+from poet.errors import InvalidSchedule
 from poet.ir.graph import Graph
 from poet.ir.kernel_facts import KernelFacts
+from poet.memory.demand import PAGE_BYTES
 from poet.passes.rewrite import Rewrite, Technique
-from poet.planning.arena_search import is_mapped
-from poet.planning.beside_buffer import answered_beside
+from poet.planning.arena import is_mapped
 from poet.planning.prepared import Prepared
+from poet.plans.page_slots import is_paged, least_page_buffer_bytes
 from poet.problem import Alternative, Limits, Objective, Pins, Place, Problem
 from poet.problem.alternatives import most_at_once, taken_by, without_names
 from poet.problem.homes import decided
+from poet.problem.progress import stage
 from poet.problem.schedule import Compute
-from poet.problem.simulator import judge
-from poet.problem.solution import Solution, SolveOptions
+from poet.problem.search_record import joined
+from poet.problem.simulator import judge, simulate
+from poet.problem.solution import KnownBound, Solution, SolveOptions, Start, Status
+from poet.solvers import has_schedules, solve
 from poet.solvers.heuristics.policies import keep_everything
-from poet.solvers.search.explain import explained
+from poet.solvers.search.explain import answered, explained
+from poet.util.units import IN_ORDER, format_bytes
 
 Search = Callable[[Problem, Limits, SolveOptions], Solution]
 """Answers a problem inside limits."""
@@ -39,6 +49,9 @@ Search = Callable[[Problem, Limits, SolveOptions], Solution]
 NEEDY_SHARE = 1 / 2
 SAVED_SHARE = 1 / 8
 """Of a RAM budget, what an op holds at once, or holds less in more blocks: with that these are weighed."""
+LOOK_SHARE = 0.05
+"""Of a minute or a shorter time limit, for a look whether good plans page; without, plans that page are
+searched beside no buffer, and then have no arena."""
 
 
 def offered(prepared: Prepared, limits: Limits) -> Problem:
@@ -228,7 +241,7 @@ def solve_choosing(
 ) -> tuple[Prepared, Solution]:
     """Search the schedule and the forms of its ops: the step with that choice, and its solution.
 
-    ``options`` are those of the ``search`` alone (see `poet.planning.fit_layout.searching`), which is
+    ``options`` are those of the ``search`` alone (see `poet.planning.arena.searching`), which is
     `answered_beside` where none is given.
     """
     search = search or partial(answered_beside, in_whole_pages=is_mapped(prepared.kernels))
@@ -236,3 +249,102 @@ def solve_choosing(
     problem = offered(prepared, limits)
     solution = search(weighed(problem, limits, options.objective), limits, options)
     return as_chosen(prepared, limits, options, problem, solution)
+
+
+# --- beside a page buffer ---------------------------------------------------------------------
+
+
+def less_page_buffer(limits: Limits, *, in_whole_pages: bool = False) -> Limits:
+    """``limits`` less the page buffer; as they are where none page, or are too little for a buffer.
+
+    ``in_whole_pages``: less two pages as well, one for each part of an arena that the system maps: a plan
+    that fills what is left to the last byte has no arena.
+    """
+    if limits.ram_budget_bytes is None or not limits.paging:
+        return limits
+    buffer_bytes = least_page_buffer_bytes(limits.ram_budget_bytes)
+    lost_bytes = 2 * PAGE_BYTES if in_whole_pages and buffer_bytes else 0
+    return replace(limits, ram_budget_bytes=limits.ram_budget_bytes - buffer_bytes - lost_bytes)
+
+
+def answered_beside(
+    problem: Problem, limits: Limits, options: SolveOptions, *, in_whole_pages: bool = False
+) -> Solution:
+    """`poet.solvers.search.explain.answered` for plans whose arena lies beside the page buffer if they page.
+
+    Where the answer is of a search beside the buffer, the scope of its bound says so, and
+    `Solution.bound_ram_bytes`: a schedule that uses the buffer's bytes as well may take less, but has no
+    arena if it pages.
+
+    Args:
+        problem: that is searched.
+        limits: of the budget.
+        options: of all searches together.
+        in_whole_pages: whether an arena takes whole pages, of which those that page leave two where they can.
+    """
+    stage("search")
+    within = less_page_buffer(limits, in_whole_pages=in_whole_pages)
+    if not has_schedules(problem, within):
+        within = less_page_buffer(limits)
+    if within == limits or not has_schedules(problem, within):
+        return answered(problem, limits, options)
+    if not has_schedules(problem, replace(limits, paging=False)):
+        return _beside(answered(problem, within, options), limits, within)
+    if options.objective is not Objective.ENERGY:
+        return answered(problem, limits, options)
+    return _answered_after_a_look(problem, limits, within, options)
+
+
+def _answered_after_a_look(
+    problem: Problem, limits: Limits, within: Limits, options: SolveOptions
+) -> Solution:
+    """The answer at the whole budget where its plan needs no page buffer, else ``within`` what is left."""
+    began, seconds = options.clock.now(), LOOK_SHARE * min(60.0, options.time_limit_seconds or 60.0)
+    look = solve(problem, limits, replace(options, time_limit_seconds=seconds))
+    is_whole = look.schedule is None or look.trace is None or not is_paged(look.schedule)
+    if look.trace is not None and within.ram_budget_bytes is not None:
+        is_whole = is_whole or look.trace.peak_ram_bytes <= within.ram_budget_bytes
+    if look.was_interrupted or (is_whole and look.status is Status.OPTIMAL):
+        return look
+    inside, bound = limits if is_whole else within, options.start.bound
+    if look.schedule is not None and (
+        bound is None or not bound.holds_for(problem, limits) or bound.joules < look.bound_joules
+    ):
+        bound = KnownBound(problem, limits, look.bound_joules)
+    start, least_joules = Start(), math.inf
+    for each in (options.start, Start(look.schedule, look.solver)):
+        with contextlib.suppress(InvalidSchedule):
+            joules = math.inf if each.schedule is None else simulate(problem, each.schedule, inside).joules
+            start, least_joules = (each, joules) if joules < least_joules else (start, least_joules)
+    spent_seconds, left_seconds = options.clock.now() - began, options.time_limit_seconds
+    if left_seconds is not None:
+        left_seconds = max(left_seconds - spent_seconds, 0.0)
+    rest = replace(options, start=replace(start, bound=bound), time_limit_seconds=left_seconds)
+    answer = answered(problem, inside, rest)
+    found = look if answer.schedule is None and look.schedule is not None else answer
+    found = replace(
+        found,
+        solve_seconds=options.clock.now() - began,
+        was_interrupted=answer.was_interrupted,
+        record=joined(look.record, answer.record, after_seconds=spent_seconds),
+    )
+    return found if is_whole or found.schedule is look.schedule else _beside(found, limits, within)
+
+
+def bounded_limits(solution: Solution, limits: Limits) -> Limits:
+    """Those that the bound of a solution of `answered_beside` holds for whether a plan pages or not."""
+    if solution.bound_ram_bytes is None:
+        return limits
+    return replace(limits, ram_budget_bytes=solution.bound_ram_bytes)
+
+
+def _beside(solution: Solution, limits: Limits, within: Limits) -> Solution:
+    """A solution for plans that page ``within`` the budget of ``limits``, whose bound or message says so."""
+    assert limits.ram_budget_bytes is not None
+    buffer = format_bytes(least_page_buffer_bytes(limits.ram_budget_bytes))
+    if solution.schedule is None:
+        what = f"Every plan {IN_ORDER} pages, and {buffer} of the budget are for the page buffer."
+        return replace(solution, message=" ".join(filter(None, (what, solution.message))))
+    pages = "" if within == less_page_buffer(limits) else " in whole pages"
+    scope = f"{solution.bound_scope} beside a page buffer of {buffer}{pages}"
+    return replace(solution, bound_scope=scope, bound_ram_bytes=within.ram_budget_bytes)
