@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from unittest import mock
 
 import stream
 import torch
@@ -29,8 +30,8 @@ from poet.errors import InputError
 from poet.ir.reshaping import Reshaping
 from poet.planning.beside import at_home, limits_beside
 from poet.planning.ram_survey import keep_everything_bytes
-from poet.planning.shape_bytes import Largest, ShapeBytes, SizeSearch
-from poet.planning.shape_planner import ShapePlanner
+from poet.planning.shape_bytes import ShapeBytes
+from poet.planning.shape_planner import Largest, ShapePlanner
 from poet.plans.training_plan import Plan
 from poet.runtime.trials.measure import measured
 from poet.solvers import minimum_ram_bytes
@@ -104,14 +105,6 @@ CASES = (
 )  # fmt: skip
 
 
-class Blind(ShapeBytes):
-    """Knows what is planned, and foresees nothing."""
-
-    def largest(self, *_: object, **__: object) -> int:
-        """None."""
-        return 0
-
-
 def plan_of(case: Case) -> Plan:
     def made(ram: int | None) -> Plan:
         torch.manual_seed(0)
@@ -143,13 +136,13 @@ def row(case: Case) -> str:
     within_bytes = plan.arena_ram_bytes
     began = time.perf_counter()
     known = ShapeBytes(reshaping, plan)
-    known.at(reshaping.sizes(plan.given_types), within_bytes)
+    known.least_bytes(reshaping.sizes(plan.given_types))
     learned_seconds = time.perf_counter() - began
     kept, least, foreseen_seconds, exact_seconds = [], [], [], []
     for samples, size in case.asked:
         sizes = sizes_of(reshaping, samples, size)
         began = time.perf_counter()
-        predicted = known.at(sizes, within_bytes)
+        foreseen = known.kept_bytes(sizes), known.least_bytes(sizes)
         foreseen_seconds.append(time.perf_counter() - began)
         began = time.perf_counter()
         try:
@@ -157,15 +150,15 @@ def row(case: Case) -> str:
         except InputError:  # the model's own limit
             continue
         exact_seconds.append(time.perf_counter() - began)
-        kept.append(abs(predicted.kept_bytes / most - 1.0))
-        least.append(abs(predicted.least_bytes / fewest - 1.0))
-    planner, number = ShapePlanner(), number_of(reshaping, case.dim)
+        kept.append(abs(foreseen[0] / most - 1.0))
+        least.append(abs(foreseen[1] / fewest - 1.0))
+    planner = ShapePlanner()
     began = time.perf_counter()
     found = planner.largest(plan, dim=case.dim, multiple_of=case.multiple_of)
     with_seconds = time.perf_counter() - began
-    blind = Blind(reshaping, plan)
     began = time.perf_counter()
-    other = SizeSearch(ShapePlanner(), plan, reshaping, blind, within_bytes).largest(number, case.multiple_of)
+    with mock.patch.object(ShapeBytes, "largest", return_value=0):  # knows what is planned alone
+        other = ShapePlanner().largest(plan, dim=case.dim, multiple_of=case.multiple_of)
     cells = (
         case.name,
         ", ".join(" x ".join(map(str, sizes)) for sizes in case.planned),
@@ -185,10 +178,6 @@ def row(case: Case) -> str:
 
 def answer(found: Largest) -> str:
     return f"{found.size}" + (" (the model's own limit)" if "have no step" in found.why else "")
-
-
-def number_of(reshaping: Reshaping, dim: int) -> int:
-    return next(number for number, places in enumerate(reshaping.places) if (0, dim) in places)
 
 
 def sizes_of(reshaping: Reshaping, samples: int, size: int) -> tuple[int, ...]:

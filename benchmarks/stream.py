@@ -135,7 +135,7 @@ def stream(name: str, make: Callable[[], nn.Module], share: float, steps: int, p
         excess.append(item.step.step_joules / best - 1.0)
     return Found(
         name, made.plan.request.limits.ram_budget_bytes or 0, plain_bytes, len(new),
-        tuple(timed.seconds for timed in planner.timed), len(hasty), 1 - len(new) / steps, are_equal,
+        tuple(planner.timed), len(hasty), 1 - len(new) / steps, are_equal,
         meter.peak.bytes, tuple(excess),
     )  # fmt: skip
 

@@ -1,15 +1,29 @@
-"""``poet devices``: the hardware profiles and their figures."""
+"""``poet devices``: the hardware profiles and their figures, and machines that are measured for one."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from . import calibrate, profile_model
-from .options import JsonOption, PlanArgument, device_names
-from .usage import Group
+from poet.util.streams import say
+
+from .options import (
+    BindOption,
+    Group,
+    JsonOption,
+    LossOption,
+    PlanArgument,
+    TrainOption,
+    device_names,
+    optimizer_callback,
+    read_bindings,
+    threads_callback,
+    whole,
+    with_batch,
+)
 
 EXAMPLES = (
     "poet devices list",
@@ -23,6 +37,7 @@ EXAMPLES = (
     "poet devices profile model.onnx --batch 8 -o raw.json",
     "poet devices fit raw.json --base rpi4b -o mine.toml",
 )
+PHASES = ("idle", "busy", "matmul", "convolution", "elementwise", "read", "write")
 
 app = typer.Typer(cls=Group, help="List, show and check hardware profiles.")
 
@@ -156,6 +171,199 @@ def schema(json_file: JsonOption = None) -> None:
     write_json(json_file or Path("-"), profile_schema())
 
 
-app.command()(calibrate.calibrate)
-app.command()(profile_model.profile)
-app.command()(calibrate.fit)
+@app.command()
+def calibrate(
+    output: Annotated[
+        Path,
+        typer.Option(
+            "-o", "--output", metavar="FILE", help="The raw file; one that is there already is gone on with."
+        ),
+    ],
+    storage: Annotated[
+        Path, typer.Option(metavar="FOLDER", help="On the storage that tensors are to be paged to.")
+    ] = Path(),
+    no_storage: Annotated[bool, typer.Option("--no-storage", help="Leave the storage out.")] = False,
+    power: Annotated[
+        str,
+        typer.Option(
+            metavar="SOURCE",
+            help="auto; a sensor: hwmon, pmic, battery, rapl; ask: you read a meter and type; meter: "
+            "one that logs to a file, for `poet devices fit --meter`; none.",
+        ),
+    ] = "auto",
+    phase: Annotated[
+        str, typer.Option(metavar="TIME", help="Of each load that power is measured under.")
+    ] = "10s",
+    time_limit: Annotated[
+        str, typer.Option(metavar="TIME", help="For all runs on one file together.")
+    ] = "600s",
+) -> None:
+    """Measure this machine into a raw file: ops in training steps, storage, power.
+
+    Where only torch and numpy are installed, as on a small board, this command works all the same.
+    Ctrl-C leaves a file that the same command goes on with.
+    """
+    from poet.calibration.command import run
+    from poet.errors import INTERRUPTED
+
+    try:
+        warnings = run(
+            output, folder=storage, time_limit=time_limit, power=power, phase=phase, storage=not no_storage
+        )
+    except KeyboardInterrupt:
+        measured = f"goes on with {output}" if output.exists() else "starts: nothing is measured yet"
+        say(f"poet: the same command {measured}", err=True)
+        raise typer.Exit(INTERRUPTED) from None
+    say(f"written to {output}")
+    for text in warnings:
+        say(f"note: {text}")
+
+
+@app.command()
+def profile(
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="An ONNX model.")],
+    output: Annotated[
+        Path,
+        typer.Option(
+            "-o",
+            "--output",
+            metavar="FILE",
+            help="The raw file; one of this machine that is there already is added to.",
+        ),
+    ],
+    bind: BindOption = None,
+    batch: Annotated[int | None, typer.Option(min=1, help="Short for --bind N=.", callback=whole)] = None,
+    loss: LossOption = None,
+    optimizer: Annotated[
+        str, typer.Option(metavar="NAME", help="As of `poet solve`.", callback=optimizer_callback)
+    ] = "sgd",
+    train: TrainOption = None,
+    threads: Annotated[
+        list[int] | None,
+        typer.Option(
+            min=1, help="For torch; repeatable; default: all cores, and one.", callback=threads_callback
+        ),
+    ] = None,
+    repeats: Annotated[int, typer.Option(min=2, max=100, help="How often whole steps are measured.")] = 3,
+) -> None:
+    """Measure each op of a model's training step on this machine, for `poet devices fit`.
+
+    The profile then has a row per op, shape and element type, which plans use for every model that has such
+    an op; the others are extrapolated from their classes, and plans say which.
+    """
+    from poet.report.device import profiled_lines
+
+    from .output import check_files
+
+    check_files({"-o": output}, model=model)
+    import torch
+
+    from poet.calibration.step_times import add_to, begun, steps_of_model
+    from poet.devices.machine import Machine
+    from poet.frontend.onnx.importer import load_onnx
+    from poet.frontend.trace import trace_training_step
+    from poet.ir.loss import DEFAULT_LOSS
+    from poet.ir.optimizer import OptimizerSpec
+    from poet.util.reading import printable_name
+
+    machine = Machine()
+    sizes = with_batch(read_bindings(bind), batch)
+    begun(output, machine)
+    imported = load_onnx(model, bind=sizes)
+    step = trace_training_step(
+        imported.module,
+        imported.example_inputs(),
+        loss=loss or DEFAULT_LOSS,
+        optimizer=OptimizerSpec.parse(optimizer),
+        train=train,
+        name=printable_name(model),
+        gradients="keep",
+    )
+    counts = tuple(dict.fromkeys(threads or (torch.get_num_threads(), 1)))
+    steps = steps_of_model(step, name=step.graph.name, threads=counts, repeats=repeats, machine=machine)
+    add_to(output, machine, steps)
+    for line in profiled_lines(steps, str(output)):
+        say(line)
+
+
+@app.command()
+def fit(
+    measurements: Annotated[Path, typer.Argument(metavar="RAW", help="What `poet devices calibrate` wrote.")],
+    output: Annotated[Path, typer.Option("-o", "--output", metavar="FILE", help="The profile.")],
+    base: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="The device most like it: what few measurements leave open is taken from there, and its "
+            "watts where none were measured.",
+            autocompletion=device_names,
+        ),
+    ] = None,
+    threads: Annotated[
+        int | None, typer.Option(min=1, help="Whose steps to use. Default: the most.", callback=whole)
+    ] = None,
+    watts: Annotated[
+        str | None, typer.Option(metavar="PHASE=W,...", help="Typed in: idle=2.7,busy=6,read=3.4,write=3.5")
+    ] = None,
+    meter: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="A meter's log (.csv) of `calibrate --power meter`.")
+    ] = None,
+    volts: Annotated[float | None, typer.Option(help="Of the supply, where the log has amperes.")] = None,
+) -> None:
+    """Fit a profile to measurements; works on any machine, without torch.
+
+    What the cost model does not describe is refused by class. The error in whole training steps that the
+    fit has not seen is written into the profile.
+    """
+    from dataclasses import replace
+
+    from poet.devices.fitted_profile import fit_profile
+    from poet.devices.load import load_profile, profile_path, profile_text
+    from poet.devices.measurements import phases_by_meter, read_measurements, typed_watts
+    from poet.errors import InputError
+    from poet.report.device import fitted_report
+
+    from .output import check_files, show, write_text
+
+    known = None if base is None else profile_path(base)
+    check_files({"-o": output}, reads={"RAW": measurements, "--base": known, "--meter": meter})
+    found = read_measurements(measurements)
+    phases = found.phases
+    if meter is not None:
+        if not phases:
+            raise InputError(f"{measurements}: has no power phases; calibrate with --power meter")
+        phases = phases_by_meter(phases, meter, volts=volts)
+    if watts is not None:
+        phases = typed_watts(phases, _watts(watts))
+    name = re.sub(r"[^a-z0-9]+", "-", output.stem.lower()).strip("-") or "mine"
+    profile, notes = fit_profile(
+        replace(found, phases=phases),
+        name=name,
+        base=None if base is None else load_profile(base),
+        threads=threads,
+    )
+    write_text(output, profile_text(profile))
+    show(fitted_report(profile, notes, output.name))
+
+
+def _watts(text: str) -> dict[str, float]:
+    from poet.errors import InputError
+
+    found = {}
+    for part in text.split(","):
+        name, equals, number = part.partition("=")
+        try:
+            found[name.strip()] = float(number)
+        except ValueError:
+            equals = ""
+        if not equals or name.strip() not in PHASES or not 0 < found[name.strip()] < 1e6:
+            raise InputError(
+                f"--watts {part!r}: write for example idle=2.7,busy=6; phases: {', '.join(PHASES)}"
+            )
+    for name, watts in found.items():
+        if watts < found.get("idle", 0.0):
+            raise InputError(
+                f"--watts: {name} is {watts:g} W, less than idle, {found['idle']:g} W; "
+                "type what the meter shows, idle power included"
+            )
+    return found

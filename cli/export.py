@@ -9,8 +9,7 @@ import typer
 
 from poet.util.streams import say
 
-from .options import PlanArgument
-from .usage import Group
+from .options import Group, PlanArgument
 
 EXAMPLES = (
     "poet export trace plan.poet -o trace.json",

@@ -47,7 +47,7 @@ def fit(
     from poet.problem.solution import SolveOptions
     from poet.whatif.run import what_if
 
-    from . import sweep
+    from .what_if import sweep_progress
 
     for name in BATCH_NAMES:
         if name in read_bindings(bind):
@@ -56,7 +56,7 @@ def fit(
     budget_bytes = profile.memory.ram_bytes.value if ram is None else parse_bytes(ram)
     options = SolveOptions(time_limit_seconds=read_time_limit(time_limit))
 
-    with sweep.sweep_progress() as report:
+    with sweep_progress() as report:
         result = what_if(
             model, device=profile, ram=f"{budget_bytes}B", batch="1", bind=bind or (), largest=("batch",),
             loss=loss or DEFAULT_LOSS, optimizer=optimizer, marginal=False, options=options, jobs=1,

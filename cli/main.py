@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import sys
 import traceback
 from collections.abc import Sequence
@@ -11,13 +12,13 @@ from typing import Annotated, Any
 
 import typer
 
-from poet.errors import INTERRUPTED, PoetError, explained
+from poet.errors import INTERRUPTED, PoetError, explained, nearest
 from poet.util import interrupts
 from poet.util.streams import drop_unread, say
 from poet.version import __version__
 
-from . import check, devices, diff, explain, export, fit, run, solve, verify, what_if
-from .usage import Group, bad_value
+from . import check, devices, explain, export, fit, run, solve, verify, what_if
+from .options import Group
 
 TRACEBACK_VARIABLE = "POET_TRACEBACK"
 
@@ -72,7 +73,7 @@ def _outcome(error: Exception) -> tuple[int, str]:
     if isinstance(error, PoetError):
         return error.exit_code, _one_line(str(error))
     if isinstance(error, typer.BadParameter):
-        return error.exit_code, _one_line(bad_value(error))
+        return error.exit_code, _one_line(_bad_value(error))
     if isinstance(error, typer.TyperException):
         return error.exit_code, _one_line(error.format_message())
     if isinstance(error, typer.Abort):
@@ -84,6 +85,32 @@ def _outcome(error: Exception) -> tuple[int, str]:
         return 2, "out of memory on this machine"
     where = f"set {TRACEBACK_VARIABLE}=1 to see where"
     return 1, _one_line(f"internal error, please report it ({where}): {type(error).__name__}: {error}")
+
+
+def _bad_value(error: typer.BadParameter) -> str:
+    """What is wrong with the value of an option: what was found, and what is expected.
+
+    The parser checks values with a validation library; its messages are about Python.
+    """
+    cause, param = error.__cause__, error.param
+    errors = getattr(cause, "errors", None)
+    found = next(iter(errors()), None) if errors is not None else None
+    if found is None or param is None:
+        return error.format_message()
+    name = param.opts[-1] if param.opts[-1].startswith("-") else (param.metavar or param.opts[-1].upper())
+    given, limits = found.get("input"), found.get("ctx", {})
+    if found["type"] == "value_error":  # of a choice: "'x' is not one of 'a', 'b'."
+        choices = re.findall(r"'([^']*)'", str(limits.get("error", "")).partition("is not one of")[2])
+        return f"{name} {given!r} is not one of {', '.join(choices)}{nearest(str(given), choices)}"
+    if found["type"].startswith("int_"):
+        return f"{name} {given!r} is not a whole number"
+    if found["type"].startswith("float_"):
+        return f"{name} {given!r} is not a number"
+    if found["type"] == "greater_than_equal":
+        return f"{name} {given!r} is too small; expected {limits['ge']:g} or more"
+    if found["type"] == "less_than_equal":
+        return f"{name} {given!r} is too large; expected {limits['le']:g} or less"
+    return error.format_message()
 
 
 def _one_line(message: str) -> str:
@@ -121,16 +148,16 @@ def _options(
     pass
 
 
-for module, command in (
-    (check, check.check),
-    (fit, fit.fit),
-    (solve, solve.solve),
-    (explain, explain.explain),
-    (diff, diff.diff),
-    (run, run.run),
-    (verify, verify.verify),
-    (what_if, what_if.what_if),
+for command, examples in (
+    (check.check, check.EXAMPLES),
+    (fit.fit, fit.EXAMPLES),
+    (solve.solve, solve.EXAMPLES),
+    (explain.explain, explain.EXAMPLES),
+    (explain.diff, explain.DIFF_EXAMPLES),
+    (run.run, run.EXAMPLES),
+    (verify.verify, verify.EXAMPLES),
+    (what_if.what_if, what_if.EXAMPLES),
 ):
-    app.command(epilog=_examples(module.EXAMPLES))(command)
+    app.command(epilog=_examples(examples))(command)
 app.add_typer(devices.app, name="devices", epilog=_examples(devices.EXAMPLES))
 app.add_typer(export.app, name="export", epilog=_examples(export.EXAMPLES))

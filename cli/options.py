@@ -1,4 +1,4 @@
-"""Options that several commands share, and how their text is read."""
+"""Options that several commands share, how their text is read, and unknown commands."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import inspect
 import math
+import re
 import shlex
 from collections.abc import Callable, Iterable
 from enum import StrEnum
@@ -13,8 +14,10 @@ from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_origin, get_type_hints
 
 import typer
+from typer.core import TyperGroup
 
 from poet.errors import InputError, nearest
+from poet.files.kinds import FileKind, kind_of
 from poet.ir.loss import LOSSES, LossSpec
 from poet.ir.micro import micro_batches
 from poet.ir.optimizer import OptimizerSpec
@@ -49,7 +52,7 @@ def takes(record: type[_Record]) -> Callable[[Callable[[_Record], None]], Callab
         kind, made = kinds[field.name], field.metadata.get(_TYPER)
         if made is not None and kind is bool:
             made.param_decls = (f"--{field.name.replace('_', '-')}",)  # without one that switches it off
-        if made is not None or get_origin(kind) is Annotated:
+        if made is not None or kind is typer.Context or get_origin(kind) is Annotated:
             default = inspect.Parameter.empty if field.default is dataclasses.MISSING else field.default
             kind = kind if made is None else Annotated[kind, made]
             parameters.append(
@@ -180,6 +183,10 @@ ModuleOption = Annotated[
         callback=_function,
     ),
 ]
+AllowOverBudgetOption = Annotated[
+    bool,
+    typer.Option("--allow-over-budget", help="Go on where steps hold more memory than the plan's budget."),
+]
 HtmlOption = Annotated[
     Path | None, typer.Option("--html", metavar="FILE", help="Write a page that needs no network.")
 ]
@@ -291,3 +298,63 @@ def read_time_limit(text: str) -> float | None:
     if seconds is not None and (seconds <= 0 or not math.isfinite(seconds)):
         raise InputError(f"--time-limit {text!r} leaves no time; write for example 60s, or none")
     return seconds
+
+
+# --- commands that do not exist ---------------------------------------------------------------
+
+_MEANT = {
+    "plan": "solve", "optimise": "solve", "optimize": "solve", "train": "run", "exec": "run",
+    "show": "explain", "info": "explain", "inspect": "explain", "report": "explain", "compare": "diff",
+    "sweep": "what-if", "test": "verify", "prove": "verify", "device": "devices", "profiles": "devices",
+    "trace": "export trace", "help": "--help", "version": "--version", "ls": "list", "check": "validate",
+}  # fmt: skip
+"""What people call commands that have another name here."""
+
+_TAKEN_BY = {
+    FileKind.ONNX: "poet solve {} --device rpi4b",
+    FileKind.PROBLEM: "poet solve {} --ram 1MiB",
+    FileKind.PLAN: "poet explain {}",
+    FileKind.PROFILE: "poet devices validate {}",
+}
+_KIND_OF_SUFFIX = {
+    ".onnx": FileKind.ONNX,
+    ".json": FileKind.PROBLEM,
+    ".poet": FileKind.PLAN,
+    ".toml": FileKind.PROFILE,
+}
+
+
+class Group(TyperGroup):
+    """Commands that are suggested where one does not exist; without any, they are listed."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """The help instead of an error where no command is given."""
+        if not args and not ctx.resilient_parsing:
+            typer.echo(ctx.get_help())
+            ctx.exit()
+        return super().parse_args(ctx, args)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """The command that is named first.
+
+        Raises:
+            InputError: there is none of this name; the line says which was meant, or which there are.
+        """
+        name = args[0] if args else ""
+        is_unknown = name and not name.startswith("-") and self.get_command(ctx, name) is None
+        if is_unknown and not ctx.resilient_parsing:
+            raise InputError(f"No such command {name!r}. {_instead(name, sorted(self.commands))}")
+        return super().resolve_command(ctx, args)
+
+
+def _instead(name: str, known: list[str]) -> str:
+    path = Path(name)
+    kind = kind_of(path) or _KIND_OF_SUFFIX.get(path.suffix.lower())
+    if kind in _TAKEN_BY:
+        return f"A command comes before a file, for example: {_TAKEN_BY[kind].format(name)}"
+    meant = _MEANT.get(name.lower(), "")
+    if not meant.startswith("--") and meant.split(" ")[0] not in known:
+        close = re.search(r"'(.+)'", nearest(name.lower().replace("_", "-"), known))
+        meant = close[1] if close else ""
+    listed = ", ".join(known)
+    return f"Did you mean {meant!r}?" if meant else f"The commands are {listed}."

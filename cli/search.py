@@ -1,4 +1,4 @@
-"""What both kinds of ``poet solve`` do with a problem: search or survey it, show the answer, fail."""
+"""What ``poet solve`` does: trace and cost a model's training step, search or survey it, save, show, fail."""
 
 from __future__ import annotations
 
@@ -9,19 +9,26 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from poet.api import limits_of
 from poet.baselines.comparison import Comparison, compare
+from poet.devices.load import load_profile, with_part
 from poet.errors import Infeasible, InputError, OutOfTime
-from poet.planning.kept_plans import KeptPlans, default_folder
-from poet.planning.ram_survey import SURVEY_SHARES, survey
-from poet.planning.step_search import answered_beside, bounded_limits
-from poet.planning.trade_off_curve import trade_off
+from poet.ir.loss import DEFAULT_LOSS
+from poet.ir.micro import BATCH_NAMES
+from poet.ir.strips import Gradients
+from poet.planning.auxiliary import bindings_of
+from poet.planning.cache import KeptPlans
+from poet.planning.pipeline import PlanRequest, planned_as
+from poet.planning.planned import Planned, Stages, limits_of
+from poet.planning.prepared import Prepared
+from poet.planning.ram_survey import SURVEY_SHARES, survey, trade_off
+from poet.planning.step_search import answered_beside, bounded_limits, surveyed, weighed
 from poet.plans.plan_parts import MeasuredShare, PriceRange
 from poet.problem import Limits, Objective, Problem
 from poet.problem.progress import stage
 from poet.problem.schedule import Compute
 from poet.problem.solution import LISTED, Solution, SolveOptions, Status, solution_to_json
-from poet.report.plan import solution_report
+from poet.report.plan import plan_summary, solution_report
+from poet.report.plan_data import candidate_lines
 from poet.report.searches import (
     comparison_data,
     comparison_report,
@@ -30,13 +37,138 @@ from poet.report.searches import (
     trade_off_data,
     trade_off_report,
 )
+from poet.report.training import training_lines
 from poet.solvers.search.explain import answered
 from poet.util import codec
 from poet.util.streams import say
 from poet.util.units import parse_bytes
 
 from .ask import Ask
+from .options import Home, read_bindings, read_shapes, with_batch
 from .output import answer, write_json
+
+_ADVICE = (
+    "Try --micro auto, which trains the batch in pieces, --home storage, or poet fit, which finds the "
+    "largest batch that fits."
+)
+
+
+def solve_model(ask: Ask) -> None:
+    """Plan the training of a model, or survey its budgets where no RAM is given."""
+    request = _request(ask)
+    if is_survey(ask) or ask.trade_off is not None:
+        _show_without_plan(request, ask)
+        return
+    stages = _Looking(ask)
+    try:
+        planned, tried = planned_as(request, stages)
+    except (Infeasible, OutOfTime, KeyboardInterrupt) as error:
+        if ask.json_file is not None and stages.refused is not None:
+            write_json(ask.json_file, stages.refused)
+        if isinstance(error, Infeasible) and ask.ram is not None and ask.micro is None:
+            raise Infeasible(f"{error} {_ADVICE}") from None
+        raise
+    remarks = [*(candidate_lines(tried) if isinstance(request.pieces, str) else ())]
+    remarks += [planned.prepared.names_remark, planned.ram_remark, planned.budgets_remark]
+    if ask.output is not None:
+        remarks.append(planned.evaluation_remark)
+        planned.save(ask.output)
+    for remark in filter(None, remarks):
+        say(f"poet: {remark}", err=True)
+    _show(planned, stages, ask)
+
+
+def _show(planned: Planned, stages: _Looking, ask: Ask) -> None:
+    plan, comparison = planned.plan, stages.comparison
+    report = report_with(plan_summary(plan), comparison)
+    made = plan.prediction
+    answer(
+        report,
+        lambda: json_with(planned.prepared.problem, planned.solution, comparison, made.range, made.measured),
+        json_file=ask.json_file,
+    )
+
+
+class _Looking(Stages):
+    """Keeps plans for later searches, and compares planners, as is asked.
+
+    Attributes:
+        comparison: with other planners; ``None``: it was not asked for.
+        refused: the answer of a search without a plan, as JSON.
+    """
+
+    def __init__(self, ask: Ask) -> None:
+        self.ask = ask
+        self.comparison: Comparison | None = None
+        self.refused: dict[str, object] | None = None
+
+    def search(self, prepared: Prepared, problem: Problem, limits: Limits, options: SolveOptions) -> Solution:
+        solution, self.comparison = search(problem, limits, self.ask, options, has_arena=True)
+        return solution
+
+    def found(self, prepared: Prepared, solution: Solution) -> None:
+        no_plan = solution.schedule is None
+        self.refused = solution_to_json(prepared.problem, solution) if no_plan else None
+
+
+def _show_without_plan(request: PlanRequest, ask: Ask) -> None:
+    """A survey of budgets, or the curve of two objectives."""
+    pieces = request.pieces
+    assert not isinstance(pieces, str)  # they need a budget
+    prepared, limits = request.inside(request.prepared(pieces))
+    problem = surveyed(prepared, limits) if is_survey(ask) else prepared.problem
+    about = training_lines(prepared.step.graph, prepared.step.loss, prepared.train)
+    show_without_plan(problem, limits, ask, about, of=weighed)
+
+
+def _request(ask: Ask) -> PlanRequest:
+    """The options as `poet.plan` takes them.
+
+    Raises:
+        InputError: one of them cannot be, or not beside another.
+    """
+    assert ask.device is not None
+    profile = load_profile(ask.device)
+    largest, others = bindings_of(read_shapes(ask.shape))
+    return PlanRequest(
+        ask.model,
+        device=profile if ask.part is None else with_part(profile, ask.part),
+        ram=ask.ram,
+        deadline=ask.deadline,
+        loss=ask.loss or DEFAULT_LOSS,
+        optimizer=ask.optimizer_spec(),
+        train=ask.train,
+        output=ask.gives,
+        bind=_bindings(ask, largest),
+        names=ask.names,
+        recompute=not ask.no_recompute,
+        paging=not ask.no_paging,
+        written=ask.write_budget,
+        energy=ask.energy_budget,
+        pins=ask.pins,
+        storage=ask.storage,
+        home=(ask.home or Home.RAM).place,
+        gradients=ask.gradients or Gradients.STREAM,
+        progress=ask.progress,
+        options=dataclasses.replace(search_options(ask), progress=None),
+        evaluation=ask.output is not None,
+        micro=ask.micro,
+        shapes=others,
+        budgets=ask.budgets,
+    )
+
+
+def _bindings(ask: Ask, largest: dict[str, int]) -> dict[str, int]:
+    """Sizes of dimensions: of the batch, and of the ``largest`` shape.
+
+    Raises:
+        InputError: one is given twice.
+    """
+    bind = read_bindings(ask.bind)
+    for name in largest:
+        if name in bind or (name in BATCH_NAMES and ask.batch is not None):
+            raise InputError(f"--shape says the sizes of {name}; leave it out of --bind and --batch")
+    return with_batch(bind | largest, ask.batch)
 
 
 def asked_limits(problem: Problem, ask: Ask) -> tuple[Problem, Limits]:
@@ -139,7 +271,7 @@ def _is_as_listed(problem: Problem, solution: Solution) -> bool:
 def _kept_plans() -> KeptPlans | None:
     """Those of this user; ``None``, and a remark, where there is no folder for them."""
     try:
-        return KeptPlans(default_folder())
+        return KeptPlans()
     except InputError as error:
         _remark(error)
         return None

@@ -11,9 +11,8 @@ from poet.problem import Objective, Problem
 from poet.problem.progress import showing
 
 from .ask import Ask
-from .log import check_log, listening
 from .options import takes
-from .output import check_files
+from .output import check_files, check_log, listening
 
 EXAMPLES = (
     "poet solve model.onnx --device rpi4b",
@@ -40,7 +39,7 @@ def solve(ask: Ask) -> None:
         _refuse_what_is_of_models(ask)
     else:
         _check_model(ask)
-        from .solve_model import solve_model
+        from .search import solve_model
     limit_seconds = ask.time_limit_seconds
     with (
         listening(verbose=ask.verbose, file=ask.log),

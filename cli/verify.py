@@ -9,8 +9,15 @@ import typer
 
 from poet.errors import InputError
 
-from .options import JsonOption, ModuleOption, PageFileOption, PlanArgument, threads_callback, whole
-from .run_options import AllowOverBudgetOption
+from .options import (
+    AllowOverBudgetOption,
+    JsonOption,
+    ModuleOption,
+    PageFileOption,
+    PlanArgument,
+    threads_callback,
+    whole,
+)
 
 EXAMPLES = (
     "poet verify plan.poet",

@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from poet.integrations.partitioner import torch_solver as torch_solver
     from poet.integrations.wrapping import wrap as wrap
     from poet.ir.optimizer import OptimizerSpec as OptimizerSpec
-    from poet.planning.budgets import plan_again as plan_again
+    from poet.planning.auxiliary import plan_again as plan_again
     from poet.planning.ram_survey import survey as survey
+    from poet.planning.ram_survey import trade_off as trade_off
     from poet.planning.shape_planner import ShapeImprovement as ShapeImprovement
     from poet.planning.shape_planner import ShapePlanner as ShapePlanner
-    from poet.planning.trade_off_curve import trade_off as trade_off
     from poet.plans.plan_file import PlanFile as PlanFile
     from poet.problem import Limits as Limits
     from poet.problem import Objective as Objective
@@ -47,12 +47,12 @@ _HOMES = {
     "SolveOptions": "poet.problem.solution",
     "Start": "poet.problem.solution",
     "plan": "poet.api",
-    "plan_again": "poet.planning.budgets",
+    "plan_again": "poet.planning.auxiliary",
     "simulate": "poet.problem.simulator",
     "solve": "poet.solvers",
     "survey": "poet.planning.ram_survey",
     "torch_solver": "poet.integrations.partitioner",
-    "trade_off": "poet.planning.trade_off_curve",
+    "trade_off": "poet.planning.ram_survey",
     "verify": "poet.verification",
     "what_if": "poet.whatif.run",
     "wrap": "poet.integrations.wrapping",

@@ -30,9 +30,8 @@ from typing import ParamSpec, TypeVar
 
 from poet.errors import Infeasible, spelled_out
 from poet.ir.untrained import loss_misfit
-from poet.planning.auxiliary import with_accumulation, with_evaluation, with_shapes
-from poet.planning.budgets import with_budgets
-from poet.planning.pipeline import planned_as
+from poet.planning.auxiliary import with_accumulation, with_budgets, with_evaluation, with_shapes
+from poet.planning.pipeline import PlanRequest, planned_as, samples_of
 from poet.planning.planned import (
     Planned,
     fit_step,
@@ -43,7 +42,6 @@ from poet.planning.planned import (
     solve_step,
 )
 from poet.planning.prepared import Prepared, prepare
-from poet.planning.request import PlanRequest, samples_of
 
 __all__ = [
     "PlanRequest",

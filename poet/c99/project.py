@@ -24,7 +24,7 @@ from poet.c99.sources import weights_header, weights_source
 from poet.c99.statements import BLOCK_BYTES, LIBRARY, Prediction, Statements, prediction_of, statements_of
 from poet.errors import InputError, PoetError
 from poet.ir.graph import ITEM_BYTES
-from poet.plans.flash_life import Wear, erases_text, life_steps, most_erased
+from poet.plans.page_slots import Wear, erases_text, life_steps, most_erased
 from poet.plans.plan_file import PlanFile, plan_digest
 from poet.plans.planned_step import stored_values
 from poet.plans.training_plan import Plan

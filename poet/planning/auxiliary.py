@@ -1,42 +1,49 @@
-"""The auxiliary schedules of a plan: its accumulating step, its evaluation, and steps for other shapes.
+"""The auxiliary schedules of a plan (accumulation, evaluation, other shapes), and plans for other budgets.
 
-Each is planned by `poet.planning.beside`, inside the RAM and the arena of the training step, on its tensors.
+Auxiliary schedules are planned by `poet.planning.beside`, inside the RAM and the arena of the training step,
+on its tensors.
+
+The same training inside less RAM is planned from a plan alone: its graph and its costs, without model and
+profile. A plan file may have plans for several budgets, to go to between steps. An app gives `plan_again` to
+`poet.runtime.Trainer.set_budget`; it needs what planning needs (the extra ``plan``), and memory of its own
+for the search, which no plan counts.
 """
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from poet.devices.device_problem import build_problem, kernels_on
-from poet.errors import Infeasible, InputError, InvalidSchedule, PlanError, PoetError
+from poet.errors import Infeasible, InputError, InvalidSchedule, OutOfTime, PlanError, PoetError
 from poet.ir.graph import Graph
-from poet.ir.kernel_facts import KernelFacts
-from poet.memory.demand import BEFORE, Demand, demand_of
+from poet.planning.arena import Fitted, fit, is_mapped, searching
 from poet.planning.beside import (
     SEARCH_SECONDS,
-    arena_around,
     at_home,
     check_comes_first,
+    costed_beside,
+    guard,
     limits_beside,
-    places_begun,
-    plan_beside,
     planned_beside,
 )
-from poet.planning.planned import Planned
+from poet.planning.planned import Planned, outcome_of, price_range
 from poet.planning.prepared import Prepared, evaluation_step
-from poet.plans.plan_parts import Arena, SearchOutcome
+from poet.planning.step_search import answered_beside
+from poet.plans.plan_parts import Request
 from poet.plans.planned_step import lasting_values
-from poet.plans.training_plan import Plan, Shape, shape_words
-from poet.problem import Place
+from poet.plans.training_plan import Auxiliary, Plan, Shape, make_plan, shape_words
+from poet.problem import Limits, Place, Problem
 from poet.problem.homes import DecidedProblem
 from poet.problem.progress import stage
 from poet.problem.schedule import Compute, PageOut, Schedule, Step
 from poet.problem.simulator import judge
-from poet.problem.solution import SolveOptions
-from poet.util.units import format_bytes
+from poet.problem.solution import SolveOptions, Start, Status
+from poet.solvers import minimum_ram_bytes
+from poet.util.units import IN_ORDER, format_bytes, parse_bytes
 
 if TYPE_CHECKING:
     from poet.frontend.trace import TrainingStep
@@ -59,10 +66,16 @@ def with_accumulation(planned: Planned, *, time_limit_seconds: float = SEARCH_SE
     if step is None or prepared.micro is None:
         return planned
     stage("accumulation")
-    options = SolveOptions(time_limit_seconds=time_limit_seconds)
-    accumulation = planned_beside(planned, step.graph, step.kernels, options)
-    if accumulation is None:
-        accumulation = _without_updates(planned, step.graph, step.kernels)
+    kernels = kernels_on(prepared.profile, step.graph, step.kernels)
+    problem = at_home(build_problem(step.graph, prepared.profile, kernels), plan)
+    options, start = (
+        SolveOptions(time_limit_seconds=time_limit_seconds),
+        without_updates(plan, step.graph, problem),
+    )
+    with contextlib.suppress(InvalidSchedule):
+        judge(problem, start, limits_beside(plan))
+        options = replace(options, start=Start(start, "without-updates"))
+    accumulation = costed_beside(plan, step.graph, kernels, step.kernels, problem, options)
     if accumulation is None:
         budget_bytes = plan.request.limits.ram_budget_bytes or plan.arena_ram_bytes
         raise Infeasible(
@@ -73,32 +86,8 @@ def with_accumulation(planned: Planned, *, time_limit_seconds: float = SEARCH_SE
     return replace(planned, plan=replace(plan, request=request, accumulation=accumulation))
 
 
-def _without_updates(planned: Planned, graph: Graph, host_kernels: KernelFacts) -> Plan | None:
-    """The updating schedule without its updates, as a plan; ``None``: it is no schedule of ``graph``."""
-    plan, prepared = planned.plan, planned.prepared
-    kernels = kernels_on(prepared.profile, graph, host_kernels)
-    problem = at_home(build_problem(graph, prepared.profile, kernels), plan)
-    limits = limits_beside(plan)
-    schedule, origins = without_updates(plan, graph, problem)
-    try:
-        joules = judge(problem, schedule, limits).joules
-        least = problem.compute_joules
-        gap = (joules - least) / joules if joules else 0.0
-        outcome = SearchOutcome(
-            "feasible", least, "every schedule", least, gap, float(joules > least), "without-updates", 0.0
-        )
-        arena = arena_of(plan, problem, schedule, origins, kernels)
-        if plan.has_fitting_arena and arena is None:
-            return None
-        return plan_beside(
-            plan, graph, kernels, host_kernels, problem, schedule=schedule, outcome=outcome, arena=arena
-        )
-    except (InvalidSchedule, PlanError):
-        return None
-
-
-def without_updates(plan: Plan, graph: Graph, problem: DecidedProblem) -> tuple[Schedule, tuple[int, ...]]:
-    """The schedule of ``plan`` without its updates, and the step of ``plan`` that each of its steps is.
+def without_updates(plan: Plan, graph: Graph, problem: DecidedProblem) -> Schedule:
+    """The schedule of ``plan`` without its updates.
 
     An op that sums and updates in strips becomes that which only sums. Where the two graphs have other ops in
     common, it is no valid schedule: who uses it asks the simulator.
@@ -114,8 +103,7 @@ def without_updates(plan: Plan, graph: Graph, problem: DecidedProblem) -> tuple[
     stored = {t.name: {0} for t in problem.tensors if t.initially in (Place.STORAGE, Place.BOTH)}
     ran: set[str] = set()
     steps: list[Step] = []
-    origins: list[int] = []
-    for number, step in enumerate(plan.schedule):
+    for step in plan.schedule:
         kept: Step | None = step
         if isinstance(step, Compute):
             name = names.get(step.op)
@@ -131,8 +119,7 @@ def without_updates(plan: Plan, graph: Graph, problem: DecidedProblem) -> tuple[
             copies.add(versions[step.tensor])
         if kept is not None:
             steps.append(kept)
-            origins.append(number)
-    return tuple(steps), tuple(origins)
+    return tuple(steps)
 
 
 def _counterparts(updating: Graph, summing: Graph) -> dict[str, str]:
@@ -144,36 +131,6 @@ def _counterparts(updating: Graph, summing: Graph) -> dict[str, str]:
         if op.strip is not None and op.name not in found:
             adder = next((adders[name] for name in op.updates if name in adders), None)
             found |= {} if adder is None else {op.name: adder}
-    return found
-
-
-def arena_of(
-    plan: Plan, problem: DecidedProblem, schedule: Schedule, origins: tuple[int, ...], kernels: KernelFacts
-) -> Arena | None:
-    """Places in the plan's arena: those that the plan has for the same requests; ``None``: there are none."""
-    layout = plan.layout
-    if layout is None or not plan.has_fitting_arena:
-        return None
-    demand = demand_of(problem, schedule, kernels)
-    has_moves = plan.arena is not None and bool(plan.arena.moves)
-    theirs = {} if has_moves else _by_step(plan.demand)  # a place that is left is another's
-    fixed = places_begun(demand, plan.begun_bytes)
-    for step, requests in _by_step(demand).items():
-        known = [] if step == BEFORE else theirs.get(origins[step], [])
-        if [size for size, _ in requests] == [size for size, _ in known]:
-            fixed |= {
-                mine: layout.offsets_bytes[other]
-                for (_, mine), (_, other) in zip(requests, known, strict=True)
-                if mine not in fixed
-            }
-    return arena_around(plan, problem, schedule, demand, known_bytes=fixed)
-
-
-def _by_step(demand: Demand) -> dict[int, list[tuple[int, int]]]:
-    """Size and block of each request, by its step."""
-    found: dict[int, list[tuple[int, int]]] = {}
-    for item in demand.requests:
-        found.setdefault(item.step, []).append((item.size_bytes, item.block))
     return found
 
 
@@ -297,3 +254,208 @@ def bindings_of(shapes: Mapping[str, Sequence[int]]) -> tuple[dict[str, int], li
     every = [dict(zip(shapes, sizes, strict=True)) for sizes in itertools.product(*shapes.values())]
     largest = {name: max(sizes) for name, sizes in shapes.items()}
     return largest, [shape for shape in every if shape != largest]
+
+
+# --- plans for other budgets ------------------------------------------------------------------
+
+
+def plan_again(
+    plan: Plan,
+    ram_bytes: int,
+    *,
+    time_limit_seconds: float = SEARCH_SECONDS,
+    options: SolveOptions | None = None,
+) -> Plan:
+    """What ``plan`` computes, with its auxiliary schedules, inside ``ram_bytes``.
+
+    It takes the least of what ``plan`` takes the least of. Homes between steps stay as they are, and so do
+    the other limits; ranges of figures are not known.
+
+    Args:
+        plan: for another budget; what it has for further budgets is left out.
+        ram_bytes: the budget.
+        time_limit_seconds: of each search. One that ends with no plan leaves the step to an online policy
+            (`poet.planning.beside.guard`), and so does 0, at once.
+        options: of the step's search otherwise: engine, threads, seed, gaps. Its objective is the plan's.
+
+    Raises:
+        Infeasible: no plan exists inside the budget, or a part of it has no room beside the step.
+        OutOfTime: none was found in time, and the online policies run out of memory.
+    """
+    limits = replace(plan.request.limits, ram_budget_bytes=ram_bytes)
+    options = replace(
+        options or SolveOptions(),
+        time_limit_seconds=time_limit_seconds,
+        objective=plan.outcome.objective,
+        enough_joules=None,
+        start=Start(),
+    )
+    made = _step_again(plan, limits, options)
+
+    others = []
+    for other in plan.auxiliaries:
+        found = _part_again(other.plan, plan, made, SolveOptions(time_limit_seconds=time_limit_seconds))
+        if found is None:
+            raise Infeasible(
+                f"inside {format_bytes(ram_bytes)} there is no room for {_words(other)}; use more RAM"
+            )
+        others.append(replace(other, plan=found))
+    return made.with_auxiliaries(others, request=replace(plan.request, limits=limits))
+
+
+def _words(other: Auxiliary) -> str:
+    """For people."""
+    if other.is_evaluation:
+        return "the evaluation" if other.shape is None else "the evaluation of each shape"
+    if other.shape is None:
+        return "the step that sums gradients"
+    return f"the step for {shape_words(other.plan.graph, other.plan.model)}"
+
+
+def _step_again(plan: Plan, limits: Limits, options: SolveOptions) -> Plan:
+    """The step of ``plan`` inside other limits, with nothing beside it; raises as `plan_again`."""
+    fitted, why = _searched(plan, limits, options)
+    is_online = fitted is None
+    if fitted is None:
+        fitted = guarded(plan, limits, options)
+    if fitted is None or fitted.solution.schedule is None:
+        raise OutOfTime(why)
+    return make_plan(
+        model=plan.model,
+        request=Request(limits, plan.request.loss, plan.request.train, plan.request.gradients),
+        device=plan.device,
+        outcome=replace(outcome_of(fitted.solution), is_online=is_online),
+        graph=plan.graph,
+        kernels=plan.kernels,
+        optimizer=plan.optimizer,
+        problem=fitted.problem,
+        schedule=fitted.solution.schedule,
+        plain_peak_ram_bytes=plan.prediction.plain_peak_ram_bytes,
+        lower_bound_ram_bytes=plan.prediction.lower_bound_ram_bytes,
+        arena=fitted.arena,
+        host_kernels=plan.replayed_kernels,
+        measured=plan.prediction.measured,
+    )
+
+
+def guarded(plan: Plan, limits: Limits, options: SolveOptions) -> Fitted | None:
+    """What `guard` has for the step of ``plan``, in an arena; nothing is searched but places."""
+    found, at_once = guard(plan.problem, limits, options), replace(options, time_limit_seconds=0.0)
+    return None if found is None else fit(plan.problem, limits, found, at_once, kernels=plan.kernels)
+
+
+def _searched(plan: Plan, limits: Limits, options: SolveOptions) -> tuple[Fitted | None, str]:
+    """What a search finds for the step of ``plan``, and why it finds nothing.
+
+    Raises:
+        Infeasible: nothing exists inside ``limits``.
+    """
+    if options.time_limit_seconds == 0.0:
+        least_bytes, budget_bytes = minimum_ram_bytes(plan.problem, limits).bytes, limits.ram_budget_bytes
+        if budget_bytes is not None and budget_bytes < least_bytes:
+            raise Infeasible(
+                f"no plan {IN_ORDER} exists inside {format_bytes(budget_bytes, exact=True)}: a step needs at "
+                f"least {format_bytes(least_bytes, exact=True)} of RAM"
+            )
+        return None, "no plan was found at once; give a search some time"
+    first = searching(options, limits)
+    solution = answered_beside(plan.problem, limits, first, in_whole_pages=is_mapped(plan.kernels))
+    if solution.status is Status.INFEASIBLE:
+        raise Infeasible(solution.why_no_plan)
+    fitted = fit(plan.problem, limits, solution, options, kernels=plan.kernels)
+    return fitted, solution.why_no_plan
+
+
+def _part_again(part: Plan, before: Plan, made: Plan, options: SolveOptions) -> Plan | None:
+    """``part``, which stood beside one plan, beside another."""
+    lasting = {tensor.name: tensor for tensor in before.problem.tensors}
+    persistent = before.graph.persistent()
+    problem = replace(
+        part.problem,
+        tensors=tuple(
+            lasting[tensor.name] if tensor.name in persistent else tensor for tensor in part.problem.tensors
+        ),
+    )
+    found = costed_beside(
+        made, part.graph, part.kernels, part.replayed_kernels, at_home(problem, made), options
+    )
+    return None if found is None else replace(found, model=part.model)
+
+
+def with_budgets(
+    planned: Planned,
+    budgets: Sequence[str | int],
+    *,
+    time_limit_seconds: float = SEARCH_SECONDS,
+    options: SolveOptions | None = None,
+) -> Planned:
+    """``planned``, its plan with one for each of ``budgets``, each with its auxiliary schedules.
+
+    Those inside which none is found are left out, and a remark says why: the plan so far is kept.
+
+    Args:
+        planned: for the largest budget, with its evaluation and its other shapes.
+        budgets: the others, in bytes or as text.
+        time_limit_seconds: of each search.
+        options: of each search otherwise, see `plan_again`.
+
+    Raises:
+        InputError: a budget is not smaller than that of ``planned``, or is given twice.
+    """
+    made, remarks = [], []
+    for size_bytes in smaller_budgets(planned.plan.request.limits.ram_budget_bytes, budgets):
+        stage(f"budget of {format_bytes(size_bytes)}")
+        try:
+            other = plan_again(
+                planned.plan, size_bytes, time_limit_seconds=time_limit_seconds, options=options
+            )
+        except (Infeasible, OutOfTime) as error:
+            remarks.append(f"no plan for the budget of {format_bytes(size_bytes)}: {error}")
+            continue
+        made.append(_priced(planned, other))
+    plan = replace(planned.plan, budgets=tuple(made))
+    return replace(planned, plan=plan, budgets_remark="; ".join(remarks))
+
+
+def _priced(planned: Planned, other: Plan) -> Plan:
+    """``other`` with what it takes at the ends of the device's figures."""
+    prepared = replace(planned.prepared, problem=other.problem)
+    found = price_range(prepared, other.schedule, other.arena)
+    return replace(other, prediction=replace(other.prediction, range=found))
+
+
+def check_reachable(problem: Problem, limits: Limits, budgets: Sequence[str | int]) -> None:
+    """Do nothing if every one of ``budgets`` may have a schedule; before a long search for the largest.
+
+    Raises:
+        InputError: as of `smaller_budgets`.
+        Infeasible: no schedule takes so little.
+    """
+    sizes = smaller_budgets(limits.ram_budget_bytes, budgets)
+    if not sizes:
+        return
+    least_bytes = minimum_ram_bytes(problem, limits).bytes
+    for size_bytes in sizes:
+        if size_bytes < least_bytes:
+            least, budget = (format_bytes(each, exact=True) for each in (least_bytes, size_bytes))
+            raise Infeasible(
+                f"no plan {IN_ORDER} exists inside the budget of {budget}: a step needs at least {least} of "
+                "RAM; leave it out, or give more"
+            )
+
+
+def smaller_budgets(largest: str | int | None, budgets: Sequence[str | int]) -> list[int]:
+    """The other budgets of a plan, in bytes; ``largest`` is its own, ``None``: there is none.
+
+    Raises:
+        InputError: one is not smaller, or is given twice.
+    """
+    largest_bytes = parse_bytes(largest) if isinstance(largest, str) else largest
+    sizes = [parse_bytes(item) if isinstance(item, str) else item for item in budgets]
+    for number, size_bytes in enumerate(sizes):
+        if (largest_bytes is not None and size_bytes >= largest_bytes) or size_bytes in sizes[:number]:
+            raise InputError(
+                f"a plan for several budgets has the largest first and each once; {format_bytes(size_bytes)} "
+                "is neither smaller nor new"
+            )
+    return sizes

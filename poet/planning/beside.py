@@ -26,7 +26,7 @@ from poet.memory.places import replayed
 from poet.planning.arena import ENOUGH_SHARE, in_its_arena, with_moves
 from poet.planning.planned import Planned, outcome_of
 from poet.plans.page_slots import is_paged
-from poet.plans.plan_parts import ONLINE, Arena, Request, SearchOutcome
+from poet.plans.plan_parts import Arena, Request, SearchOutcome
 from poet.plans.planned_step import LARGEST_BYTES
 from poet.plans.training_plan import Plan, make_plan
 from poet.problem import Limits, Objective, Place, Problem, Tensor
@@ -146,7 +146,7 @@ def costed_beside(
                 host_kernels,
                 problem,
                 schedule=solution.schedule,
-                outcome=outcome_of(solution),
+                outcome=replace(outcome_of(solution), is_online=search is guard),
                 arena=arena,
             )
     return None
@@ -354,7 +354,7 @@ def guard(problem: DecidedProblem, limits: Limits, options: SolveOptions) -> Sol
         bound_joules=least,
         baseline_joules=least,
         solve_seconds=options.clock.now() - began,
-        solver=f"{ONLINE}{name}",
+        solver=f"online guard, {name}",
         message="No search had a plan in time: this one is of an online policy; a search may find better.",
         objective=options.objective,
     )

@@ -3,6 +3,12 @@
 A file's name is the hash of what its content depends on: the problem, the limits, the options and poet's
 own code. Files are gzipped JSON in a folder of their owner alone. One that is damaged, that others could
 have written, or that the simulator does not accept counts as missing.
+
+`KeptPlans` are those that `poet solve` found before: the next question starts where they end. What names a
+model's file is who reads what in its step, by name; costs and sizes are not part of it. So a plan for another
+budget, device or batch is a start as well, where the simulator accepts it for what is asked now: the best of
+them by that judge is the start. A bound is taken over only for the same problem, inside limits that are no
+wider, and by the same code.
 """
 
 from __future__ import annotations
@@ -25,10 +31,18 @@ from typing import Any
 
 from poet.errors import InputError, InvalidSchedule
 from poet.files.cache_folder import cache_folder, make_folder
-from poet.problem import Limits, Problem
+from poet.problem import Limits, Objective, Problem
 from poet.problem.schedule import Schedule
 from poet.problem.simulator import Trace, simulate
-from poet.problem.solution import Solution, SolveOptions, Start, Status
+from poet.problem.solution import (
+    KnownBound,
+    Solution,
+    SolveOptions,
+    Start,
+    Status,
+    amount_of,
+    is_confirmed,
+)
 from poet.solvers.portfolio.state import refutes
 from poet.util import codec
 from poet.util.reading import others_may_write, parse_json, read_own
@@ -36,8 +50,12 @@ from poet.version import __version__
 
 _log = logging.getLogger(__name__)
 
-FORMAT = "poet-what-if-answer"
+FORMAT, PLANS_FORMAT = "poet-what-if-answer", "poet-kept-plans"
 FORMAT_VERSION = 1
+MOST_PLANS = 12
+"""Of one model: those of the last questions."""
+MOST_MODELS = 32
+"""In a folder: what was asked about longest ago goes first."""
 MAX_FILE_BYTES = 1 << 27
 """Of JSON that is read from one file; a step of 100,000 entries takes some 8 MB."""
 
@@ -258,3 +276,144 @@ def cached_cell(cache: Cache, key: str, problem: Problem, limits: Limits) -> Sol
         return judge_cell(content, problem, limits, where=f"answers/{key[:12]}")
     except (InputError, InvalidSchedule):
         return None
+
+
+# --- plans of a model -------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """A plan as a file holds it; what the simulator says of it is computed again.
+
+    Attributes:
+        problem: hash of all that the problem says.
+        limits: that it is inside.
+        objective: that it takes little of.
+        bound_joules: no plan inside the limits takes less, as far as was known.
+        proof: who stands behind an optimal plan.
+        code: hash of the sources that said so.
+        solver: who found it.
+        schedule: of it.
+    """
+
+    problem: str
+    limits: Limits
+    objective: str
+    bound_joules: float
+    proof: str
+    code: str
+    solver: str
+    schedule: Schedule
+
+    @property
+    def question(self) -> tuple[str, Limits, str]:
+        """That it answers; a later answer takes its place."""
+        return self.problem, self.limits, self.objective
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    """The plans of one model, the last first."""
+
+    format: str
+    version: int
+    plans: tuple[_Kept, ...]
+
+
+class KeptPlans:
+    """The plans in a folder, ``solve`` in poet's cache folder where none is given.
+
+    Raises:
+        InputError: the folder is another user's, or others may write there; or the user has no home.
+    """
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self._cache = Cache(folder or cache_folder() / "solve")
+
+    def started(self, problem: Problem, limits: Limits, options: SolveOptions) -> SolveOptions:
+        """``options`` with the best of the kept plans as the start, and with the best of the kept bounds.
+
+        They stay as they are where no kept plan is valid here, or no bound holds here.
+        """
+        kept = self._read(problem)
+        if not kept:
+            return options
+        best, least = None, float("inf")
+        for each in kept:
+            with contextlib.suppress(InvalidSchedule):
+                trace = simulate(problem, each.schedule, limits)
+                amount = amount_of(options.objective, trace)
+                if amount < least:
+                    best, least = each, amount
+        start = options.start if best is None else Start(best.schedule, best.solver)
+        return replace(options, start=replace(start, bound=self._bound(kept, problem, limits)))
+
+    def keep(self, problem: Problem, limits: Limits, solution: Solution) -> None:
+        """Keep the plan of ``solution``, if it has one; the longest kept of too many go.
+
+        Raises:
+            InputError: the folder cannot be written.
+        """
+        if solution.schedule is None:
+            return
+        of_energy = solution.objective is Objective.ENERGY  # only then the bound holds for these limits
+        new = _Kept(
+            problem=_content(problem),
+            limits=limits,
+            objective=solution.objective.value,
+            bound_joules=solution.bound_joules if of_energy else problem.compute_joules,
+            proof=solution.proof if of_energy else "",
+            code=code_digest(),
+            solver=solution.solver,
+            schedule=solution.schedule,
+        )
+        others = [each for each in self._read(problem) if each.question != new.question]
+        file = _File(PLANS_FORMAT, FORMAT_VERSION, (new, *others[: MOST_PLANS - 1]))
+        self._cache.write("plans", _structure(problem), pack(codec.encode(file)))
+        self._drop_old()
+
+    def _bound(self, kept: tuple[_Kept, ...], problem: Problem, limits: Limits) -> KnownBound | None:
+        """The highest of the bounds that hold here.
+
+        None that closed a gap as a single solver's bound: the plan is a start, and this search asks again.
+        """
+        content, code = _content(problem), code_digest()
+        bounds = [
+            KnownBound(problem, each.limits, each.bound_joules, each.proof)
+            for each in kept
+            if each.problem == content and each.code == code and (not each.proof or is_confirmed(each.proof))
+        ]
+        holding = [bound for bound in bounds if bound.holds_for(problem, limits)]
+        return max(holding, key=lambda bound: bound.joules, default=None)
+
+    def _read(self, problem: Problem) -> tuple[_Kept, ...]:
+        content = self._cache.read("plans", _structure(problem))
+        if content is None:
+            return ()
+        try:
+            file = codec.decode(_File, parse_json(content), where=PLANS_FORMAT)
+        except (InputError, ValueError):
+            return ()
+        if (file.format, file.version) != (PLANS_FORMAT, FORMAT_VERSION):
+            return ()
+        return file.plans
+
+    def _drop_old(self) -> None:
+        """Files beyond `MOST_MODELS`, those written longest ago first."""
+        assert self._cache.folder is not None
+        with contextlib.suppress(OSError):  # another process drops them as well
+            files = sorted(
+                (self._cache.folder / "plans").glob("*.json.gz"), key=lambda path: path.stat().st_mtime
+            )
+            for path in files[: max(0, len(files) - MOST_MODELS)]:
+                path.unlink()
+
+
+def _structure(problem: Problem) -> str:
+    """Hash of who reads what: the same for every device, batch and budget."""
+    ops = [(op.name, op.inputs, op.outputs, op.updates, op.stored_updates) for op in problem.ops]
+    return digest_of(ops, [tensor.name for tensor in problem.tensors])
+
+
+def _content(problem: Problem) -> str:
+    return digest_of(problem.to_json())

@@ -20,13 +20,13 @@ from typing import TYPE_CHECKING
 from poet.devices.device_problem import build_problem, kernels_on
 from poet.devices.load import load_profile
 from poet.devices.profile import Profile
-from poet.errors import Infeasible, InputError, InvalidSchedule, ModelError, PoetError
+from poet.errors import Infeasible, InputError, InvalidSchedule, ModelError, OutOfTime, PoetError
 from poet.ir.calls import TensorType
 from poet.ir.graph import Graph, Op
 from poet.ir.kernel_facts import KernelFacts
 from poet.ir.reshaping import Reshaping
 from poet.planning.beside import at_home, costed_beside, limits_beside
-from poet.planning.shape_bytes import Foreseen, Largest, ShapeBytes, SizeSearch
+from poet.planning.shape_bytes import LARGEST_SIZE, Foreseen, ShapeBytes
 from poet.plans.training_plan import Plan, Shape, shape_words
 from poet.problem.homes import DecidedProblem
 from poet.problem.simulator import judge
@@ -43,30 +43,29 @@ _NEIGHBOURS = 6  # shapes nearest in size whose schedules are tried
 
 
 @dataclass(frozen=True, slots=True)
-class Timed:
-    """How long planning a shape took, in seconds.
+class Largest:
+    """A size that has a step, and the next one, that has none.
 
     Attributes:
-        graph: for the new sizes.
-        kernels: run once.
-        search: and laying out.
+        size: the largest that has one.
+        types: of the inputs and targets then.
+        shape: the step that was planned; ``None``: the plan has it already.
+        why: the next size has none.
+        tried: how many sizes were planned.
     """
 
-    graph: float
-    kernels: float
-    search: float
-
-    @property
-    def seconds(self) -> float:
-        """Altogether."""
-        return self.graph + self.kernels + self.search
+    size: int
+    types: tuple[TensorType, ...]
+    shape: Shape | None
+    why: str
+    tried: int
 
 
 class ShapePlanner:
     """Plans a step for other shapes; a `poet.runtime.Trainer` asks it.
 
     Attributes:
-        timed: of each plan that was made.
+        timed: seconds that each plan took to make.
     """
 
     def __init__(
@@ -83,7 +82,7 @@ class ShapePlanner:
         self._bytes: ShapeBytes | None = None
         self._of: Graph | None = None
         self._profile: Profile | None = None
-        self.timed: list[Timed] = []
+        self.timed: list[float] = []
         self._settled: list[Shape] = []  # a longer search was made for them
 
     def __call__(self, plan: Plan, types: Sequence[TensorType]) -> Shape:
@@ -101,13 +100,15 @@ class ShapePlanner:
         Raises:
             InputError: no step follows from those that the plan has, or the plan has no RAM budget.
         """
-        sizes = self._reshaping_of(plan).sizes(types)
-        return self._bytes_of(plan).at(sizes, _within_bytes(plan))
+        sizes, known = self._reshaping_of(plan).sizes(types), self._bytes_of(plan)
+        return Foreseen(known.kept_bytes(sizes), known.least_bytes(sizes), _within_bytes(plan))
 
     def largest(self, plan: Plan, *, dim: int, tensor: int = 0, multiple_of: int = 1) -> Largest:
         """The largest size of a dim that has a step inside the plan's RAM and arena, others as in its own.
 
-        Sizes are tried where the laws say; each one that is tried is planned, so that the answer holds.
+        Each size that is tried is planned, so that the answer holds: first the largest that may fit by the
+        laws, then the largest that fits with everything kept; the rest is bisected. A larger one is taken to
+        need more.
 
         Args:
             plan: that runs.
@@ -116,7 +117,8 @@ class ShapePlanner:
             multiple_of: what sizes the model takes, such as resolutions it halves three times: 8.
 
         Raises:
-            InputError: the size does not vary between the plan's shapes, or the plan has no RAM budget.
+            InputError: the size does not vary between the plan's shapes, none of the plan's sizes is a
+                multiple, or the plan has no RAM budget.
         """
         reshaping, known = self._reshaping_of(plan), self._bytes_of(plan)
         number = next((n for n, places in enumerate(reshaping.places) if (tensor, dim) in places), None)
@@ -125,8 +127,29 @@ class ShapePlanner:
                 f"{plan.model.name}: dim {dim} of tensor {tensor} has one size in all of the plan's shapes, "
                 "so that no other follows; plan a second one"
             )
-        search = SizeSearch(self, plan, reshaping, known, _within_bytes(plan))
-        return search.largest(number, multiple_of)
+        own, within_bytes = reshaping.sizes(plan.given_types), _within_bytes(plan)
+
+        def types(count: int) -> tuple[TensorType, ...]:
+            return reshaping.types((*own[:number], count * multiple_of, *own[number + 1 :]))
+
+        planned = known.sizes_like(own, number)
+        low = max((size // multiple_of for size in planned if size % multiple_of == 0), default=0)
+        if low == 0:
+            sizes = ", ".join(map(str, sorted(planned)))
+            raise InputError(f"none of the sizes that are planned ({sizes}) is a multiple of {multiple_of}")
+        high, shape, why, tried, further = LARGEST_SIZE // multiple_of + 1, None, "", 0, 1
+        near = [known.largest(own, number, within_bytes, kept=kept) // multiple_of for kept in (False, True)]
+        while high - low > 1:
+            count = next((each for each in near if low < each < high), None)
+            if count is None:
+                count = (low + high) // 2 if why else min(low + further, high - 1)
+                further *= 2
+            tried += 1
+            try:
+                low, shape = count, self(plan, types(count))
+            except (Infeasible, InputError, OutOfTime) as error:
+                high, why = count, str(error)
+        return Largest(low * multiple_of, types(low), shape, why, tried)
 
     def improve(self, plan: Plan, *, time_limit_seconds: float = IMPROVING_SECONDS) -> Shape | None:
         """A better step for the shape of ``plan`` that is furthest from its bound; ``None``: none was found.
@@ -155,24 +178,20 @@ class ShapePlanner:
         return better
 
     def _planned(self, plan: Plan, types: Sequence[TensorType], limit_seconds: float) -> Shape:
-        from poet.runtime.trials.measure import Findings, measured
+        from poet.runtime.trials.measure import measured
 
         began = time.perf_counter()
         graph = self._reshaping_of(plan).graph(types)
-        traced = time.perf_counter()
-        known: Findings = {}
-        told = _alike(plan, graph)
         try:
-            graph, facts = measured(graph, known=known, told=told, is_timed=False)
+            graph, facts = measured(graph, known={}, told=_alike(plan, graph), is_timed=False)
         except ModelError as error:  # what torch says where a kernel does not take the sizes
             raise InputError(f"{plan.model.name}: these sizes do not fit its kernels ({error})") from None
-        run = time.perf_counter()
         profile = self._profile_of(plan)
         kernels = kernels_on(profile, graph, facts)
         problem = at_home(build_problem(graph, profile, kernels), plan)
         options, near = _begun(plan, graph, problem, SolveOptions(time_limit_seconds=limit_seconds))
         found = costed_beside(plan, graph, kernels, facts, problem, options, near=near)
-        self.timed.append(Timed(traced - began, run - traced, time.perf_counter() - run))
+        self.timed.append(time.perf_counter() - began)
         model = replace(plan.model, binding=())
         if found is None:
             raise Infeasible(

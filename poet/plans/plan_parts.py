@@ -105,10 +105,6 @@ class Device:
         return Endurance(written_bytes, self.endurance_cycles, self.erase_block_bytes)
 
 
-ONLINE = "online guard, "
-"""Begins the ``solver`` of a schedule that an online policy made."""
-
-
 @dataclass(frozen=True, slots=True)
 class SearchOutcome:
     """How the search for the schedule ended.
@@ -126,6 +122,7 @@ class SearchOutcome:
         objective_bound: where that is not energy: no schedule takes less of it, in seconds or bytes.
         proof: who stands behind an optimal plan, beside the engine that found it; may be empty.
         record: what the search did and when.
+        is_online: whether an online policy made the schedule, because no search had one in time.
     """
 
     status: str
@@ -140,15 +137,11 @@ class SearchOutcome:
     objective_bound: float | None = None
     proof: str = ""
     record: SearchRecord = NO_SEARCH
+    is_online: bool = False
 
     def __post_init__(self) -> None:
         if self.status not in ("optimal", "feasible"):
             raise PlanError(f"a plan is 'optimal' or 'feasible', not {self.status!r}")
-
-    @property
-    def is_online(self) -> bool:
-        """Whether an online policy made the schedule, because no search had one in time."""
-        return self.solver.startswith(ONLINE)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from poet.errors import PlanError
 from poet.ir.graph import Graph
 from poet.ir.kernel_facts import KernelFacts
 from poet.ir.optimizer import OptimizerSpec
-from poet.plans.page_slots import lay_out_slots, page_buffer_of
+from poet.plans.page_slots import Wear, lay_out_slots, page_buffer_of, step_wear
 from poet.plans.plan_parts import (
     Arena,
     Device,
@@ -171,6 +171,12 @@ class Plan(PlannedStep):
     def step_written_bytes(self) -> int:
         """What a whole step writes to storage."""
         return sum(plan.trace.written_bytes * times for plan, times in self.runs)
+
+    @property
+    def step_wear(self) -> Wear:
+        """What a whole step takes of the life of storage."""
+        runs = ((part.problem, part.schedule, times) for part, times in self.runs)
+        return step_wear(runs, self.device.endurance.block_bytes)
 
     @property
     def step_peak_ram_bytes(self) -> int:

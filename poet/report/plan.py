@@ -10,8 +10,8 @@ from rich.text import Text
 
 from poet.ir.named import trained_in_words
 from poet.ir.untrained import loss_misfit
-from poet.planning.summary import measured_words
-from poet.plans.flash_life import erases_text, life_steps, wear_of_plan
+from poet.planning.planned import measured_words
+from poet.plans.page_slots import erases_text, life_steps
 from poet.plans.plan_parts import PriceEnds, PriceRange
 from poet.plans.training_plan import Plan
 from poet.problem import Limits, Objective, Place, Problem
@@ -78,7 +78,7 @@ def heading_lines(plan: Plan, says: str = "") -> Iterator[tuple[str, str]]:
         fits = "" if plan.has_fitting_arena else "; larger than the budget, so steps run from the heap"
         buffer = f", page buffer {format_bytes(plan.page_buffer_bytes)}" if plan.page_buffer_bytes else ""
         yield "arena", f"{format_bytes(layout.arena_bytes)}, efficiency {layout.efficiency:.1%}{buffer}{fits}"
-    wear = wear_of_plan(plan)
+    wear = plan.step_wear
     steps = life_steps(plan.device.endurance, wear)
     if wear.bytes and steps is not None:
         is_levelled = plan.device.endurance_cycles is None

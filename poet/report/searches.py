@@ -10,8 +10,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from poet.baselines.comparison import Comparison, Rival
-from poet.planning.ram_survey import Survey
-from poet.planning.trade_off_curve import TradeOff
+from poet.planning.ram_survey import Survey, TradeOff
 from poet.problem import Problem
 from poet.problem.solution import TITLES, Solution, Status, format_amount, solution_to_json
 from poet.report.rows import Column, listed, table

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 
 from poet.devices.profile import Profile
-from poet.plans.flash_life import Wear, erases_text, life_steps, step_wear
+from poet.plans.page_slots import Wear, erases_text, life_steps, step_wear
 from poet.plans.plan_parts import Endurance
 from poet.problem.schedule import Schedule
 from poet.util.units import (

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from poet.c99.library import LibraryError, Step
 from poet.c99.project import CProject, c_project
 from poet.ir.optimizer import OptimizerSpec
-from poet.plans.flash_life import life_steps, wear_of_plan
+from poet.plans.page_slots import life_steps
 from poet.plans.plan_file import PlanFile
 from poet.plans.plan_parts import Device
 
@@ -160,7 +160,7 @@ def test_the_life_that_is_said_is_that_of_the_busiest_block(
     text = project.files["README.md"]
     bare, kept = _run(folder, "wear", is_save=-1), _run(folder, "wear")
     with PlanFile(folder.parent / "net.poet") as file:
-        foreseen = life_steps(file.plan.device.endurance, wear_of_plan(file.plan))
+        foreseen = life_steps(file.plan.device.endurance, file.plan.step_wear)
     if not bare["most"]:
         assert "life of that storage | not worn" in text
         assert foreseen == float("inf")

@@ -14,8 +14,8 @@ from poet.cli.main import app
 from typer.testing import CliRunner
 
 from poet.errors import InputError
-from poet.planning import kept_plans
-from poet.planning.kept_plans import KeptPlans, default_folder
+from poet.planning import cache
+from poet.planning.cache import KeptPlans
 from poet.planning.ram_survey import budget_between, keep_everything_bytes
 from poet.problem import Limits, Pins, Problem
 from poet.problem.solution import KnownBound, Solution, SolveOptions, Start, Status
@@ -44,7 +44,7 @@ def options() -> SolveOptions:
 
 
 def kept_answer(share: float = 0.4) -> tuple[KeptPlans, Solution]:
-    kept, limits = KeptPlans(default_folder()), limits_at(share)
+    kept, limits = KeptPlans(), limits_at(share)
     solution = solve(PROBLEM, limits, options())
     assert solution.status is Status.OPTIMAL
     kept.keep(PROBLEM, limits, solution)
@@ -150,8 +150,8 @@ def test_what_is_damaged_or_planted_counts_as_missing(home: Path) -> None:
 
 
 def test_few_plans_and_few_models_are_kept(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kept_plans, "MOST_PLANS", 2)
-    monkeypatch.setattr(kept_plans, "MOST_MODELS", 2)
+    monkeypatch.setattr(cache, "MOST_PLANS", 2)
+    monkeypatch.setattr(cache, "MOST_MODELS", 2)
     kept, first = kept_answer()
     for number in range(4):
         kept.keep(PROBLEM, dataclasses.replace(limits_at(1.0), deadline_seconds=1e3 + number), first)
@@ -189,4 +189,4 @@ def test_the_command_keeps_its_plan_unless_told_otherwise(home: Path, tmp_path: 
     assert (joules, bool(phases)) == (anew[0], True)
     assert "no plan is kept for later searches" in stderr
     with pytest.raises(InputError, match="cannot be trusted"):
-        KeptPlans(default_folder())
+        KeptPlans()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from helpers.command import invoke
-from poet.cli.log import _LogFile, listening
+from poet.cli.output import _LogFile, listening
 
 INSTANCE = Path(__file__).parents[1] / "instances" / "transformer.m4.json"
 SOLVE = ("solve", str(INSTANCE), "--ram", "30MiB", "--time-limit", "20s")

@@ -288,7 +288,7 @@ def test_text_goes_out_in_one_place() -> None:
     found = {path.relative_to(ROOT).as_posix() for path in files if writes.search(path.read_text())}
     assert found == {
         "poet/util/streams.py", "cli/output.py", "poet/runtime/runs/confined.py",
-        "cli/usage.py",  # the help
+        "cli/options.py",  # the help
         "poet/whatif/run.py",  # in a docstring
         "poet/runtime/runs/footprint.py",  # a child's JSON
         "poet/calibration/command.py",  # a question

@@ -14,7 +14,7 @@ from poet.api import Planned
 from poet.api import plan as plan_module
 from poet.errors import Infeasible, OutOfTime, PageFileError, ReplayError
 from poet.ir.optimizer import OptimizerSpec
-from poet.planning.budgets import plan_again
+from poet.planning.auxiliary import plan_again
 from poet.plans.training_plan import Plan, Shape
 from poet.runtime import Trainer
 from poet.runtime.storage.page_file import PageFile

@@ -20,7 +20,7 @@ from torch.optim import lr_scheduler
 from typer.testing import CliRunner
 
 import poet
-from poet.planning.budgets import plan_again
+from poet.planning.auxiliary import plan_again
 from poet.planning.planned import Planned
 from poet.runtime import Trainer
 from poet.runtime.runs.fit import fit, load_samples

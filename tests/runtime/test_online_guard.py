@@ -16,9 +16,9 @@ from poet.api import plan as plan_module
 from poet.errors import Infeasible, OutOfTime
 from poet.frontend.plain import PlainTrainer
 from poet.ir.optimizer import OptimizerSpec
-from poet.planning import beside, budgets
+from poet.planning import auxiliary, beside
+from poet.planning.auxiliary import guarded, plan_again
 from poet.planning.beside import guard
-from poet.planning.budgets import guarded, plan_again
 from poet.planning.shape_planner import ShapePlanner
 from poet.plans.training_plan import Plan
 from poet.problem import Limits, Objective, Problem
@@ -180,7 +180,7 @@ def test_a_budget_that_halves_and_comes_back_changes_no_bit(
 
 def test_a_search_without_a_plan_leaves_the_guards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     planned().save(tmp_path / "p.poet")
-    monkeypatch.setattr(budgets, "answered_beside", finds_nothing)
+    monkeypatch.setattr(auxiliary, "answered_beside", finds_nothing)
     monkeypatch.setattr(beside, "solve", finds_nothing)
     with Trainer.open(tmp_path / "p.poet", seed=3) as trainer:
         training = Training(trainer)
@@ -237,7 +237,7 @@ def test_a_searched_plan_takes_the_guards_place_and_not_the_other_way() -> None:
     assert budgets.plan_for(half_bytes, None) == online
 
     def named(opened: Plan, ram_bytes: int) -> Plan:
-        return replace(online, outcome=replace(online.outcome, solver="a search"))
+        return replace(online, outcome=replace(online.outcome, solver="a search", is_online=False))
 
     budgets = Budgets(plan)
     budgets.plan_for(half_bytes, named)

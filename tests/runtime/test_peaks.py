@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from poet.api import Planned
 from poet.api import plan as plan_module
-from poet.planning.budgets import plan_again
+from poet.planning.auxiliary import plan_again
 from poet.planning.shape_planner import ShapePlanner
 from poet.runtime import StepResult, Trainer, native
 from poet.runtime.native import NativeAllocator

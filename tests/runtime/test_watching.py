@@ -22,7 +22,7 @@ from poet.api import plan as plan_module
 from poet.errors import Infeasible, InputError, OutOfTime, PageFileError, PlanError, PoetError, ReplayError
 from poet.ir.named import named_parameters
 from poet.ir.optimizer import OptimizerSpec
-from poet.planning import budgets, pipeline
+from poet.planning import auxiliary, pipeline
 from poet.plans.plan_file import read_plan
 from poet.plans.training_plan import Plan
 from poet.problem import Objective
@@ -218,8 +218,8 @@ def test_a_budget_without_a_plan_leaves_the_others(monkeypatch: pytest.MonkeyPat
             raise OutOfTime("too slow")
         return known.plan.budgets[0]
 
-    monkeypatch.setattr(budgets, "plan_again", again)
-    made = budgets.with_budgets(known, [SMALL, SMALL - 1024])
+    monkeypatch.setattr(auxiliary, "plan_again", again)
+    made = auxiliary.with_budgets(known, [SMALL, SMALL - 1024])
     assert made.plan.budgets == planned().plan.budgets
     assert made.budgets_remark == "no plan for the budget of 63 KiB: too slow"
 

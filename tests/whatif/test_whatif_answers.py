@@ -21,7 +21,7 @@ from poet.devices.profile import Profile
 from poet.errors import InputError
 from poet.ir.kernel_facts import KernelFacts
 from poet.planning.ram_survey import keep_everything_bytes
-from poet.plans.flash_life import most_erased
+from poet.plans.page_slots import most_erased
 from poet.problem import Limits, Place
 from poet.problem.schedule import PageOut
 from poet.problem.simulator import simulate

@@ -9,7 +9,7 @@ from poet.devices.load import load_profile
 from poet.devices.profile import Profile
 from poet.errors import ProfileError
 from poet.ir.named import trained_in_words
-from poet.plans import flash_life
+from poet.plans.page_slots import life_steps
 from poet.plans.plan_parts import PriceRange
 from poet.plans.training_plan import Plan
 from poet.problem import Limits, Objective
@@ -167,7 +167,7 @@ def subject_of_plan(plan: Plan, *, profile: Profile | None = None) -> Subject:
         ),
         keep_everything_bytes=prediction.plain_peak_ram_bytes,
         lower_bound=minimum_ram_bytes(plan.problem, plan.request.limits),
-        life_steps=flash_life.life_steps(plan.device.endurance, flash_life.wear_of_plan(plan)),
+        life_steps=life_steps(plan.device.endurance, plan.step_wear),
         price_range=prediction.range,
     )
 

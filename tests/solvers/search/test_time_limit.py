@@ -21,7 +21,6 @@ from poet.memory import layout
 from poet.memory.layout import Layout
 from poet.planning import arena
 from poet.planning import ram_survey as budgets
-from poet.planning import trade_off_curve as fronts
 from poet.planning.ram_survey import budget_between, keep_everything_bytes, survey
 from poet.problem import Limits, Objective, Problem
 from poet.problem.simulator import simulate
@@ -360,8 +359,8 @@ def test_ctrl_c_ends_a_curve(monkeypatch: pytest.MonkeyPatch, points: int | None
         found = dataclasses.replace(nothing(problem), schedule=plan, trace=simulate(problem, plan))
         return dataclasses.replace(found, objective=options.objective, was_interrupted=len(searched) == 2)
 
-    monkeypatch.setattr(fronts, "solve", stop_at_the_second)
-    curve = fronts.trade_off(STEP, x="ram", y="energy", points=points)
+    monkeypatch.setattr(budgets, "solve", stop_at_the_second)
+    curve = budgets.trade_off(STEP, x="ram", y="energy", points=points)
     assert len(searched) == 2
     assert curve.points
     assert not curve.exact

@@ -15,7 +15,7 @@ from poet.cli.main import app
 from typer.testing import CliRunner
 
 from poet.errors import InputError
-from poet.planning.trade_off_curve import trade_off
+from poet.planning.ram_survey import trade_off
 from poet.problem import Limits, Objective, Problem
 from poet.problem.simulator import simulate
 from poet.problem.solution import SolveOptions, Status
