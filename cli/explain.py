@@ -1,13 +1,25 @@
-"""``poet explain``: what a plan does with each tensor and op; ``poet diff``: what changed between two."""
+"""``poet explain``, ``diff`` and ``verify``: what a plan does, what changed between two, and proof."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from .options import HtmlOption, JsonOption, PlanArgument, command_line
+from poet.errors import InputError
+
+from .options import (
+    AllowOverBudgetOption,
+    HtmlOption,
+    JsonOption,
+    ModuleOption,
+    PageFileOption,
+    PlanArgument,
+    command_line,
+    threads_callback,
+    whole,
+)
 
 EXAMPLES = (
     "poet explain plan.poet",
@@ -20,6 +32,12 @@ DIFF_EXAMPLES = (
     "poet diff before.poet after.poet --tensors",
     "poet diff before.poet after.poet --html diff.html",
     "poet diff before.poet after.poet --json -",
+)
+VERIFY_EXAMPLES = (
+    "poet verify plan.poet",
+    "poet verify plan.poet --steps 5 --threads 1 --threads 4",
+    "poet verify plan.poet --module nets:small_net",
+    "poet verify plan.poet --c-library step/build/libpoet_step.so --data digits.npz",
 )
 
 
@@ -81,3 +99,94 @@ def diff(
         command = command_line(context)
         write_text(html_file, diff_page(difference, command=command))
     answer(diff_report(difference, every_tensor=tensors), lambda: diff_data(difference), json_file=json_file)
+
+
+def verify(
+    plan_file: PlanArgument,
+    steps: Annotated[
+        int, typer.Option(min=1, help="Training steps to make on each side.", callback=whole)
+    ] = 3,
+    threads: Annotated[
+        list[int] | None,
+        typer.Option(
+            min=1, help="Number of threads; repeatable; default 1 and 2.", callback=threads_callback
+        ),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Of the random batches and of dropout.", callback=whole)] = 0,
+    page_file: PageFileOption = None,
+    c_library: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE.so",
+            help="Hold the library that `make lib` builds in a folder of `poet export c` against PyTorch. "
+            "To load it runs its code: give none but your own.",
+        ),
+    ] = None,
+    data: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Samples to train on, as for `poet run`; default: random ones."),
+    ] = None,
+    module: ModuleOption = None,
+    allow_over_budget: AllowOverBudgetOption = False,
+    json_file: JsonOption = None,
+) -> None:
+    """Prove that a plan gives the bits of plain PyTorch.
+
+    Loss, predictions, every gradient, every updated parameter, module state and optimizer state are
+    compared by torch.equal after each step. Exit code 1 if a bit differs, or if a step holds more than the
+    budget with as many threads as the plan was measured with.
+
+    With --c-library a step in C is compared, whose bits are not PyTorch's: each step begins with
+    PyTorch's state, and what it changes may differ from float64 by 8 times PyTorch's own error.
+    """
+    if c_library is not None:
+        if threads:
+            raise InputError("--threads is not of --c-library, whose steps have one")
+        if module is not None:
+            raise InputError("--module is not of --c-library, which needs no module")
+        _verify_library(plan_file, c_library, steps, seed, data, page_file, json_file)
+        return
+    from poet.frontend.plain import own_module
+    from poet.report.run import verify_data, verify_report
+    from poet.verification import verify as compare
+
+    from .output import answer, check_files
+
+    check_files({"--json": json_file}, reads={"PLAN": plan_file, "--data": data}, page_file=page_file)
+    own: dict[str, Any] = {}
+    if module is not None:
+        own["module"], own["loss"] = own_module(module)
+    report = compare(
+        plan_file,
+        **own,
+        data=data,
+        steps=steps,
+        threads=tuple(threads or (1, 2)),
+        seed=seed,
+        page_file=page_file,
+        allow_over_budget=allow_over_budget,
+    )
+    answer(verify_report(report), lambda: verify_data(report), json_file=json_file)
+    report.require()
+
+
+def _verify_library(
+    plan_file: Path,
+    c_library: Path,
+    steps: int,
+    seed: int,
+    data: Path | None,
+    page_file: Path | None,
+    json_file: Path | None,
+) -> None:
+    """The same for a shared library of C."""
+    from poet.c99.library_check import check_library
+    from poet.report.run import library_data, library_report
+
+    from .output import answer, check_files
+
+    reads = {"PLAN": plan_file, "--c-library": c_library, "--data": data}
+    check_files({"--json": json_file}, reads=reads, page_file=page_file)
+    report = check_library(plan_file, c_library, steps=steps, seed=seed, data=data, page_file=page_file)
+    answer(library_report(report), lambda: library_data(report), json_file=json_file)
+    report.require()

@@ -17,7 +17,7 @@ from poet.util import interrupts
 from poet.util.streams import drop_unread, say
 from poet.version import __version__
 
-from . import check, devices, explain, export, fit, run, solve, verify, what_if
+from . import check, devices, explain, export, run, solve, what_if
 from .options import Group
 
 TRACEBACK_VARIABLE = "POET_TRACEBACK"
@@ -150,12 +150,12 @@ def _options(
 
 for command, examples in (
     (check.check, check.EXAMPLES),
-    (fit.fit, fit.EXAMPLES),
+    (check.fit, check.FIT_EXAMPLES),
     (solve.solve, solve.EXAMPLES),
     (explain.explain, explain.EXAMPLES),
     (explain.diff, explain.DIFF_EXAMPLES),
     (run.run, run.EXAMPLES),
-    (verify.verify, verify.EXAMPLES),
+    (explain.verify, explain.VERIFY_EXAMPLES),
     (what_if.what_if, what_if.EXAMPLES),
 ):
     app.command(epilog=_examples(examples))(command)

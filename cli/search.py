@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Callable, Sequence
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -18,11 +20,10 @@ from poet.ir.strips import Gradients
 from poet.planning.auxiliary import bindings_of
 from poet.planning.cache import KeptPlans
 from poet.planning.pipeline import PlanRequest, planned_as
-from poet.planning.planned import Planned, Stages, limits_of
+from poet.planning.planned import Stages, limits_of
 from poet.planning.prepared import Prepared
 from poet.planning.ram_survey import SURVEY_SHARES, survey, trade_off
-from poet.planning.step_search import answered_beside, bounded_limits, surveyed, weighed
-from poet.plans.plan_parts import MeasuredShare, PriceRange
+from poet.planning.step_search import bounded_limits, surveyed, weighed
 from poet.problem import Limits, Objective, Problem
 from poet.problem.progress import stage
 from poet.problem.schedule import Compute
@@ -75,16 +76,11 @@ def solve_model(ask: Ask) -> None:
         planned.save(ask.output)
     for remark in filter(None, remarks):
         say(f"poet: {remark}", err=True)
-    _show(planned, stages, ask)
-
-
-def _show(planned: Planned, stages: _Looking, ask: Ask) -> None:
-    plan, comparison = planned.plan, stages.comparison
-    report = report_with(plan_summary(plan), comparison)
-    made = plan.prediction
+    made, comparison = planned.plan.prediction, stages.comparison
+    further = {"measured": made.measured, "range": made.range}
     answer(
-        report,
-        lambda: json_with(planned.prepared.problem, planned.solution, comparison, made.range, made.measured),
+        report_with(plan_summary(planned.plan), comparison),
+        lambda: json_with(planned.prepared.problem, planned.solution, comparison, further),
         json_file=ask.json_file,
     )
 
@@ -103,7 +99,8 @@ class _Looking(Stages):
         self.refused: dict[str, object] | None = None
 
     def search(self, prepared: Prepared, problem: Problem, limits: Limits, options: SolveOptions) -> Solution:
-        solution, self.comparison = search(problem, limits, self.ask, options, has_arena=True)
+        by = functools.partial(super().search, prepared)
+        solution, self.comparison = search(problem, limits, self.ask, options, by=by)
         return solution
 
     def found(self, prepared: Prepared, solution: Solution) -> None:
@@ -171,12 +168,9 @@ def _bindings(ask: Ask, largest: dict[str, int]) -> dict[str, int]:
     return with_batch(bind | largest, ask.batch)
 
 
-def asked_limits(problem: Problem, ask: Ask) -> tuple[Problem, Limits]:
-    """The problem with the storage and the limits that the options name.
-
-    Raises:
-        InputError: a text is not a size, a deadline or an energy.
-    """
+def solve_problem(ask: Ask) -> None:
+    """Answer the planning problem in a file: no model, no torch."""
+    problem = Problem.load(ask.model)
     limits = limits_of(
         problem,
         ram=ask.ram,
@@ -187,9 +181,12 @@ def asked_limits(problem: Problem, ask: Ask) -> tuple[Problem, Limits]:
         energy=ask.energy_budget,
         pins=ask.pins,
     )
-    if ask.storage is None:
-        return problem, limits
-    return dataclasses.replace(problem, storage_capacity_bytes=parse_bytes(ask.storage)), limits
+    if ask.storage is not None:
+        problem = dataclasses.replace(problem, storage_capacity_bytes=parse_bytes(ask.storage))
+    if not show_without_plan(problem, limits, ask):
+        by = functools.partial(answered, any_order=True)
+        solution, comparison = search(problem, limits, ask, search_options(ask), by=by)
+        show_answer(problem, limits, solution, comparison, ask)
 
 
 def show_without_plan(
@@ -204,14 +201,25 @@ def show_without_plan(
 
     Whether that was so. ``of``: what is searched inside a budget of a survey.
     """
+    options = search_options(ask)
     if ask.trade_off is not None:
         stage("trade-off")
-        show_trade_off(problem, limits, ask, about)
-    elif is_survey(ask):
-        stage("survey")
-        show_survey(problem, limits, ask, about, of)
-    else:
+        x, y = ask.trade_off
+        options = dataclasses.replace(options, progress=None)  # amounts are of both objectives
+        curve = trade_off(problem, limits, options, x=x, y=y, points=ask.points)
+        report = Group(*map(Text, about), trade_off_report(curve))
+        answer(report, lambda: trade_off_data(problem, curve), json_file=ask.json_file)
+        return True
+    if not is_survey(ask):
         return False
+    stage("survey")
+    if options.time_limit_seconds is not None:
+        each_seconds = options.time_limit_seconds / len(SURVEY_SHARES)
+        options = dataclasses.replace(options, time_limit_seconds=each_seconds)
+    found = survey(problem, limits, options, of=of)
+    answer(survey_report(found, about), lambda: survey_data(problem, found), json_file=ask.json_file)
+    if any(solution.was_interrupted for _, solution in found.points):
+        raise KeyboardInterrupt  # the survey is not complete
     return True
 
 
@@ -220,40 +228,29 @@ def is_survey(ask: Ask) -> bool:
     return ask.trade_off is None and ask.ram is None and ask.minimise is not Objective.RAM
 
 
-def show_trade_off(problem: Problem, limits: Limits, ask: Ask, about: Sequence[str] = ()) -> None:
-    """Report the curve of two objectives."""
-    assert ask.trade_off is not None
-    x, y = ask.trade_off
-    options = dataclasses.replace(search_options(ask), progress=None)  # amounts are of both objectives
-    curve = trade_off(problem, limits, options, x=x, y=y, points=ask.points)
-    report = Group(*map(Text, about), trade_off_report(curve))
-    answer(report, lambda: trade_off_data(problem, curve), json_file=ask.json_file)
-
-
 def search(
-    problem: Problem, limits: Limits, ask: Ask, options: SolveOptions, *, has_arena: bool = False
+    problem: Problem,
+    limits: Limits,
+    ask: Ask,
+    options: SolveOptions,
+    *,
+    by: Callable[[Problem, Limits, SolveOptions], Solution],
 ) -> tuple[Solution, Comparison | None]:
-    """Solve with ``options``; where it is asked for, compare as well.
+    """What ``by`` answers with ``options``; where it is asked for, compared with other planners.
 
-    The search starts from what earlier ones found for this model, and its plan is kept for later ones. A plan
-    that ``has_arena`` has it beside the page buffer: so have those that it is compared with, if it pages. One
-    that has none may be in any order.
+    The search starts from what earlier ones found for this model, and its plan is kept for later ones. Other
+    planners have as much RAM beside a page buffer as the plan.
     """
-    kept = None if ask.no_kept_plans else _kept_plans()
-    if kept is not None:
-        try:
-            options = kept.started(problem, limits, options)
-        except InputError as error:
-            _remark(error)
-            kept = None
-    asked = problem, limits, options
-    solution = answered_beside(*asked) if has_arena else answered(*asked, any_order=True)
+    kept: KeptPlans | None = None
+    with _remarked():
+        if not ask.no_kept_plans:
+            found = KeptPlans()
+            options, kept = found.started(problem, limits, options), found
+    solution = by(problem, limits, options)
     limits = bounded_limits(solution, limits)
-    if kept is not None and _is_as_listed(problem, solution):
-        try:
+    with _remarked():
+        if kept is not None and _is_as_listed(problem, solution):
             kept.keep(problem, limits, solution)
-        except InputError as error:
-            _remark(error)
     if not ask.compare or solution.was_interrupted:
         return solution, None
     comparison = compare(problem, limits, search_options(ask), solution)
@@ -268,29 +265,31 @@ def _is_as_listed(problem: Problem, solution: Solution) -> bool:
     return [*dict.fromkeys(runs)] == [op.name for op in problem.ops]
 
 
-def _kept_plans() -> KeptPlans | None:
-    """Those of this user; ``None``, and a remark, where there is no folder for them."""
+@contextlib.contextmanager
+def _remarked() -> Iterator[None]:
+    """Where no plan can be kept, say so, and why: nobody's answer depends on it."""
     try:
-        return KeptPlans()
+        yield
     except InputError as error:
-        _remark(error)
-        return None
-
-
-def _remark(error: InputError) -> None:
-    """That no plan is kept, and why: nobody's answer depends on it."""
-    say(f"poet: no plan is kept for later searches: {error} (--no-kept-plans: none is)", err=True)
+        say(f"poet: no plan is kept for later searches: {error} (--no-kept-plans: none is)", err=True)
 
 
 def show_answer(
     problem: Problem, limits: Limits, solution: Solution, comparison: Comparison | None, ask: Ask
 ) -> None:
-    """Report the answer.
+    """Report the answer; without a plan, write the JSON answer and fail with its sentence.
 
     Raises:
         Infeasible, OutOfTime: there is no plan.
+        KeyboardInterrupt: there is none because Ctrl-C ended the search.
     """
-    require_plan(problem, solution, ask)
+    if solution.schedule is None:
+        if ask.json_file is not None:
+            write_json(ask.json_file, solution_to_json(problem, solution))
+        if solution.was_interrupted:
+            raise KeyboardInterrupt
+        refused = Infeasible if solution.status is Status.INFEASIBLE else OutOfTime
+        raise refused(solution.why_no_plan)
     report = report_with(solution_report(problem, limits, solution), comparison)
     answer(report, lambda: json_with(problem, solution, comparison), json_file=ask.json_file)
 
@@ -304,51 +303,12 @@ def json_with(
     problem: Problem,
     solution: Solution,
     comparison: Comparison | None,
-    price_range: PriceRange | None = None,
-    measured: MeasuredShare | None = None,
+    further: Mapping[str, object] | None = None,
 ) -> dict[str, Any]:
-    """The ``--json`` answer, with the comparison where there is one, and the range of what a step takes."""
+    """The ``--json`` answer, with the comparison and with what of ``further`` is there."""
     data = solution_to_json(problem, solution)
-    if measured is not None:
-        data["measured"] = codec.encode(measured)
-    if price_range is not None:
-        data["range"] = codec.encode(price_range)
+    data |= {name: codec.encode(each) for name, each in (further or {}).items() if each is not None}
     return data if comparison is None else {**data, "comparison": comparison_data(comparison)}
-
-
-def require_plan(problem: Problem, solution: Solution, ask: Ask) -> None:
-    """Do nothing if there is a plan; else write the JSON answer and fail with its sentence.
-
-    Raises:
-        Infeasible, OutOfTime: there is no plan.
-        KeyboardInterrupt: there is none because Ctrl-C ended the search.
-    """
-    if solution.schedule is not None:
-        return
-    if ask.json_file is not None:
-        write_json(ask.json_file, solution_to_json(problem, solution))
-    if solution.was_interrupted:
-        raise KeyboardInterrupt
-    refused = Infeasible if solution.status is Status.INFEASIBLE else OutOfTime
-    raise refused(solution.why_no_plan)
-
-
-def show_survey(
-    problem: Problem,
-    limits: Limits,
-    ask: Ask,
-    about: Sequence[str],
-    of: Callable[[Problem, Limits], Problem],
-) -> None:
-    """Report which RAM budgets make sense; each is searched for its share of the time limit."""
-    options = search_options(ask)
-    if options.time_limit_seconds is not None:
-        each_seconds = options.time_limit_seconds / len(SURVEY_SHARES)
-        options = dataclasses.replace(options, time_limit_seconds=each_seconds)
-    found = survey(problem, limits, options, of=of)
-    answer(survey_report(found, about), lambda: survey_data(problem, found), json_file=ask.json_file)
-    if any(solution.was_interrupted for _, solution in found.points):
-        raise KeyboardInterrupt  # the survey is not complete
 
 
 def search_options(ask: Ask) -> SolveOptions:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from poet.errors import InputError
 from poet.files.kinds import FileKind, expect
 from poet.ir.micro import micro_batches
-from poet.problem import Objective, Problem
+from poet.problem import Objective
 from poet.problem.progress import showing
 
 from .ask import Ask
@@ -39,7 +39,8 @@ def solve(ask: Ask) -> None:
         _refuse_what_is_of_models(ask)
     else:
         _check_model(ask)
-        from .search import solve_model
+    from .search import solve_model, solve_problem
+
     limit_seconds = ask.time_limit_seconds
     with (
         listening(verbose=ask.verbose, file=ask.log),
@@ -47,19 +48,9 @@ def solve(ask: Ask) -> None:
     ):
         ask = replace(ask, progress=progress)
         if is_problem:
-            _solve_problem(ask)
+            solve_problem(ask)
         else:
             solve_model(ask)
-
-
-def _solve_problem(ask: Ask) -> None:
-    """Answer the planning problem in a file: no model, no torch."""
-    from .search import asked_limits, search, search_options, show_answer, show_without_plan
-
-    problem, limits = asked_limits(Problem.load(ask.model), ask)
-    if not show_without_plan(problem, limits, ask):
-        solution, comparison = search(problem, limits, ask, search_options(ask))
-        show_answer(problem, limits, solution, comparison, ask)
 
 
 def _check_paths(ask: Ask) -> None:

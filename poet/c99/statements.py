@@ -15,8 +15,7 @@ from poet.c99.rows import ROWS, c_calls, strip_calls
 from poet.errors import GraphError, PlanError, UnsupportedOperator
 from poet.ir.graph import Call, Graph, Op, Symbol
 from poet.ir.strips import Strip
-from poet.memory.demand import BEFORE
-from poet.memory.places import MadeMove
+from poet.memory.demand import BEFORE, MadeMove
 from poet.plans.planned_step import stored_values
 from poet.plans.training_plan import Plan
 from poet.problem import Place

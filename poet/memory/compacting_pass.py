@@ -16,9 +16,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from poet.errors import InvalidSchedule
-from poet.memory.demand import Demand
+from poet.memory.demand import Demand, Move
 from poet.memory.layout import Block, lay_out
-from poet.memory.places import Move
 
 Gap = tuple[int, int]
 """Start and end, in bytes."""

@@ -7,7 +7,7 @@ The passes differ in what they prefer and in chance. In turn with passes that be
 from a pass that moved little: what it moved is wanted at once where it went, some of it somewhere else or
 anywhere, and a pass that moves slightly more may be gone on from (threshold accepting: Dueck and Scheuer
 1990).
-The one that moves least is the answer, judged by `poet.memory.places`.
+The one that moves least is the answer, judged by `poet.memory.demand`.
 """
 
 from __future__ import annotations
@@ -21,8 +21,7 @@ from dataclasses import dataclass
 
 from poet.errors import InvalidSchedule
 from poet.memory.compacting_pass import Pass, cost_of
-from poet.memory.demand import Demand
-from poet.memory.places import Move, Places, replayed
+from poet.memory.demand import Demand, Move, Places, replayed
 from poet.util.brief import brief
 
 _log = logging.getLogger(__name__)
@@ -171,7 +170,7 @@ class _Passes:
         cost = math.inf if found is None else cost_of(found[1], self.costs)
         if found is None or cost >= self.least:
             return
-        judged = _judged_valid(self.demand, *found)
+        judged = _judged(self.demand, *found)
         if judged is not None:
             self.best, self.least, self._best_found = judged, cost, found
             self._from, self._from_cost, self._since_better = found, cost, 0  # without a move: the end
@@ -196,17 +195,8 @@ class _Passes:
         return wanted
 
 
-def _judged_valid(demand: Demand, offsets: Mapping[int, int], moves: Sequence[Move]) -> Compacted | None:
-    """As `_judged`; ``None`` where `replayed` finds two things at one place, so that it is no answer."""
-    try:
-        return _judged(demand, offsets, moves)
-    except InvalidSchedule as error:
-        _log.info("places with moves that the simulator refuses: %s", error)
-        return None
-
-
-def _judged(demand: Demand, found: Mapping[int, int], moves: Sequence[Move]) -> Compacted:
-    """With what stands throughout, and has no place yet, on top."""
+def _judged(demand: Demand, found: Mapping[int, int], moves: Sequence[Move]) -> Compacted | None:
+    """With what stands throughout, and has no place yet, on top; ``None`` where `replayed` refuses it."""
     offsets = dict(found)
     ends = [offsets[number] + demand.blocks[number].size_bytes for number in offsets]
     ends += [move.to_bytes + demand.blocks[move.block].size_bytes for move in moves]
@@ -217,4 +207,8 @@ def _judged(demand: Demand, found: Mapping[int, int], moves: Sequence[Move]) -> 
         offsets[number] = -(-top // alignment) * alignment
         top = offsets[number] + demand.blocks[number].size_bytes
     placed = tuple(offsets[number] for number in range(len(demand.blocks)))
-    return Compacted(placed, tuple(moves), top, replayed(demand, placed, top, moves))
+    try:
+        return Compacted(placed, tuple(moves), top, replayed(demand, placed, top, moves))
+    except InvalidSchedule as error:
+        _log.info("places with moves that the simulator refuses: %s", error)
+        return None

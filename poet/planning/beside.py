@@ -20,9 +20,8 @@ from poet.devices.device_problem import build_problem, kernels_on
 from poet.errors import InputError, InvalidSchedule
 from poet.ir.graph import Graph
 from poet.ir.kernel_facts import KernelFacts
-from poet.memory.demand import BEFORE, Demand, demand_of
+from poet.memory.demand import BEFORE, Demand, demand_of, replayed
 from poet.memory.layout import lay_out_around, lower_bound_bytes
-from poet.memory.places import replayed
 from poet.planning.arena import ENOUGH_SHARE, in_its_arena, with_moves
 from poet.planning.planned import Planned, outcome_of
 from poet.plans.page_slots import is_paged

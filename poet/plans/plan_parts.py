@@ -8,7 +8,7 @@ from poet.errors import PlanError
 from poet.ir.loss import LOGITS, LossSpec
 from poet.ir.micro import MicroBatches
 from poet.ir.strips import Gradients
-from poet.memory.places import Move
+from poet.memory.demand import Move
 from poet.problem import Limits, Objective
 from poet.problem.search_record import NO_SEARCH, SearchRecord
 from poet.util.brief import brief

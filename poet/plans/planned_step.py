@@ -14,9 +14,8 @@ from poet.errors import InvalidSchedule, PlanError
 from poet.ir.graph import Graph, TensorType
 from poet.ir.kernel_facts import KernelFacts
 from poet.ir.optimizer import OptimizerSpec
-from poet.memory.demand import BEFORE, Demand, demand_of
+from poet.memory.demand import BEFORE, Demand, Places, demand_of, replayed
 from poet.memory.layout import Layout, check_layout, lower_bound_bytes
-from poet.memory.places import Places, replayed
 from poet.plans.page_slots import check_slots
 from poet.plans.plan_parts import (
     Arena,

@@ -138,7 +138,7 @@ def judge(
         schedule: to judge.
         limits: inside which; ``None``: none.
         moves: tensors that are moved to another place in RAM, by the step before which that is done. Where
-            they go is for `poet.memory.places` to judge; here they take time and energy, after transfers of
+            they go is for `poet.memory.demand` to judge; here they take time and energy, after transfers of
             the same tensor.
 
     Raises:

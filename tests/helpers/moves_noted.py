@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from poet.memory.places import MadeMove
+from poet.memory.demand import MadeMove
 from poet.runtime.kernels.cells import Cells
 from poet.runtime.steps import instructions as moving
 

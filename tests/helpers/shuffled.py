@@ -7,9 +7,8 @@ import random
 from collections.abc import Sequence
 from dataclasses import replace
 
-from poet.memory.demand import Demand
+from poet.memory.demand import Demand, Move, replayed
 from poet.memory.layout import lay_out, lay_out_around
-from poet.memory.places import Move, replayed
 from poet.planning.beside import places_begun
 from poet.plans.plan_parts import Arena
 from poet.plans.training_plan import Plan

@@ -19,9 +19,8 @@ from helpers.shuffled import movable, shuffled
 from poet.errors import InvalidSchedule, PlanError
 from poet.memory.compacting_pass import Pass
 from poet.memory.compaction import compact
-from poet.memory.demand import BEFORE, Demand, MemoryRequest, demand_of
+from poet.memory.demand import BEFORE, Demand, MemoryRequest, Move, demand_of, replayed
 from poet.memory.layout import Block, Layout, check_layout, lay_out, lower_bound_bytes
-from poet.memory.places import Move, replayed
 from poet.plans.plan_parts import Arena
 from poet.plans.training_plan import Plan
 from poet.problem import Limits

@@ -16,7 +16,7 @@ from helpers.shuffled import movable, shuffled, with_arena
 from poet.errors import PlanError, ReplayError
 from poet.frontend.trace import TrainingStep, trace_training_step
 from poet.ir.optimizer import OptimizerSpec
-from poet.memory.places import Move
+from poet.memory.demand import Move
 from poet.plans.plan_file import write_plan
 from poet.plans.plan_parts import Prediction
 from poet.plans.training_plan import Plan

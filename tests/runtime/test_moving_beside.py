@@ -20,7 +20,7 @@ from poet.errors import InvalidSchedule, PlanError, ReplayError
 from poet.frontend.evaluation import EvaluationStep, trace_evaluation
 from poet.frontend.trace import TrainingStep, trace_training_step
 from poet.ir.optimizer import OptimizerSpec
-from poet.memory.places import MadeMove, Move
+from poet.memory.demand import MadeMove, Move
 from poet.planning.beside import at_home
 from poet.plans.plan_file import read_plan, write_plan
 from poet.plans.plan_parts import Arena

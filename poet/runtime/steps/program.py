@@ -17,7 +17,7 @@ import torch
 
 from poet.errors import PlanError, ReplayError
 from poet.ir.graph import Call, Graph, Op, TensorType
-from poet.memory.places import MadeMove
+from poet.memory.demand import MadeMove
 from poet.plans.training_plan import Plan
 from poet.problem import Place
 from poet.problem.schedule import Compute, Free, PageOut, Step
