@@ -25,7 +25,7 @@ from poet.memory.layout import lay_out_around, lower_bound_bytes
 from poet.planning.arena import ENOUGH_SHARE, in_its_arena, with_moves
 from poet.planning.planned import Planned, outcome_of
 from poet.plans.page_slots import is_paged
-from poet.plans.plan_parts import Arena, Request, SearchOutcome
+from poet.plans.plan_parts import Arena, Request
 from poet.plans.planned_step import LARGEST_BYTES
 from poet.plans.training_plan import Plan, make_plan
 from poet.problem import Limits, Objective, Place, Problem, Tensor
@@ -109,8 +109,7 @@ def planned_beside(
         graph: on the same tensors across steps as the training step.
         host_kernels: what torch's kernels need for it on this machine.
         options: of the search, and of all further ones for arenas together; there is none where everything
-            fits. Where it finds nothing in time, or
-            with a time limit of 0, an online policy decides (`guard`).
+            fits. Where it finds nothing in time, or with a limit of 0, an online policy decides (`guard`).
     """
     prepared, plan = planned.prepared, planned.plan
     kernels = kernels_on(prepared.profile, graph, host_kernels)
@@ -138,15 +137,18 @@ def costed_beside(
         if found is not None:
             solution, arena = found
             assert solution.schedule is not None
-            return plan_beside(
-                plan,
-                graph,
-                kernels,
-                host_kernels,
-                problem,
-                schedule=solution.schedule,
+            return make_plan(
+                model=plan.model,
+                request=Request(limits_beside(plan), plan.request.loss, plan.request.train),
+                device=plan.device,
                 outcome=replace(outcome_of(solution), is_online=search is guard),
+                graph=graph,
+                kernels=kernels,
+                optimizer=plan.optimizer,
+                problem=problem,
+                schedule=solution.schedule,
                 arena=arena,
+                host_kernels=host_kernels,
             )
     return None
 
@@ -179,11 +181,8 @@ class _Rounds:
             alone = search(self.problem, limits, self.options)
             return None if alone is None else (alone, None)
         arena_bytes = within_bytes = plan.arena.size_bytes
-        options, limit_seconds, began = (
-            self.options,
-            self.options.time_limit_seconds,
-            self.options.clock.now(),
-        )
+        options, began = self.options, self.options.clock.now()
+        limit_seconds = options.time_limit_seconds
         if limit_seconds is not None:  # the other half is for places, and for searches in less RAM
             options = replace(options, time_limit_seconds=limit_seconds / 2)
         first: Solution | None = None
@@ -252,33 +251,6 @@ def limits_beside(plan: Plan) -> Limits:
     """Those of the plan that hold for its auxiliary schedules: of RAM, and of what a schedule may do."""
     asked = plan.request.limits
     return Limits(ram_budget_bytes=asked.ram_budget_bytes, recompute=asked.recompute, paging=asked.paging)
-
-
-def plan_beside(
-    plan: Plan,
-    graph: Graph,
-    kernels: KernelFacts,
-    host_kernels: KernelFacts,
-    problem: DecidedProblem,
-    *,
-    schedule: Schedule,
-    outcome: SearchOutcome,
-    arena: Arena | None,
-) -> Plan:
-    """The parts as a plan, with model, device and optimizer of ``plan``; errors as of `make_plan`."""
-    return make_plan(
-        model=plan.model,
-        request=Request(limits=limits_beside(plan), loss=plan.request.loss, train=plan.request.train),
-        device=plan.device,
-        outcome=outcome,
-        graph=graph,
-        kernels=kernels,
-        optimizer=plan.optimizer,
-        problem=problem,
-        schedule=schedule,
-        arena=arena,
-        host_kernels=host_kernels,
-    )
 
 
 def at_home(problem: Problem, plan: Plan) -> DecidedProblem:

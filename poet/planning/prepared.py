@@ -255,7 +255,16 @@ def _source(
         raise ModelError(f"{model}: a file brings its own input shapes; leave example_inputs out")
     path = Path(model)
     if kind_of(path) is FileKind.EXPORTED:
-        return _program_source(path, bind, names)
+        from poet.frontend.program_file import read_program
+
+        what = f"{path}: an exported program has"
+        if bind:
+            raise ModelError(f"{what} no dimensions to bind; export it for these sizes")
+        if names is not None:
+            raise ModelError(f"{what} its module's names; names are for an ONNX file")
+        program = read_program(path)
+        name = printable_name(path)
+        return _Source(program.module, program.inputs, input_names=program.input_names, name=name)
     from poet.frontend.onnx.importer import load_onnx, strip_weights
 
     imported = load_onnx(path, bind=bind, names=names)
@@ -269,22 +278,6 @@ def _source(
         names_remark=imported.remark,
         constants=imported.constants,
     )
-
-
-def _program_source(path: Path, bind: dict[str, int], names: object) -> _Source:
-    """A program of ``torch.export``, read from its file.
-
-    Raises:
-        ModelError: it cannot be read, or sizes or names are given.
-    """
-    from poet.frontend.program_file import read_program
-
-    if bind:
-        raise ModelError(f"{path}: an exported program has no dimensions to bind; export it for these sizes")
-    if names is not None:
-        raise ModelError(f"{path}: an exported program has its module's names; names are for an ONNX file")
-    program = read_program(path)
-    return _Source(program.module, program.inputs, input_names=program.input_names, name=printable_name(path))
 
 
 _log = logging.getLogger(__name__)
