@@ -8,16 +8,12 @@
 ====================  ======================================================================
 `prepare`             read or take the model, trace the training step, cost it on the device
 `limits_of`           what a plan must stay within, from text as people write it
-`solve_step`          search the schedule
-`fit_step`            lay it out in one arena inside the budget; may search again with less
-`plan_with`           put the plan together; neither searches nor runs anything
+`plan_step`           search the schedule, lay it out in one arena, put the plan together
 `with_accumulation`   optional: plan what all micro-batches of a step but the last do
 `with_evaluation`     optional: plan the forward pass in evaluation mode beside it
 `with_shapes`         optional: plan steps for batches of other shapes beside it
 `with_budgets`        optional: plan the same training inside less RAM, to go to between steps
 ====================  ======================================================================
-
-`plan_step` searches, lays out and puts the plan together.
 """
 
 from __future__ import annotations
@@ -32,31 +28,19 @@ from poet.errors import Infeasible, spelled_out
 from poet.ir.untrained import loss_misfit
 from poet.planning.auxiliary import with_accumulation, with_budgets, with_evaluation, with_shapes
 from poet.planning.pipeline import PlanRequest, planned_as, samples_of
-from poet.planning.planned import (
-    Planned,
-    fit_step,
-    home_hint,
-    limits_of,
-    plan_step,
-    plan_with,
-    solve_step,
-)
+from poet.planning.planned import Planned, limits_of, plan_step
 from poet.planning.prepared import Prepared, prepare
 
 __all__ = [
     "PlanRequest",
     "Planned",
     "Prepared",
-    "fit_step",
-    "home_hint",
     "limits_of",
     "plan",
     "plan_step",
-    "plan_with",
     "planned_as",
     "prepare",
     "samples_of",
-    "solve_step",
     "with_accumulation",
     "with_budgets",
     "with_evaluation",

@@ -32,11 +32,11 @@ from poet.frontend.wrapped import WrappedStep, check_hooks_for_all, trace_wrappe
 from poet.ir.calls import TensorType
 from poet.ir.graph import stored_row_bytes
 from poet.ir.strips import Gradients
-from poet.planning.planned import Planned, fit_step, limits_of, plan_with, solve_step
+from poet.planning.planned import Planned, limits_of, plan_step
 from poet.planning.prepared import Prepared
 from poet.plans.plan_parts import Model
 from poet.plans.training_plan import Plan
-from poet.problem import Limits, Objective, Pins, Place, Problem
+from poet.problem import Objective, Pins, Place, Problem
 from poet.problem.progress import IMPORT, showing, stage
 from poet.problem.solution import Progress, SolveOptions
 from poet.runtime.data.given import as_tensors
@@ -101,7 +101,7 @@ def wrap(
             prepared.problem, ram=ram, deadline=deadline, recompute=recompute, paging=paging, pins=pins
         )
         options = SolveOptions(time_limit_seconds, objective=objective, progress=shown)
-        planned = _planned(prepared, limits, options)
+        planned = plan_step(prepared, limits, options)
     return_freed_memory()
     return Wrapped(original(module), traced, planned, page_file=page_file)
 
@@ -135,11 +135,6 @@ def _held_by_the_caller(problem: Problem, traced: WrappedStep) -> Problem:
             for tensor in problem.tensors
         ),
     )
-
-
-def _planned(prepared: Prepared, limits: Limits, options: SolveOptions) -> Planned:
-    solution = solve_step(prepared, limits, options)
-    return plan_with(prepared, limits, fit_step(prepared, limits, solution, options))
 
 
 class Wrapped(nn.Module):

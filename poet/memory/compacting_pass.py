@@ -13,8 +13,6 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from poet.errors import InvalidSchedule
 from poet.memory.demand import Demand, Move
 from poet.memory.layout import Block, lay_out
@@ -269,12 +267,6 @@ class Pass:
             for born, died in sorted(block.spans):
                 step = bisect.bisect_right(demand.begins, born) - 1
                 self.births.setdefault(step, []).append(_Birth(number, born, died))
-        births = [min(first for first, _ in block.spans) for block in demand.blocks]
-        self.by_birth = np.argsort(births, kind="stable")
-        self.birthdays = np.array(births, dtype=np.int64)[self.by_birth]
-        self.wanted = np.array(guide_bytes, dtype=np.int64)
-        if len(guide_bytes):
-            self.wanted_ends = self.wanted + np.array(self.sizes, dtype=np.int64)
 
     def run(self, less_than: float) -> tuple[dict[int, int], list[Move]] | None:
         """First places and moves; ``None``: none were found that cost less."""
@@ -392,7 +384,7 @@ class Pass:
         self.now.here[number] = self.last[number] = start
 
     def gap_for(self, birth: _Birth, rivals: list[Gap]) -> int | None:
-        """Where ``birth`` fits as things are: at its place, else where it is least in the way of others'."""
+        """Where ``birth`` fits as things are: at its place, else in the smallest gap."""
         size = self.sizes[birth.number]
         gaps = self.now.gaps([*self.now.taken(), *rivals])
         wanted = self.offsets.get(birth.number)  # back to where it began the step
@@ -403,24 +395,7 @@ class Pass:
         places = [
             (end - start, at) for start, end in gaps if end - start >= size for at in {start, end - size}
         ]
-        if not places:
-            return None
-        harms = self.harms(birth, [at for _, at in places])
-        return min(zip(harms, places, strict=True))[1][1]
-
-    def harms(self, birth: _Birth, starts: Sequence[int]) -> list[int]:
-        """Bytes of others' wanted places that ``birth`` would take from each of ``starts`` on while they are
-        asked for.
-        """
-        if not len(self.guide_bytes):
-            return [0] * len(starts)
-        first, last = np.searchsorted(self.birthdays, [birth.born, birth.died + 1])
-        others = self.by_birth[first:last]
-        others = others[others != birth.number]
-        low, high = self.wanted[others], self.wanted_ends[others]
-        start = np.array(starts)[:, None]
-        taken = np.minimum(start + self.sizes[birth.number], high) - np.maximum(start, low)
-        return [int(total) for total in np.maximum(taken, 0).sum(axis=1)]
+        return min(places)[1] if places else None
 
     # --- the end of the step ---
 

@@ -160,7 +160,7 @@ def limits_of(
 
 
 class Stages:
-    """What `plan_step` does, stage by stage; a subclass compares, keeps or replaces what is found."""
+    """How `plan_step` searches; a subclass compares, keeps or looks at what is found."""
 
     def search(self, prepared: Prepared, problem: Problem, limits: Limits, options: SolveOptions) -> Solution:
         """Answer ``problem``, which is that of ``prepared`` with alternatives."""
@@ -168,10 +168,6 @@ class Stages:
 
     def found(self, prepared: Prepared, solution: Solution) -> None:
         """Look at the answer, which may hold no plan; ``prepared`` has the alternatives that it takes."""
-
-    def laid_out(self, prepared: Prepared, limits: Limits, fitted: Fitted) -> Fitted:
-        """``fitted``, or what the plan should have in its place."""
-        return fitted
 
 
 def plan_step(
@@ -190,24 +186,10 @@ def plan_step(
     search = partial(stages.search, prepared)
     prepared, solution = solve_choosing(prepared, limits, searching(options, limits), search)
     if solution.status is Status.INFEASIBLE:
-        said = filter(None, (solution.message, home_hint(prepared, limits)))
+        said = filter(None, (solution.message, _home_hint(prepared, limits)))
         solution = replace(solution, message=" ".join(said))
     stages.found(prepared, solution)
-    fitted = fit_step(prepared, limits, solution, options)
-    return plan_with(prepared, limits, stages.laid_out(prepared, limits, fitted))
-
-
-def solve_step(prepared: Prepared, limits: Limits, options: SolveOptions | None = None) -> Solution:
-    """Search the schedule of ``prepared.problem``, which saves for backward compressed whatever can be.
-
-    Where there is none, the answer's message says what would help.
-
-    Some of the time limit is left for `fit_step`.
-    """
-    options = options or SolveOptions()
-    first = searching(options, limits)
-    pages = is_mapped(prepared.kernels)
-    return answered_beside(prepared.problem, limits, first, in_whole_pages=pages)
+    return plan_with(prepared, limits, fit_step(prepared, limits, solution, options))
 
 
 def fit_step(
@@ -331,7 +313,7 @@ def outcome_of(solution: Solution) -> SearchOutcome:
     )
 
 
-def home_hint(prepared: Prepared, limits: Limits) -> str:
+def _home_hint(prepared: Prepared, limits: Limits) -> str:
     """How little RAM is possible with parameters in storage between steps; empty where that is no way out."""
     profile, budget_bytes = prepared.profile, limits.ram_budget_bytes
     if profile.storage is None or budget_bytes is None:

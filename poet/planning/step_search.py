@@ -20,6 +20,7 @@ import math
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
+from typing import TYPE_CHECKING
 
 from poet.devices.device_problem import build_problem, kernels_on
 from poet.errors import InvalidSchedule
@@ -43,6 +44,9 @@ from poet.solvers.heuristics.policies import keep_everything
 from poet.solvers.search.explain import answered, explained
 from poet.util.units import IN_ORDER, format_bytes
 
+if TYPE_CHECKING:
+    from poet.passes.forms import Forms
+
 Search = Callable[[Problem, Limits, SolveOptions], Solution]
 """Answers a problem inside limits."""
 
@@ -59,8 +63,8 @@ def offered(prepared: Prepared, limits: Limits) -> Problem:
 
     There are none where pins name tensors: these have to be there.
     """
-    forms = prepared.step.forms
-    if forms is None or not _has_choice(prepared) or limits.pins != Pins():
+    forms = _forms(prepared, limits)
+    if forms is None:
         return prepared.problem
     problem = _problem(prepared, forms.long, forms.long_kernels)
     return replace(problem, alternatives=tuple(_alternatives(prepared, problem, limits, forms.rewrites)))
@@ -68,8 +72,8 @@ def offered(prepared: Prepared, limits: Limits) -> Problem:
 
 def surveyed(prepared: Prepared, limits: Limits) -> Problem:
     """The problem of ``prepared``, for a survey: what may run in more blocks or by row is an alternative."""
-    forms, problem = prepared.step.forms, prepared.problem
-    if forms is None or not _has_choice(prepared) or limits.pins != Pins():
+    forms, problem = _forms(prepared, limits), prepared.problem
+    if forms is None:
         return problem
     rewrites = forms.of(Technique.BLOCKS) | forms.of(Technique.STORED_ROWS)
     return replace(problem, alternatives=tuple(_alternatives(prepared, problem, limits, rewrites)))
@@ -81,8 +85,8 @@ def with_room(prepared: Prepared, limits: Limits, objective: Objective = Objecti
     That is asked op by op: where an op's moment fits the RAM budget even in a step that keeps everything,
     copies of blocks over the operand would save nothing. Least RAM is sought with all of them.
     """
-    forms = prepared.step.forms
-    if forms is None or not forms.apart or not _has_choice(prepared) or limits.pins != Pins():
+    forms = _forms(prepared, limits)
+    if forms is None or not forms.apart:
         return prepared
     roomy = forms.with_apart(forms.apart)
     problem = _problem(prepared, roomy.long, roomy.long_kernels)
@@ -132,15 +136,17 @@ def weighed(problem: Problem, limits: Limits, objective: Objective = Objective.E
     )
 
 
-def _has_choice(prepared: Prepared) -> bool:
-    """Whether a plan chooses forms: not with micro-batches, nor where somebody has costs of his own."""
+def _forms(prepared: Prepared, limits: Limits) -> Forms | None:
+    """What a plan may choose from: nothing with micro-batches, pins, or costs of somebody's own."""
     forms = prepared.step.forms
-    return (
+    has_choice = (
         forms is not None
+        and limits.pins == Pins()
         and prepared.micro is None
         and prepared.step.kernels == forms.short_kernels
         and _problem(prepared, forms.short, forms.short_kernels) == prepared.problem
     )
+    return forms if has_choice else None
 
 
 def _alternatives(
