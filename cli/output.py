@@ -10,7 +10,6 @@ import io
 import json
 import logging
 import os
-import secrets
 import stat
 import sys
 import time
@@ -23,6 +22,7 @@ from rich.segment import Segment
 from rich.text import Text
 
 from poet.errors import InputError, spelled_out
+from poet.files import tensorfile
 from poet.problem.progress import ended
 from poet.util.reading import Paths, check_apart, check_is_file
 from poet.util.streams import say
@@ -70,7 +70,7 @@ def answer(report: RenderableType, data: Callable[[], Any], *, json_file: Path |
 
 
 def check_writable(path: Path) -> None:
-    """Refuse a file that `write_atomically` could not write, before the work whose result it is to hold.
+    """Refuse a file that `write_text` could not write, before the work whose result it is to hold.
 
     Raises:
         InputError: it is not a file, or its folder does not exist or may not be written to.
@@ -138,22 +138,6 @@ def _led_to_files() -> Iterator[tuple[str, Path]]:
                 yield name, Path(os.readlink(f"/proc/self/fd/{number}"))
 
 
-def write_atomically(path: Path, write: Callable[[Path], None]) -> None:
-    """Let ``write`` fill a temporary file beside ``path`` and rename it: whole or not at all.
-
-    Raises:
-        InputError: the folder does not exist or cannot be written.
-    """
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    try:
-        write(temporary)
-        os.replace(temporary, path)
-    except OSError as error:
-        raise InputError(f"{path}: cannot be written ({error.strerror or error})") from None
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
 def write_json(path: Path, data: Any) -> None:
     """Write ``data`` as JSON, with escapes for what does not print; ``-`` is stdout."""
     ended()
@@ -167,12 +151,13 @@ def write_json(path: Path, data: Any) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write ``text`` to the file at ``path``, whole or not at all."""
+    """Write ``text`` to the file at ``path``, whole or not at all.
 
-    def write(temporary: Path) -> None:
-        temporary.write_text(text, encoding="utf-8", errors="backslashreplace")  # of file names
-
-    write_atomically(path, write)
+    Raises:
+        PoetError: the folder does not exist, cannot be written or is full.
+    """
+    with tensorfile.replaced(path) as file:
+        file.write(text.encode("utf-8", errors="backslashreplace"))  # of file names
 
 
 class _Lines(logging.Formatter):

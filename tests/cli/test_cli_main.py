@@ -17,7 +17,7 @@ from poet.cli import output
 from poet.cli.main import _outcome, app
 
 from poet.__main__ import main
-from poet.errors import INTERRUPTED, InputError, PoetError
+from poet.errors import INTERRUPTED, PoetError
 
 COMMANDS = ("check", "fit", "solve", "explain", "diff", "run", "verify", "devices", "export")
 
@@ -192,18 +192,19 @@ def test_a_reader_that_leaves_is_no_error() -> None:
         assert process.wait() == 1
 
 
-def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
+def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     target = tmp_path / "out.json"
     output.write_json(target, {"a": 1})
     assert target.read_text() == '{\n "a": 1\n}\n'
 
-    def fails(path: Path) -> None:
-        path.write_text("half")
+    def fails(file: int) -> None:
         raise OSError(28, "No space left on device")
 
-    with pytest.raises(InputError, match=r"out\.json: cannot be written \(No space left on device\)"):
-        output.write_atomically(target, fails)
+    with monkeypatch.context() as disk:
+        disk.setattr(os, "fsync", fails)
+        with pytest.raises(PoetError, match=r"out\.json: cannot be written \(No space left on device\)"):
+            output.write_json(target, {"b": 2})
     assert target.read_text() == '{\n "a": 1\n}\n'
     assert [path.name for path in tmp_path.iterdir()] == ["out.json"]
-    with pytest.raises(InputError, match="cannot be written"):
+    with pytest.raises(PoetError, match="cannot be written"):
         output.write_json(tmp_path / "absent" / "out.json", {})
