@@ -15,6 +15,7 @@ from poet.util.streams import say
 from poet.util.units import format_bytes, format_joules, format_seconds, parse_bytes
 
 from .options import BindOption, JsonOption, LossOption, read_bindings, read_time_limit
+from .output import answer, check_files, show
 
 if TYPE_CHECKING:
     from poet.devices.profile import Profile
@@ -56,8 +57,6 @@ def check(
     Weights are not read and nothing is run, unless --kernels asks for the whole training step. Exit code 2 if
     the model cannot be trained, or not with those kernels.
     """
-    from .output import answer, check_files, show
-
     check_files({"--json": json_file}, model=model)
     from poet.frontend.onnx.check import check_model
     from poet.report.check import check_report

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from poet.errors import InputError
 from poet.util.streams import say
 
 from .options import (
@@ -24,6 +25,7 @@ from .options import (
     whole,
     with_batch,
 )
+from .output import answer, check_files, show, write_json, write_text
 
 EXAMPLES = (
     "poet devices list",
@@ -48,15 +50,13 @@ def list_(json_file: JsonOption = None) -> None:
     from poet.devices.load import load_profile, profile_names
     from poet.report.device import devices_data, devices_report
 
-    from .output import answer, check_files
-
     check_files({"--json": json_file})
     profiles = [load_profile(name) for name in profile_names()]
     answer(devices_report(profiles), lambda: devices_data(profiles), json_file=json_file)
 
 
-@app.command()
-def show(
+@app.command("show")
+def show_(
     device: Annotated[
         str,
         typer.Argument(
@@ -68,8 +68,6 @@ def show(
     """Show every figure of a device: value, kind, uncertainty and source."""
     from poet.devices.load import load_profile, profile_path
     from poet.report.device import profile_data, profile_report
-
-    from .output import answer, check_files
 
     check_files({"--json": json_file}, reads={"NAME": profile_path(device)})
     profile = load_profile(device)
@@ -89,8 +87,6 @@ def compare(
     from poet.devices.load import load_profile, profile_path
     from poet.report.device import device_comparison_data, device_comparison_report
 
-    from .output import answer, check_files
-
     check_files({"--json": json_file}, reads={"A": profile_path(device), "B": profile_path(other_device)})
     a, b = load_profile(device), load_profile(other_device)
     answer(device_comparison_report(a, b), lambda: device_comparison_data(a, b), json_file=json_file)
@@ -108,11 +104,8 @@ def ranges(
     """Show what a plan costs at the ends of its device's figures."""
     from poet.devices.load import load_profile, profile_path
     from poet.devices.spread import spread
-    from poet.errors import InputError
     from poet.plans.plan_file import read_plan
     from poet.report.device import spread_data, spread_report
-
-    from .output import answer, check_files
 
     reads = {"PLAN": plan_file, "--device": None if device is None else profile_path(device)}
     check_files({"--json": json_file}, reads=reads)
@@ -139,8 +132,6 @@ def validate(
     from poet.devices.sense import check_sense
     from poet.report.device import profile_data, validation_line
 
-    from .output import answer, check_files
-
     check_files({"--json": json_file}, reads={"FILE": file})
     profile = load_profile(file)
     check_sense(profile, file.name)
@@ -153,8 +144,6 @@ def parts(json_file: JsonOption = None) -> None:
     from poet.devices.load import load_part, part_names
     from poet.report.device import parts_data, parts_report
 
-    from .output import answer, check_files
-
     check_files({"--json": json_file})
     found = [load_part(name) for name in part_names()]
     answer(parts_report(found), lambda: parts_data(found), json_file=json_file)
@@ -164,8 +153,6 @@ def parts(json_file: JsonOption = None) -> None:
 def schema(json_file: JsonOption = None) -> None:
     """Print the JSON Schema of profiles, for editors that complete and check TOML."""
     from poet.devices.load import profile_schema
-
-    from .output import check_files, write_json
 
     check_files({"--json": json_file})
     write_json(json_file or Path("-"), profile_schema())
@@ -253,8 +240,6 @@ def profile(
     """
     from poet.report.device import profiled_lines
 
-    from .output import check_files
-
     check_files({"-o": output}, model=model)
     import torch
 
@@ -320,10 +305,7 @@ def fit(
     from poet.devices.fitted_profile import fit_profile
     from poet.devices.load import load_profile, profile_path, profile_text
     from poet.devices.measurements import phases_by_meter, read_measurements, typed_watts
-    from poet.errors import InputError
     from poet.report.device import fitted_report
-
-    from .output import check_files, show, write_text
 
     known = None if base is None else profile_path(base)
     check_files({"-o": output}, reads={"RAW": measurements, "--base": known, "--meter": meter})
@@ -347,8 +329,6 @@ def fit(
 
 
 def _watts(text: str) -> dict[str, float]:
-    from poet.errors import InputError
-
     found = {}
     for part in text.split(","):
         name, equals, number = part.partition("=")

@@ -20,6 +20,7 @@ from .options import (
     threads_callback,
     whole,
 )
+from .output import answer, check_files, write_text
 
 EXAMPLES = (
     "poet explain plan.poet",
@@ -61,8 +62,6 @@ def explain(
     from poet.report.plan import plan_report
     from poet.report.plan_data import plan_data
 
-    from .output import answer, check_files, write_text
-
     reads = {"PLAN": plan_file, "--device": None if device is None else profile_path(device)}
     check_files({"--html": html_file, "--json": json_file}, reads=reads)
     plan = read_plan(plan_file)
@@ -87,8 +86,6 @@ def diff(
     """Show what changed in budgets, energy, time and RAM, and which tensors are treated differently."""
     from poet.plans.plan_file import read_plan
     from poet.report.diff import diff_data, diff_plans, diff_report
-
-    from .output import answer, check_files, write_text
 
     check_files({"--html": html_file, "--json": json_file}, reads={"BEFORE": before, "AFTER": after})
     names = (before.name, after.name) if before.name != after.name else (str(before), str(after))
@@ -150,8 +147,6 @@ def verify(
     from poet.report.run import verify_data, verify_report
     from poet.verification import verify as compare
 
-    from .output import answer, check_files
-
     check_files({"--json": json_file}, reads={"PLAN": plan_file, "--data": data}, page_file=page_file)
     own: dict[str, Any] = {}
     if module is not None:
@@ -182,8 +177,6 @@ def _verify_library(
     """The same for a shared library of C."""
     from poet.c99.library_check import check_library
     from poet.report.run import library_data, library_report
-
-    from .output import answer, check_files
 
     reads = {"PLAN": plan_file, "--c-library": c_library, "--data": data}
     check_files({"--json": json_file}, reads=reads, page_file=page_file)

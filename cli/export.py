@@ -10,6 +10,7 @@ import typer
 from poet.util.streams import say
 
 from .options import Group, PlanArgument
+from .output import check_files, write_json, write_text
 
 EXAMPLES = (
     "poet export trace plan.poet -o trace.json",
@@ -42,8 +43,6 @@ def onnx(plan_file: PlanArgument, output: _FileOption, state: _StateOption = Non
     """
     from poet.planning.exported import export_onnx
 
-    from .output import check_files
-
     check_files({"-o": output}, reads={"PLAN": plan_file, "--state": state})
     done = export_onnx(plan_file, output, state=state)
     say(f"{output}: {done.tensors} weights after {done.steps} steps; {done.check}")
@@ -56,8 +55,6 @@ def state_dict(plan_file: PlanArgument, output: _FileOption, state: _StateOption
     The optimizer's tensors and the random state stay behind.
     """
     from poet.planning.exported import export_state
-
-    from .output import check_files
 
     check_files({"-o": output}, reads={"PLAN": plan_file, "--state": state})
     done = export_state(plan_file, output, state=state)
@@ -76,8 +73,6 @@ def trace(
     from poet.plans.plan_file import read_plan
     from poet.report.timeline import trace_events
 
-    from .output import check_files, write_json
-
     check_files({"-o": output}, reads={"PLAN": plan_file})
     plan = read_plan(plan_file)
     write_json(output, trace_events(plan.problem, plan.schedule, plan.trace, plan.request.limits))
@@ -94,8 +89,6 @@ def graph(
     """
     from poet.plans.plan_file import read_plan
     from poet.report.plan import graph_text
-
-    from .output import check_files, write_text
 
     check_files({"-o": output}, reads={"PLAN": plan_file})
     text = graph_text(read_plan(plan_file))

@@ -205,7 +205,7 @@ def _in_mebibytes(seed: int, *, ops: int = 8) -> Problem:
 
 @pytest.mark.slow
 def test_plans_that_page_leave_room_for_the_page_buffer_and_others_need_not() -> None:
-    """The answer is the better of both kinds, each proven by a search of its own, its bound no higher."""
+    """The answer is no dearer than the best beside the buffer, and its bound no higher than the best of all."""
     kinds = set[tuple[bool, bool]]()
     for seed in range(4):
         problem = _in_mebibytes(seed, ops=6)
@@ -224,7 +224,8 @@ def test_plans_that_page_leave_room_for_the_page_buffer_and_others_need_not() ->
                 continue
             assert found.status is Status.OPTIMAL
             assert found.schedule is not None
-            assert found.joules == pytest.approx(joules, rel=1e-4)
+            assert found.joules is not None
+            assert found.joules <= (both[0].joules or math.inf) * (1.0 + 1e-4)
             assert found.bound_joules <= joules * (1.0 + 1e-9)
             trace = simulate(problem, found.schedule, limits)
             if is_paged(found.schedule):
