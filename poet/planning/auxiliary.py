@@ -68,10 +68,8 @@ def with_accumulation(planned: Planned, *, time_limit_seconds: float = SEARCH_SE
     stage("accumulation")
     kernels = kernels_on(prepared.profile, step.graph, step.kernels)
     problem = at_home(build_problem(step.graph, prepared.profile, kernels), plan)
-    options, start = (
-        SolveOptions(time_limit_seconds=time_limit_seconds),
-        without_updates(plan, step.graph, problem),
-    )
+    options = SolveOptions(time_limit_seconds=time_limit_seconds)
+    start = without_updates(plan, step.graph, problem)
     with contextlib.suppress(InvalidSchedule):
         judge(problem, start, limits_beside(plan))
         options = replace(options, start=Start(start, "without-updates"))

@@ -205,7 +205,7 @@ def _in_mebibytes(seed: int, *, ops: int = 8) -> Problem:
 
 @pytest.mark.slow
 def test_plans_that_page_leave_room_for_the_page_buffer_and_others_need_not() -> None:
-    """The answer is no dearer than the best beside the buffer, and its bound no higher than the best of all."""
+    """The answer is no dearer than the best beside the buffer, and its bound no higher than the best plan."""
     kinds = set[tuple[bool, bool]]()
     for seed in range(4):
         problem = _in_mebibytes(seed, ops=6)
