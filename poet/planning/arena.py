@@ -2,7 +2,7 @@
 
 Tensors of different sizes leave gaps between them, so an arena may need more than the schedule's peak. A
 schedule is placed; where it does not fit, tensors are moved between steps, or a plan follows the schedule in
-less RAM (`poet.solvers.heuristics.following`), which is less by a geometric step of what was missing. The
+less RAM (`poet.solvers.heuristics.lp_guided`), which is less by a geometric step of what was missing. The
 rest of the time is for searches in as much less RAM as was best. What takes the least with its moves is the
 plan. Its bound is that of the whole budget: a plan that fits with its gaps also fits without them.
 """
