@@ -62,7 +62,6 @@ def compact(
     guide_bytes: Sequence[int] = (),
     fixed_bytes: Mapping[int, int] | None = None,
     weights: Callable[[str], float] | None = None,
-    less_than: float = math.inf,
     time_limit_seconds: float = 1.0,
     seed: int = 0,
 ) -> Compacted | None:
@@ -76,7 +75,6 @@ def compact(
             below ``below_bytes``, where all others are to end, may be moved and is brought back; what lies
             above it, which the other step never moves, stays.
         weights: what one move of a tensor costs; infinite where it must not be moved. ``None``: its bytes.
-        less_than: what all moves together may cost: passes that come to it are stopped.
         time_limit_seconds: of the search, as time of this thread; one pass of each kind is always begun.
         seed: of its choices.
     """
@@ -96,7 +94,6 @@ def compact(
     ]
     generator = random.Random(seed)  # noqa: S311 - no secret
     passes = _Passes(demand, room_bytes, costs, guide_bytes, fixed, generator)
-    passes.least = less_than
     until = time.thread_time() + time_limit_seconds
     while passes.least > 0 and (passes.tries < passes.guides or time.thread_time() < until):
         if passes.best is None and passes.tries >= passes.guides * _VAIN_ROUNDS:

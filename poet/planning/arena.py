@@ -55,14 +55,12 @@ class Fitted:
         solution: its bound and gap are for the whole budget.
         arena: offsets of all blocks that the schedule needs.
         reserved_bytes: of the budget, for gaps between tensors and for the page buffer.
-        missing_bytes: of the budget, for this arena; 0: it fits.
     """
 
     problem: DecidedProblem
     solution: Solution
     arena: Arena
     reserved_bytes: int
-    missing_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,7 +250,7 @@ class _Fit:
         what = f"With the gaps between its tensors the plan takes {size}: it runs from the heap."
         message = " ".join(filter(None, (self.first.message, what)))
         solution = replace(self.first, message=message)
-        return Fitted(self.problem, solution, first.arena, 0, first.missing_bytes)
+        return Fitted(self.problem, solution, first.arena, 0)
 
     def keep(self, candidate: _Placed, answer: Solution, arena: Arena) -> None:
         """Keep ``answer``, a candidate's with its moves, if it takes the least."""

@@ -350,7 +350,6 @@ def arena_around(
     schedule: Schedule,
     demand: Demand,
     *,
-    known_bytes: Mapping[int, int] | None = None,
     time_limit_seconds: float = 1.0,
 ) -> Arena | None:
     """The arena of ``plan`` with places for ``demand``; ``None``: it has no fitting one, or there are none.
@@ -363,7 +362,6 @@ def arena_around(
         problem: that the schedule solves.
         schedule: whose memory is placed.
         demand: what it asks for.
-        known_bytes: places of some blocks, which they have where nothing must be moved.
         time_limit_seconds: of a search for moves; a pass or two are made in any case.
     """
     layout = plan.layout
@@ -372,7 +370,7 @@ def arena_around(
     divide_bytes, _ = plan.demand.parts_bytes(layout.offsets_bytes, layout.arena_bytes)
     persistent = plan.graph.persistent()
     begun = places_begun(demand, {name: at for name, at in plan.begun_bytes.items() if name in persistent})
-    offsets = lay_out_around(demand.blocks, {**(known_bytes or {}), **begun}, below_bytes=divide_bytes)
+    offsets = lay_out_around(demand.blocks, begun, below_bytes=divide_bytes)
     if offsets is not None:
         return Arena(layout.arena_bytes, offsets)
     if lower_bound_bytes(demand.blocks) > layout.arena_bytes:

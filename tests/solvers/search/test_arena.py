@@ -88,7 +88,6 @@ def test_once_the_time_is_up_a_plan_is_still_kept_off_the_heap() -> None:
     fitted = fit(problem, limits, first, late, kernels=hand_net.KERNELS)
     assert fitted is not None
     assert fitted.arena.size_bytes <= (limits.ram_budget_bytes or 0)
-    assert not fitted.missing_bytes
     assert "it runs from the heap" not in fitted.solution.message
 
 
