@@ -43,11 +43,6 @@ W[k,s]   k is rerun at least once in a *stretch* s of neighbouring windows of it
   to its first use, for one that is not is as well in storage, and its last content is there at the end,
   h ≤ P[j,end]; it has a copy only if it is written, O[i] ≤ 1 - h + Z[i], unless no op updates it. Else its
   last content is written, 1 - h ≤ O[j].
-- *form*, where forms of ops are open (`poet.solvers.instance.undecided`), F[f] being 1 where form f is
-  taken: F[f] + F[f'] ≥ 1 of the two forms of an alternative; P[i,t] ≥ F[f] where op t reads i in form f
-  alone, and F[f] ≤ K[i,w] + O[i] + W[k,s] for the windows up to there, as in cover; P[i,birth] ≥ F[f] for
-  what is made in f alone; *memory* counts what op t works in beyond the lesser of its forms, times F[f].
-  None of these moments is fixed. F[f] costs what its first runs take beyond the lesser price of each op.
 - *pins* K[i,w] = 1 between fixed moments of what is pinned to stay in RAM. What is pinned to leave it is not
   held in all windows between two of its fixed moments across the first run of an op, which does not touch it.
 - *deadline*, *capacity*, *wear*: seconds spent, bytes stored and bytes written are at least those of
@@ -122,7 +117,6 @@ class Relaxation:
         segments: by content, in order of time; ``tails``: after the last fixed moments, where contents
             wait for reruns that read them.
         moments: of the memory rows; they are the first rows, in this order.
-        forms: columns of the instance's forms, in their order.
         at_home: of tensors whose home is chosen, by name, the column that has them in RAM between steps.
     """
 
@@ -131,7 +125,6 @@ class Relaxation:
     segments: tuple[Segment, ...]
     tails: tuple[Segment, ...]
     moments: tuple[int, ...]
-    forms: tuple[int, ...]
     at_home: Mapping[str, int]
 
 
@@ -192,7 +185,7 @@ def taken_up(bound: Bound, *, seconds: float, clock: Clock = WALL) -> Bound:
 def relax(instance: Instance, moments: Collection[int] = ()) -> Relaxation:
     """The program of ``instance``, with ``moments`` on the grids of what may be remade or remade from."""
     layout = Windows(instance, moments)
-    for family in (_flow, _need, _cover, _forms, _again, _come_home, _pins, _time, _storage):
+    for family in (_flow, _need, _cover, _again, _come_home, _pins, _time, _storage):
         for terms, at_most in family(layout):
             layout.program.row(terms, at_most)
     return Relaxation(
@@ -201,7 +194,6 @@ def relax(instance: Instance, moments: Collection[int] = ()) -> Relaxation:
         segments=tuple(_segments(layout)),
         tails=tuple(_tails(layout)),
         moments=tuple(layout.moments),
-        forms=tuple(layout.taken),
         at_home={c.tensor: layout.present[c.number][0] for c in layout.large() if c.home == c.number},
     )
 
@@ -254,25 +246,6 @@ def _cover(layout: Windows) -> _Rows:
                 yield [(-1.0, layout.kept[i][window]), (-1.0, copy), (-1.0, remade)], -1.0
 
 
-def _forms(layout: Windows) -> _Rows:
-    """F[f] + F[f'] ≥ 1; F[f] ≤ P at birth, at reads in f alone, and K[i,w] + O[i] + W up to these."""
-    for one, other in zip(layout.taken[::2], layout.taken[1::2], strict=True):
-        yield [(-1.0, one), (-1.0, other)], -1.0
-    for content in layout.large():
-        i = content.number
-        grid, copy = layout.grid[i], NOUGHT if content.page_in is None else layout.stored[i]
-        if i in layout.made_by:
-            yield [(1.0, layout.made_by[i]), (-1.0, layout.present[i][0])], 0.0
-        for moment, form in layout.wanted[i]:
-            stop = bisect.bisect_left(grid, moment)
-            yield [(1.0, form), (-1.0, layout.present[i][stop])], 0.0
-            since = max((fixed for fixed in (content.birth, *layout.fixed[i]) if fixed < moment), default=-1)
-            for window in range(bisect.bisect_left(grid, since), stop if copy != ONE else 0):
-                remade = NOUGHT if content.producer is None else layout.again(content.producer, window, stop)
-                held = [(-1.0, layout.kept[i][window]), (-1.0, copy), (-1.0, remade)]
-                yield [(1.0, form), *held], 0.0
-
-
 def _again(layout: Windows) -> _Rows:
     """W ≤ Σ X[k,v] over the windows v of its stretch; need for W, which may add more such columns."""
     while layout.owed:
@@ -318,8 +291,7 @@ def _pins(layout: Windows) -> _Rows:
     """
     for content in layout.large():
         i = content.number
-        is_certain = not layout.wanted[i] and i not in layout.conditional
-        for moment, following in itertools.pairwise(layout.fixed[i] if is_certain else ()):
+        for moment, following in itertools.pairwise(layout.fixed[i]):
             begin, stop = (bisect.bisect_left(layout.grid[i], each) for each in (moment, following))
             kept = layout.kept[i][begin:stop]
             if content.kept:

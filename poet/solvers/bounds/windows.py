@@ -35,8 +35,6 @@ class Windows:
         levels: of a large program, by memory row: the share of the budget that is held there, at the least;
             ``carries``: the row that carries it on from the row before.
         fixed_joules: of transfers that the problem itself demands.
-        taken: F by form, where forms are open; ``wanted``: per version, the moments at which a form reads it,
-            with its column; ``made_by``: of a version that one form alone makes, its column.
         run: X by task and window; ``stored``: O; ``present``: P by grid moment; ``kept``: K by window;
             ``paged``: Y by window; ``written``: Z.
         stretches: W by task, first window, and window after the last.
@@ -51,11 +49,8 @@ class Windows:
         self.last_use = last_use_stages(instance, self.worth)
         self.small = _negligible(instance)
         self.fixed = _fixed_moments(instance)
-        self.conditional = {content for form in instance.forms for content in form.contents}
-        self.wanted_at = _wanted_moments(instance)
         self.grid = self._grids(moments)
         self._open_memory_rows()
-        self._open_forms()
         self.fixed_joules = 0.0
         self.stretches: dict[tuple[int, int, int], int] = {}
         self.owed: list[tuple[int, int, int]] = []
@@ -117,7 +112,7 @@ class Windows:
         split = set[int]()
         for content in self.contents:
             mine = points[family[content.number]]
-            mine.update((content.birth, *self.fixed[content.number], *self.wanted_at[content.number]))
+            mine.update((content.birth, *self.fixed[content.number]))
             mine.add(max(content.birth, self.last_use[content.number]))
             if content.comes_home:
                 mine.add(self.end)
@@ -148,12 +143,9 @@ class Windows:
         most = certain.copy()
         for content in self.large():
             last = self.grid[content.number][-1]
-            first = content.birth + (content.number not in self.conditional)
-            most[max(first, 0) : last + 1] += content.bytes
+            most[content.birth + 1 : last + 1] += content.bytes
             inside = [moment for moment in self.fixed[content.number] if content.birth < moment <= last]
             most[inside] -= content.bytes
-        for task, size_bytes in {pair for form in self.instance.forms for pair in form.workspaces}:
-            most[task] += size_bytes
         self.moments = [int(moment) for moment in np.flatnonzero(most > budget)]
         for moment in self.moments:
             self.program.row((), (budget - certain[moment]) / self.unit)
@@ -178,24 +170,7 @@ class Windows:
         if moment == self.end:
             return sum(content.bytes for content in self.contents if content.ends_in_ram)
         task = self.tasks[moment]
-        there = {c for c in {*task.reads, *task.outputs} if moment in self.fixed[c]}
-        return task.workspace_bytes + sum(self.contents[c].bytes for c in there)
-
-    def _open_forms(self) -> None:
-        """A column per form, what it works in beyond the other, and what reads and makes what in it."""
-        self.taken: list[int] = []
-        self.made_by: dict[int, int] = {}
-        self.wanted: list[list[tuple[int, int]]] = [[] for _ in self.contents]
-        rows = {moment: row for row, moment in enumerate(self.moments)}
-        for form in self.instance.forms:
-            column = self.program.column(form.joules)
-            self.taken.append(column)
-            self.made_by |= dict.fromkeys(form.contents, column)
-            for content, task in form.reads:
-                self.wanted[content].append((task, column))
-            for task, size_bytes in form.workspaces:
-                if task in rows:
-                    self.program.add(np.array([rows[task]]), size_bytes / self.unit, column)
+        return task.workspace_bytes + sum(self.contents[c].bytes for c in {*task.reads, *task.outputs})
 
     def _occupy(self, content: Content, first: int, last: int, column: int) -> None:
         """Count ``content`` in the memory rows of the moments ``first`` to ``last``."""
@@ -280,29 +255,15 @@ def _negligible(instance: Instance) -> frozenset[int]:
 
 
 def _fixed_moments(instance: Instance) -> list[list[int]]:
-    """Per version, its birth, each op that reads it, and the end if it must be there; in all forms of ops."""
-    conditional = {content for form in instance.forms for content in form.contents}
-    wanted = {pair for form in instance.forms for pair in form.reads}
+    """Per version, its birth, each op that reads it, and the end if it must be there."""
     fixed: list[list[int]] = [
-        [content.birth]
-        if (content.birth >= 0 or content.starts_in_ram) and content.number not in conditional
-        else []
+        [content.birth] if content.birth >= 0 or content.starts_in_ram else []
         for content in instance.contents
     ]
     for task in instance.tasks:
         for content_number in task.reads:
-            if (content_number, task.number) not in wanted:
-                fixed[content_number].append(task.number)
+            fixed[content_number].append(task.number)
     for content in instance.contents:
         if content.ends_in_ram:
             fixed[content.number].append(len(instance.tasks))
     return fixed
-
-
-def _wanted_moments(instance: Instance) -> list[list[int]]:
-    """Per version, the ops that read it in one form alone."""
-    wanted: list[list[int]] = [[] for _ in instance.contents]
-    for form in instance.forms:
-        for content, task in form.reads:
-            wanted[content].append(task)
-    return wanted

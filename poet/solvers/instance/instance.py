@@ -100,30 +100,11 @@ class Task:
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
-    """One of the two forms of an alternative of which it is open whether it is taken.
-
-    Attributes:
-        joules: that its first runs take more than the tasks say, together.
-        contents: that its tasks alone make; without it, they are never there.
-        reads: contents and tasks whose first run needs them in this form alone.
-        workspaces: of tasks, bytes beyond what they say.
-    """
-
-    joules: float
-    contents: tuple[int, ...]
-    reads: tuple[tuple[int, int], ...]
-    workspaces: tuple[tuple[int, int], ...]
-
-
-@dataclass(frozen=True, slots=True)
 class Instance:
     """A problem and its limits as tasks and contents.
 
     ``serial``: transfers block compute, or are planned as if they did. ``metered_joules_allowed``: above
-    running every op once; ``None``: any. ``forms``: two by two,
-    of alternatives that are open, which the windows relaxation alone may be given
-    (`poet.solvers.instance.undecided`).
+    running every op once; ``None``: any.
     """
 
     problem: Problem
@@ -132,7 +113,6 @@ class Instance:
     tasks: tuple[Task, ...]
     contents: tuple[Content, ...]
     metered_joules_allowed: float | None = None
-    forms: tuple[Form, ...] = ()
 
     @property
     def written_room_bytes(self) -> int | None:

@@ -1,10 +1,10 @@
 """The search where ops have other forms (`poet.problem.Alternative`): which of them a plan takes, and how.
 
-Engines see problems in which that choice is made. The first choices are suggested by the windows relaxation
-in which forms are open (`poet.solvers.instance.undecided`), by the bytes that forms save, and by the plan to
-start from; the same portfolio searches each for some of the time, then the best of them for the rest. Few
-alternatives are searched in all choices. The bound holds for every choice: the least over all of them, or
-that of the relaxation with open forms. A choice that does not have what pins name has no plan.
+Engines see problems in which that choice is made. The first choices are suggested by the bytes that forms
+save for their price, and by the plan to start from; the same portfolio searches each for some of the time,
+then the best of them for the rest. Few alternatives are searched in all choices. The bound holds for every
+choice: the least over all of them, or that of a problem that is below them all
+(`poet.problem.alternatives.relaxed`). A choice that does not have what pins name has no plan.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from poet.problem.alternatives import (
     aligned_sizes,
     leanest,
     most_at_once,
+    relaxed,
     sizes_with,
     taken_by,
     with_names,
@@ -31,10 +32,9 @@ from poet.problem.schedule import Compute, Free, Schedule
 from poet.problem.simulator import simulate
 from poet.problem.solution import PROVEN, Progress, Solution, SolveOptions, Start, Status, is_confirmed
 from poet.solvers.bounds.refinement import refined_bounds
-from poet.solvers.engines.program import value
 from poet.solvers.heuristics.policies import keep_everything
 from poet.solvers.instance.feasibility import minimum_ram_bytes
-from poet.solvers.instance.undecided import undecided
+from poet.solvers.instance.instance import instance_of
 from poet.solvers.portfolio.state import GREEDY
 from poet.solvers.portfolio.turns import OP_SECONDS
 from poet.solvers.search import objectives, orders
@@ -54,7 +54,8 @@ UNLIMITED_SECONDS = 600.0
 """Shared by choices where there is no time limit; without, the first has all, as a proof alone ends it."""
 
 SUGGEST_SECONDS = 5.0
-"""For each way to suggest a choice, and a fifth of the time at most; without, only sums suggest one."""
+"""For each of two things before the search, and a fifth of the time at most: to look which forms keep all in
+RAM, and for a bound for all choices; without, the first takes long where alternatives are many."""
 
 _OTHER_CHOICES = (
     f"No plan {IN_ORDER} that saves the same tensors in the same forms costs less; with another choice of "
@@ -164,10 +165,28 @@ class _Search:
             self._note_plan(
                 by_bytes, keep_everything(self.problem.resolved(by_bytes), self.limits) or (), GREEDY
             )
-        guide = form_guide(self.problem, self.choices.limits, self.options)
-        if guide is not None:
-            self.least = max(self.least, guide.bound)
-        return self.choices.suggested(guide)
+        self.least = max(self.least, self._common_bound())
+        return self.choices.suggested(by_bytes)
+
+    def _common_bound(self) -> float:
+        """Of the objective, what no schedule of any choice takes less than, by the windows relaxation."""
+        options, problem, best = self.options, self.problem, 0.0
+        if options.objective is Objective.RAM:  # a matter of single ops
+            return 0.0
+        if options.objective is not Objective.ENERGY:
+            problem = objectives.priced(problem, options.objective)
+        below, end = relaxed(problem), options.clock.now() + suggest_seconds(options)
+
+        def left() -> float:
+            return max(end - options.clock.now(), 0.0)
+
+        instance = instance_of(below.problem, self.choices.limits)
+        for bound in refined_bounds(instance, left, clock=options.clock):
+            if math.isfinite(bound.overhead_joules):
+                best = max(best, bound.overhead_joules)
+            if not left() or was_told():
+                break
+        return below.problem.compute_joules + below.joules + best
 
     def _search_all(self, few: list[Choice]) -> None:
         """Each choice in equal parts, ``few`` and those near to them before others, those left open once
@@ -369,16 +388,17 @@ class Choices:
         self._counted = 0 if options.objective is Objective.TIME else 1  # of `costs`, by the objective
         self.cheapest = self._gains(self._counted)
 
-    def suggested(self, guide: FormGuide | None) -> list[Choice]:
-        """Choices to begin with: what the guide takes, and what saves bytes.
+    def suggested(self, by_bytes: Choice) -> list[Choice]:
+        """Choices to begin with: what saves bytes, the half of it that costs least for them, and the quarter.
 
-        Where keeping everything is within the limits with one of them, as few of it as that needs, alone.
+        Where keeping everything is within the limits with the first, as few of it as that needs, alone.
         """
-        choices = [self.by_bytes()]
-        if guide is not None:
-            choices.insert(0, self.affordable(guide.taken | (choices[0] - guide.open)))
-        keeping = [self._as_few_as_keep(choice) for choice in choices if self.keeps(choice)]
-        return [min(keeping, key=self._total)] if keeping else choices
+        if self.keeps(by_bytes):
+            return [self._as_few_as_keep(by_bytes)]
+        costs = {name: self.costs[name][self._counted] / max(1, self.saved_bytes[name]) for name in by_bytes}
+        cheap = sorted(by_bytes, key=lambda name: (costs[name], name))
+        parts = (frozenset(cheap[: len(cheap) // part]) for part in (2, 4))
+        return [by_bytes, *(self.affordable(self.lean | part) for part in parts)]
 
     def extremes(self) -> list[Choice]:
         """Where those have no plan: the leanest, the cheapest, all, none; as limits allow."""
@@ -445,9 +465,6 @@ class Choices:
     def _gains(self, of: int) -> Choice:
         return frozenset(name for name in self.costs if self.costs[name][of] < 0)
 
-    def _total(self, choice: Choice) -> float:
-        return math.fsum(self.costs[name][self._counted] for name in choice)
-
     def _is_needed(self, name: str) -> bool:
         """Whether an op of it does not fit in its own form."""
         own, budget_bytes = [self.ops[op] for op in self.by_name[name].touched], self.limits.ram_budget_bytes
@@ -458,43 +475,3 @@ def suggest_seconds(options: SolveOptions) -> float:
     """``SUGGEST_SECONDS``, or a fifth of the time limit if that is less."""
     allowed = options.time_limit_seconds
     return SUGGEST_SECONDS if allowed is None else min(SUGGEST_SECONDS, allowed / 5.0)
-
-
-@dataclass(frozen=True, slots=True)
-class FormGuide:
-    """What the relaxation says of all choices.
-
-    Attributes:
-        bound: of the objective, in its unit, for every choice.
-        open: alternatives whose forms it weighed; ``taken``: those of them that it takes.
-    """
-
-    bound: float
-    open: frozenset[str]
-    taken: frozenset[str]
-
-
-def form_guide(problem: Problem, limits: Limits, options: SolveOptions) -> FormGuide | None:
-    """The guide of ``problem`` within ``limits`` without pins; ``None``: nothing to weigh, or no time."""
-    if options.objective is Objective.RAM:  # a matter of single ops
-        return None
-    if options.objective is not Objective.ENERGY:
-        problem = objectives.priced(problem, options.objective)
-    of, best, end = undecided(problem, limits), None, options.clock.now() + suggest_seconds(options)
-    if not of.names or limits.ram_budget_bytes is None or end <= options.clock.now():
-        return None
-
-    def left() -> float:
-        return max(end - options.clock.now(), 0.0)
-
-    for bound in refined_bounds(of.instance, left, clock=options.clock):
-        is_higher = best is None or bound.overhead_joules >= best.overhead_joules
-        if bound.answer.values is not None and is_higher:
-            best = bound
-        if not left() or was_told():
-            break
-    if best is None or best.answer.values is None:
-        return None
-    shares = [value(column, best.answer.values) for column in best.relaxation.forms[1::2]]
-    taken = frozenset(name for name, share in zip(of.names, shares, strict=True) if share > 0.5)
-    return FormGuide(of.joules + best.overhead_joules, frozenset(of.names), taken)

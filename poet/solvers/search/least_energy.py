@@ -18,7 +18,6 @@ from poet.problem.solution import Solution, SolveOptions, Status
 from poet.solvers.engines import choose_engine
 from poet.solvers.engines.proof import Confidence, Confirmation, confirm
 from poet.solvers.heuristics.greedy import greedy
-from poet.solvers.instance.feasibility import Conflict, conflict_in
 from poet.solvers.instance.instance import Metered
 from poet.solvers.portfolio import turns
 from poet.solvers.portfolio.local_search import local_search
@@ -31,7 +30,6 @@ from poet.solvers.search.messages import (
     conflict_sentence,
     impossible_sentence,
     no_plan_sentence,
-    returns_sentence,
     time_up_sentence,
 )
 from poet.util.children import counted_from_here
@@ -101,8 +99,6 @@ class _Search:
         if impossible := impossible_sentence(state.instance):
             return self._no_plan(impossible, _EXACT)
         self._start()
-        if state.best.trace is None and (conflict := self._conflict()) is not None:
-            return self._no_plan(returns_sentence(state.instance, conflict), _EXACT)
         state.first = state.best.schedule
         while True:  # again where an engine erred, and its word was refuted
             turns.run(state, members)
@@ -175,13 +171,6 @@ class _Search:
                 found=found,
             )
             found(schedule)
-
-    def _conflict(self) -> Conflict | None:
-        """A proof that there is no plan, from when contents can come back into RAM."""
-        state = self.state
-        end = state.clock.now() + min(state.seconds_left(), 1e9) / 2.0
-        with state.recorder.phase("what can come back into RAM, and when"):
-            return conflict_in(state.instance, lambda: state.finished() or state.clock.now() >= end)
 
     # --- second opinions on what one engine says ---
 

@@ -10,7 +10,7 @@ from poet.problem import Limits, Problem
 from poet.problem.alternatives import leanest
 from poet.problem.solution import LowerBound
 from poet.solvers.engines.proof import Confirmation
-from poet.solvers.instance.feasibility import Conflict, has_schedules, least_of, minimum_ram_bytes
+from poet.solvers.instance.feasibility import has_schedules, least_of, minimum_ram_bytes
 from poet.solvers.instance.instance import Instance
 from poet.util.units import IN_ORDER, format_above, format_bytes, format_joules, format_seconds
 
@@ -88,23 +88,6 @@ def _too_slow_sentence(problem: Problem, allowed: float | None) -> str:
     return (
         f"Running every op once takes {exact_seconds(least)}{forms}, longer than the deadline of "
         f"{exact_seconds(allowed)} by {format_seconds(least - allowed)}."
-    )
-
-
-def returns_sentence(instance: Instance, conflict: Conflict) -> str:
-    """What neither waits in RAM nor comes back until it is needed."""
-    budget = f"the RAM budget of {exact_bytes(instance.limits.ram_budget_bytes or 0)}"
-    tasks = instance.tasks
-    op = f"op {tasks[conflict.task].name}" if conflict.task < len(tasks) else "the end of the step"
-    if conflict.content is None:
-        return (
-            f"No schedule {IN_ORDER} is inside {budget}: {op} needs {exact_bytes(conflict.held_bytes)}, "
-            "with what so little RAM could not bring back later."
-        )
-    tensor = instance.contents[conflict.content].tensor
-    return (
-        f"No schedule {IN_ORDER} is inside {budget}: {op} needs {tensor}, and so little RAM neither holds it "
-        "until then nor is enough to bring it back."
     )
 
 
