@@ -2,7 +2,7 @@
 
 Tensors of different sizes leave gaps between them, so an arena may need more than the schedule's peak. A
 schedule is placed; where it does not fit, tensors are moved between steps, or a plan follows the schedule in
-less RAM (`poet.solvers.heuristics.lp_guided`), which is less by a geometric step of what was missing. The
+less RAM (`poet.solvers.heuristics.policies`), which is less by a geometric step of what was missing. The
 rest of the time is for searches in as much less RAM as was best. What takes the least with its moves is the
 plan. Its bound is that of the whole budget: a plan that fits with its gaps also fits without them.
 """
@@ -28,7 +28,7 @@ from poet.problem.search_record import Phase, SearchRecord, joined
 from poet.problem.simulator import Trace, judge
 from poet.problem.solution import Solution, SolveOptions, Status, amount_of
 from poet.solvers import minimum_ram_bytes, solve
-from poet.solvers.heuristics.lp_guided import followed
+from poet.solvers.heuristics.policies import followed
 from poet.util.units import format_bytes, format_joules
 
 FITTING_SHARE = 0.25

@@ -27,8 +27,7 @@ from poet.solvers.engines.process import EngineProcess
 from poet.solvers.engines.program import Effort, Matrix
 from poet.solvers.instance.feasibility import minimum_ram_bytes
 from poet.solvers.portfolio.relaxations import linear_relaxation, whole_relaxation
-from poet.solvers.portfolio.turns import Seated
-from poet.solvers.search.least_energy import MEMBERS, solve
+from poet.solvers.search.least_energy import MEMBERS, Seated, solve
 
 SECONDS = 2.0  # of counted work
 

@@ -41,11 +41,6 @@ def is_dropped_at_once(m: Machine, t: int) -> bool:
     return False
 
 
-def lingers(m: Machine, t: int) -> int:
-    """No dead tensor is kept."""
-    return -1
-
-
 def changed(m: Machine, gaps: Ints, weights: Floats, owners: Ints, homes: Ints) -> None:
     """Change one home, the gaps that begin at about one time, the weight of prices, one gap, or two.
 

@@ -48,11 +48,6 @@ def is_dropped_at_once(m: Machine, t: int) -> bool:
     return bool(m.policy.drops_at_once(m, t))  # type: ignore[attr-defined]
 
 
-def lingers(m: Machine, t: int) -> int:
-    """Last op before which ``t``, no longer needed, is kept as input of a planned recomputation; -1: none."""
-    return int(m.policy.lingers(m, t))  # type: ignore[attr-defined]
-
-
 # --- what is ahead of a tensor ---
 
 
@@ -340,8 +335,6 @@ def settle(m: Machine, t: int) -> None:
     look_ahead(m, t)
     if m.t[PRESENT][t] == 0 or m.t[PROTECTED][t] > 0 or m.t[PINNED][t] == 1:
         return
-    if m.t[NEED][t] > m.n[OPS]:
-        hold(m, t, min(lingers(m, t), m.n[OPS] - 1))
     if m.t[NEED][t] > m.n[OPS]:
         if m.t[OWES][t] == 1:
             page_out(m, t)

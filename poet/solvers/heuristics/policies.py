@@ -7,26 +7,30 @@ decide ahead of time, by marking gaps (`Walk.mark`).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from poet.problem import Limits, Problem, Transfer
+from poet.problem.homes import decided
 from poet.problem.pins import pinned
 from poet.problem.schedule import Schedule
 from poet.solvers.heuristics import list_scheduler as scheduler
 
 # isort: off
 from poet.solvers.heuristics.gap_arrays import (
-    BIAS, BY_VALUE, DROP, FAILED, HOPELESS, IN_RAM, KEPT, MARK, NEED, PINNED, POSITION, PRODUCER, PROTECTED,
-    RAM_LIST, SECONDS, USED_AT, WAY, WORTH, Costs, Floats, Ints, Machine, Way, gap_from, machine_of,
+    BIAS, BY_VALUE, DROP, FAILED, HOPELESS, IN_RAM, KEPT, MARK, NEED, PINNED, POSITION, PROTECTED, RAM_LIST,
+    SECONDS, USED_AT, WAY, WORTH, Costs, Floats, Ints, Machine, Way, gap_from, machine_of, read_choice,
     schedule_of,
 )  # fmt: skip
 
 # isort: on
 from poet.solvers.instance.incumbent import Incumbent
 from poet.solvers.instance.instance import Cost, Facts
+
+PRICE_EXPONENTS = (1.4, 1.0, 0.7)
+"""Of the joules of coming back in what is dropped first; with one, all schedules weigh them alike."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,10 +71,6 @@ class Policy:
     def ranks(self, walk: Walk, tensors: Ints) -> Floats:
         """Priority of dropping each of ``tensors``, the highest first; -inf: it must stay."""
         return np.full(len(tensors), -math.inf)
-
-    def lingers(self, walk: Walk, tensor: int) -> int:
-        """Last op before which a dead tensor is kept as input of a planned recomputation; -1: free it now."""
-        return -1
 
     # --- what the list scheduler asks ---
 
@@ -229,29 +229,17 @@ class Planned(ByDistance):
     Args:
         marks: per tensor and op after which it is absent, how it comes back.
         exponent: of the joules of coming back.
-        wanted: per tensor, the last op before which the plan remakes something from it; -1: none.
     """
 
-    def __init__(
-        self, marks: Mapping[tuple[int, int], Way], exponent: float = 1.0, wanted: Sequence[int] = ()
-    ) -> None:
+    def __init__(self, marks: Mapping[tuple[int, int], Way], exponent: float = 1.0) -> None:
         super().__init__(exponent)
-        self.marks, self.wanted = marks, wanted
+        self.marks = marks
 
     def begin(self, walk: Walk) -> None:
         """Mark the gaps in which the plan has tensors out of RAM; where it has twice, the first counts."""
         super().begin(walk)
         for (tensor, after), way in sorted(self.marks.items(), reverse=True):
             walk.mark(gap_from(walk, tensor, after + 1), way)
-
-    def lingers(self, walk: Walk, tensor: int) -> int:
-        """Last op before which the plan remakes something from ``tensor``.
-
-        -1 where ``tensor`` can be made again itself, or is out of RAM in the plan.
-        """
-        is_absent = walk.g[MARK][scheduler.gap_of(walk, tensor)] == DROP
-        is_remade = scheduler.may_rerun(walk, walk.t[PRODUCER][tensor], walk.position)
-        return self.wanted[tensor] if self.wanted and not (is_absent or is_remade) else -1
 
 
 def _worths(walk: Walk, tensors: Ints) -> Floats:
@@ -260,3 +248,36 @@ def _worths(walk: Walk, tensors: Ints) -> Floats:
     for tensor in tensors[np.isnan(worths[tensors])].tolist():
         scheduler.worth(walk, tensor)
     return worths[tensors]
+
+
+# --- along another plan ---
+
+
+def followed(
+    problem: Problem, schedule: Schedule, limits: Limits, price_exponents: Iterable[float] = PRICE_EXPONENTS
+) -> Schedule | None:
+    """The plan of least energy within ``limits`` that has absent what ``schedule`` has absent, and more.
+
+    Args:
+        problem: of ``schedule``.
+        schedule: a plan that is not within ``limits``: it takes more RAM.
+        limits: of the result.
+        price_exponents: of the joules of coming back, a plan for each: the best is taken.
+
+    Returns:
+        ``None`` where list schedules get stuck. Tensors are at home where ``schedule`` has them.
+    """
+    problem = decided(problem, schedule)
+    return cheapest_walk(problem, limits, (_Along(schedule, each) for each in price_exponents))
+
+
+class _Along(Planned):
+    """Drops first what ``schedule`` has absent."""
+
+    def __init__(self, schedule: Schedule, exponent: float) -> None:
+        super().__init__({}, exponent)
+        self.schedule = schedule
+
+    def begin(self, walk: Walk) -> None:
+        super().begin(walk)
+        read_choice(walk, walk.facts, walk.facts.problem, self.schedule)

@@ -6,10 +6,14 @@ with few slots is a restriction of the problem as it stands; its relaxed form is
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from itertools import accumulate
 
+from poet.problem.schedule import Compute, Schedule
 from poet.solvers.instance.instance import Instance
+
+Reruns = Mapping[int, Iterable[int]]
+"""Per stage, tasks that may run again before its op."""
 
 
 def worth_rerunning(instance: Instance) -> frozenset[int]:
@@ -129,3 +133,28 @@ def last_use_stages(instance: Instance, worth: frozenset[int]) -> list[int]:
                 for content in task.rerun_reads:
                     last[content] = max(last[content], again)
     return last
+
+
+# --- those of a plan ---
+
+
+def merged(*parts: Reruns) -> dict[int, tuple[int, ...]]:
+    """All reruns of ``parts``, in order within each stage."""
+    together: dict[int, set[int]] = {}
+    for part in parts:
+        for stage, tasks in part.items():
+            together.setdefault(stage, set()).update(tasks)
+    return {stage: tuple(sorted(tasks)) for stage, tasks in together.items() if tasks}
+
+
+def reruns_of(instance: Instance, schedule: Schedule) -> dict[int, set[int]]:
+    """What ``schedule`` reruns, by stage."""
+    number = {task.name: task.number for task in instance.tasks}
+    stage, reruns = 0, dict[int, set[int]]()
+    for step in schedule:
+        if isinstance(step, Compute):
+            if number[step.op] == stage:
+                stage += 1
+            else:
+                reruns.setdefault(stage, set()).add(number[step.op])
+    return reruns

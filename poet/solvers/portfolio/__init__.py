@@ -1,1 +1,1 @@
-"""The members of the portfolio (`poet.solvers.portfolio.turns`): one idea each, and none knows another."""
+"""The members of the portfolio: one idea each, and none knows another."""

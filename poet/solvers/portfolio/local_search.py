@@ -227,7 +227,7 @@ def machine_code() -> tuple[Callable[..., float], Callable[..., tuple[float, flo
     spec.loader.exec_module(scheduler)
     for module in (scheduler, moves):
         loaded(module)
-    for function in ("victim", "is_dropped_at_once", "lingers"):
+    for function in ("victim", "is_dropped_at_once"):
         setattr(scheduler, function, getattr(moves, function))
     for function in ("decode", "worth"):
         setattr(moves, function, getattr(scheduler, function))

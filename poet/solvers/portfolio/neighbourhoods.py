@@ -1,8 +1,8 @@
 """Large-neighbourhood search: free a part of a plan, solve that part exactly, keep the rest.
 
 After Shaw (1998) and Danna et al. (2005). The solution of the windows relaxation
-(`poet.solvers.bounds.relaxation`) shows where reruns may pay; the event model with slots there
-(`poet.solvers.portfolio.rerun_slots`), and with the plan's own, is laid out once. Each round leaves free some
+(`poet.solvers.bounds.relaxation`) shows where reruns may pay; the event model with slots there, and with the
+plan's own, is laid out once. Each round leaves free some
 of its decisions whether a content stays in RAM through a gap, fixes the others as in the best plan, and has
 HiGHS find the best completion. Free are decisions of gaps that begin or end in a stretch of the step: so a
 stretch of the forward pass comes with its mirror image. They lie more often where the plan and the
@@ -25,8 +25,8 @@ from poet.solvers.engines.highs import run_highs
 from poet.solvers.engines.program import Choice, Effort, Indices, Job, Matrix, Numbers, part_of, value
 from poet.solvers.event_model.decisions import EventModel
 from poet.solvers.event_model.model import build, matrix_of, schedule_of, values_of
+from poet.solvers.instance.candidates import Reruns, chains_to, merged, reruns_of, worth_rerunning
 from poet.solvers.instance.instance import Instance, timeline_of
-from poet.solvers.portfolio.rerun_slots import Reruns, merged, offered_by, reruns_of
 from poet.solvers.portfolio.state import GOES_ON, ROUNDS, WAITS, SearchState, Steps
 from poet.util.interrupts import pass_on
 
@@ -218,3 +218,65 @@ def _expected(arrays: GapMatrix, guide: Bound) -> Numbers:
             position = bisect.bisect_right(starts[content], int(arrays.first[column])) - 1
             expected[column] = shares[content][max(position, 0)]
     return expected
+
+
+# --- which reruns a model is offered: chains of producers that lead to what the relaxation remakes ---
+
+_ROUNDING = 1e-6  # of a version; the relaxation's solution remakes what is more
+
+
+def offered_by(instance: Instance, bound: Bound, chain: int) -> dict[int, set[int]]:
+    """Per stage, reruns that remake what the solution of the windows relaxation remakes before its op.
+
+    Chains of ``chain`` producers in any case, since the plan will differ from the solution. Along chains of
+    twice that, what the solution remakes in the same stretch of time: so the first backward op that misses a
+    tensor of a segment of the forward pass is offered the whole segment (Chen et al. 2016).
+    """
+    remade = _Remade(instance, bound)
+    worth = worth_rerunning(instance)
+    offered = {}
+    for stage, contents in remade.by_stage.items():
+        tasks = chains_to(instance, worth, stage, contents, chain)
+        wanted, segment = contents, set[int]()
+        for _ in range(2 * chain):
+            makers = {instance.contents[c].producer for c in wanted}
+            fresh = {
+                maker
+                for maker in makers
+                if maker in worth and maker < stage <= instance.tasks[maker].last_rerun_stage
+            } - segment
+            if not fresh:
+                break
+            segment |= fresh
+            reads = {c for maker in fresh for c in instance.tasks[maker].rerun_reads}
+            wanted = {c for c in reads if remade.around(c, stage)}
+        offered[stage] = tasks | segment
+    return offered
+
+
+class _Remade:
+    """Which versions the solution remakes, between which fixed moments."""
+
+    def __init__(self, instance: Instance, bound: Bound) -> None:
+        values, least = bound.answer.values, _ROUNDING
+        self.by_stage: dict[int, set[int]] = {}
+        self.ends: dict[int, list[int]] = {}
+        self.made: dict[int, list[bool]] = {}
+        for segment in bound.relaxation.segments if values is not None else ():
+            assert values is not None
+            made = any(value(column, values) > least for column in segment.made)
+            self.ends.setdefault(segment.content, []).append(segment.until)
+            self.made.setdefault(segment.content, []).append(made)
+            producer = instance.contents[segment.content].producer
+            if made and producer is not None:  # the last chance may come earlier than the use
+                stage = min(segment.until, instance.tasks[producer].last_rerun_stage)
+                self.by_stage.setdefault(stage, set()).add(segment.content)
+
+    def around(self, content: int, stage: int) -> bool:
+        """Whether the solution remakes ``content`` between the fixed moments around ``stage``.
+
+        True after the last fixed moment, of which the solution's segments say nothing.
+        """
+        ends = self.ends.get(content, [])
+        position = bisect.bisect_left(ends, stage)
+        return position == len(ends) or self.made[content][position]

@@ -16,12 +16,16 @@ from dataclasses import replace
 
 import numpy as np
 
+from poet.problem.homes import decide
+from poet.problem.schedule import Schedule
 from poet.solvers.bounds.refinement import ExtractedStep, refined_bounds
-from poet.solvers.bounds.relaxation import Bound, bound_overhead, taken_up
+from poet.solvers.bounds.relaxation import Bound, Segment, bound_overhead, taken_up
 from poet.solvers.bounds.resident_sets import MOST_ARCS, resident_sets_bounds
 from poet.solvers.engines.process import EngineProcess
-from poet.solvers.engines.program import Effort, Matrix, Outcome
-from poet.solvers.heuristics.lp_guided import walks_along
+from poet.solvers.engines.program import Effort, Matrix, Numbers, Outcome, value
+from poet.solvers.heuristics.gap_arrays import Way
+from poet.solvers.heuristics.policies import PRICE_EXPONENTS, Planned, Weights, walked
+from poet.solvers.instance.instance import Facts, Instance
 from poet.solvers.portfolio.state import (
     COPIES,
     GOES_ON,
@@ -47,6 +51,13 @@ AGAIN_SHARE = 0.05
 """Of the overhead, by which a better plan has the prover begin again: what it rules out was too coarse."""
 
 
+SURE_SHARES = (0.5, 0.99)
+"""Of a version, from which on it counts as kept, schedules for each; with one, fractions are read one way."""
+
+BACK_SHARE = 0.3
+"""Of a version, above which it counts as made again or paged in; at 0, spread fractions show no place."""
+
+
 def linear_relaxation(state: SearchState) -> Steps:
     """Raise the bound grid by grid; where a program has no solution, there is no plan."""
     for bound in refined_bounds(state.instance, state.turn_left, clock=state.clock):
@@ -65,6 +76,56 @@ def _followed(state: SearchState, solution: Bound) -> Steps:
     for schedule in walks_along(state.planned, solution):
         state.consider(schedule, WALKS)
         yield GOES_ON
+
+
+def walks_along(instance: Instance, bound: Bound) -> Iterator[Schedule]:
+    """Schedules that follow the solution of ``bound``; none without a solution.
+
+    One for each pair of a threshold in ``SURE_SHARES`` and an exponent in ``PRICE_EXPONENTS``. Where the plan
+    chooses homes, they are where the solution has the larger part of each.
+    """
+    values = bound.answer.values
+    if values is None:
+        return
+    at_home = bound.relaxation.at_home
+    in_storage = frozenset(tensor for tensor, column in at_home.items() if value(column, values) < 0.5)
+    problem = decide(instance.problem, in_storage)
+    facts, idle = Facts(problem), problem.idle_watts
+    weights = Weights(idle, 0.0 if problem.background_storage else idle)
+    stretches, marked = bound.relaxation.segments + bound.relaxation.tails, list[dict[tuple[int, int], Way]]()
+    for surely in SURE_SHARES:
+        marks = _absences(facts, instance, stretches, values, surely)
+        if marks in marked:  # a solution in whole numbers gives the same for all thresholds
+            continue
+        marked.append(marks)
+        for exponent in PRICE_EXPONENTS:
+            schedule = walked(facts, instance.limits, Planned(marks, exponent), weights)
+            if schedule is not None:
+                yield schedule
+
+
+def _absences(
+    facts: Facts, instance: Instance, segments: tuple[Segment, ...], values: Numbers, surely: float
+) -> dict[tuple[int, int], Way]:
+    """Per tensor and op after which the solution keeps less than ``surely`` of it, how it comes back."""
+    number = {tensor.name: index for index, tensor in enumerate(facts.problem.tensors)}
+    return {
+        (number[instance.contents[segment.content].tensor], segment.moments[window]): _way_back(
+            segment, window, values
+        )
+        for segment in segments
+        for window, kept in enumerate(segment.kept)
+        if value(kept, values) < surely
+    }
+
+
+def _way_back(segment: Segment, window: int, values: Numbers) -> Way:
+    """How the version first comes back after it was dropped in ``window``."""
+    for paged, made in zip(segment.paged[window:], segment.made[window:], strict=True):
+        in_pages, in_runs = value(paged, values), value(made, values)
+        if in_pages + in_runs > BACK_SHARE:
+            return Way.REMAKE if in_runs > in_pages else Way.PAGE
+    return Way.CHEAPER
 
 
 def whole_relaxation(state: SearchState) -> Steps:

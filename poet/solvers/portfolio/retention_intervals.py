@@ -18,9 +18,8 @@ from functools import partial
 from poet.solvers.engines import Effort, Outcome, run_engine
 from poet.solvers.event_model.decisions import EventModel
 from poet.solvers.event_model.model import build, matrix_of, schedule_of, values_of
-from poet.solvers.instance.candidates import candidates, worth_rerunning
+from poet.solvers.instance.candidates import candidates, merged, reruns_of, worth_rerunning
 from poet.solvers.instance.instance import Instance, timeline_of
-from poet.solvers.portfolio.rerun_slots import merged, reruns_of
 from poet.solvers.portfolio.state import GOES_ON, Claim, SearchState, Steps, model_by
 
 FIRST_CHAIN, LONGEST_CHAIN = 2, 64

@@ -36,8 +36,8 @@ from poet.solvers.heuristics.policies import keep_everything
 from poet.solvers.instance.feasibility import minimum_ram_bytes
 from poet.solvers.instance.instance import instance_of
 from poet.solvers.portfolio.state import GREEDY
-from poet.solvers.portfolio.turns import OP_SECONDS
 from poet.solvers.search import objectives, orders
+from poet.solvers.search.least_energy import OP_SECONDS
 from poet.solvers.search.messages import STOPPED, impossible_in_all_forms, untried_forms_sentence
 from poet.util.interrupts import was_told
 from poet.util.units import IN_ORDER

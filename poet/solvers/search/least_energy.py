@@ -1,5 +1,11 @@
 """The search for least energy: greedy plans at once, then the members of the portfolio in turns.
 
+Each member is one idea, a generator that pauses often. The one that has used least of the time goes next, for
+twice as long as in its last turn; who brought something goes again at once, and who has nothing left to try
+leaves. So a search that needs one long piece gets it, whatever the size of the problem, and nobody waits long
+(turns of solvers: Moffitt, "MiniMalloc", ASPLOS 2023, section 5; shares: Waldspurger and Weihl, "Stride
+scheduling", 1995). Members do not know each other; what one finds another reads from the shared state.
+
 The simulator validates every schedule before it counts, and every bound is checked against its
 joules. "Optimal" is reported only if the simulator accepts the plan and a bound for the whole problem
 matches it. "Infeasible" is reported only if a lower bound on RAM or time shows it by arithmetic, or if
@@ -9,8 +15,11 @@ certified linear programs or by another engine, or the answer says that it is no
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+import contextlib
+import enum
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 from poet.problem import Limits, Problem
 from poet.problem.schedule import Schedule
@@ -19,12 +28,11 @@ from poet.solvers.engines import choose_engine
 from poet.solvers.engines.proof import Confidence, Confirmation, confirm
 from poet.solvers.heuristics.greedy import greedy
 from poet.solvers.instance.instance import Metered
-from poet.solvers.portfolio import turns
 from poet.solvers.portfolio.local_search import local_search
 from poet.solvers.portfolio.neighbourhoods import neighbourhoods
 from poet.solvers.portfolio.relaxations import linear_relaxation, resident_sets, whole_relaxation
 from poet.solvers.portfolio.retention_intervals import effort_of, retention_intervals
-from poet.solvers.portfolio.state import GREEDY, REFUTED, Claim, SearchState, model_by, refutes
+from poet.solvers.portfolio.state import GREEDY, REFUTED, Claim, SearchState, Steps, model_by, refutes
 from poet.solvers.search.messages import (
     STOPPED,
     conflict_sentence,
@@ -34,7 +42,15 @@ from poet.solvers.search.messages import (
 )
 from poet.util.children import counted_from_here
 
-MEMBERS: tuple[turns.Seated, ...] = (
+_log = logging.getLogger(__name__)
+
+Member = Callable[[SearchState], Steps]
+"""Works on the state that it is given, pauses where its turn may end, and returns where nothing is left."""
+
+Seated = tuple[str, Member, float]
+"""A member with its name and its share of the time, in any unit."""
+
+MEMBERS: tuple[Seated, ...] = (
     ("linear relaxation and list schedules along it", linear_relaxation, 2.0),
     ("exact models over retention intervals", retention_intervals, 2.0),
     ("relaxation in whole numbers", whole_relaxation, 2.0),
@@ -43,6 +59,23 @@ MEMBERS: tuple[turns.Seated, ...] = (
     ("resident sets", resident_sets, 1.0),
 )
 """With shares of the time: provers have half of what makers of plans have."""
+
+BUDGET_FACTOR = 2.0
+"""From round to round; with 1, a program that needs longer than a turn would wait for ever."""
+
+FIRST_SECONDS = 0.1
+"""Of a turn in the first round, and ``OP_SECONDS`` more for each op; halving it costs rounds, no plans."""
+
+OP_SECONDS = 1e-3
+
+WORTH_SHARE = 0.01
+"""Of what is open, that a turn must close for its member to go again; at 0, crumbs hold the others up."""
+
+LEAST_SECONDS = 0.01
+"""That any turn counts, so that one in which nothing is counted does not come again for ever."""
+
+PAUSE_SECONDS = 1e-4
+"""That a pause counts where work is counted; else a turn of uncounted work has no end."""
 
 GREEDY_SECONDS = 1.0
 """For greedy plans at most, and a quarter of the time; without, a large step has no other member's plan."""
@@ -63,7 +96,7 @@ def solve(
     options: SolveOptions | None = None,
     *,
     metered: Metered | None = None,
-    members: Sequence[turns.Seated] | None = None,
+    members: Sequence[Seated] | None = None,
 ) -> Solution:
     """The plan of ``problem`` of least energy inside ``limits`` that the time allows, with a bound.
 
@@ -94,14 +127,14 @@ class _Search:
     def __init__(self, state: SearchState) -> None:
         self.state, self.refuted_by = state, ""
 
-    def run(self, members: Sequence[turns.Seated]) -> Solution:
+    def run(self, members: Sequence[Seated]) -> Solution:
         state = self.state
         if impossible := impossible_sentence(state.instance):
             return self._no_plan(impossible, _EXACT)
         self._start()
         state.first = state.best.schedule
         while True:  # again where an engine erred, and its word was refuted
-            turns.run(state, members)
+            take_turns(state, members)
             refuted, state.refuted = state.refuted, False
             if refuted and state.best.trace is None:
                 confirmation = self._confirmed_no_plan()
@@ -221,3 +254,80 @@ class _Search:
             proof_seconds=proof_seconds,
             below_joules=None if below is None else below - claim.fixed_joules,
         )
+
+
+# --- turns ---
+
+
+class _Turn(enum.Enum):
+    """What a member's turn brought."""
+
+    BETTER = "better"
+    NOTHING = "nothing"
+    WAITS = "waits"
+    EXHAUSTED = "exhausted"
+
+
+@dataclass(slots=True)
+class _Seat:
+    """A member, the share of the time that it is to have, and what it has used.
+
+    Attributes:
+        used_seconds: so far, over its share.
+        budget_seconds: of its next turn.
+        waits: it waits, and nobody has worked since.
+    """
+
+    name: str
+    share: float
+    going: Steps
+    budget_seconds: float
+    used_seconds: float = 0.0
+    waits: bool = False
+
+
+def take_turns(state: SearchState, members: Sequence[Seated]) -> None:
+    """Give ``members`` turns until the search is finished, or nobody has anything left to try."""
+    first_seconds = FIRST_SECONDS + OP_SECONDS * len(state.instance.tasks)
+    with contextlib.ExitStack() as stack:
+        seats = [
+            _Seat(name, share, stack.enter_context(contextlib.closing(member(state))), first_seconds)
+            for name, member, share in members
+        ]
+        while seats and not _is_over(state):
+            seat = min(seats, key=lambda each: each.used_seconds)
+            state.alone = all(each is seat or each.waits for each in seats)
+            turn = _Turn.BETTER
+            while turn is _Turn.BETTER and not _is_over(state):
+                turn = _step(state, seat)
+            for each in seats:
+                each.waits = turn is _Turn.WAITS and (each.waits or each is seat)
+            if turn is _Turn.EXHAUSTED:
+                seats.remove(seat)
+                _log.info("exhausted: %s", seat.name)
+            elif turn is _Turn.WAITS:  # behind all others
+                seat.used_seconds = max(each.used_seconds for each in seats)
+            else:
+                seat.budget_seconds *= BUDGET_FACTOR
+
+
+def _step(state: SearchState, seat: _Seat) -> _Turn:
+    """One turn of a member."""
+    before, began = state.open_joules(), state.clock.now()
+    state.turn_end = began + min(seat.budget_seconds, state.seconds_left())
+    turn = _Turn.EXHAUSTED
+    with state.recorder.phase(seat.name):
+        for waits in seat.going:
+            state.clock.spend(engine_seconds=PAUSE_SECONDS)
+            if waits or state.finished() or state.refuted or state.clock.now() >= state.turn_end:
+                turn = _Turn.WAITS if waits else _Turn.NOTHING
+                break
+    state.report()
+    if turn is _Turn.NOTHING and state.open_joules() < (1.0 - WORTH_SHARE) * before:
+        turn = _Turn.BETTER
+    seat.used_seconds += max(state.clock.now() - began, LEAST_SECONDS) / seat.share
+    return turn
+
+
+def _is_over(state: SearchState) -> bool:
+    return state.finished() or (state.refuted and state.best.trace is None)

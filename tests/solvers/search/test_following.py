@@ -12,7 +12,7 @@ from poet.problem import Limits
 from poet.problem.simulator import simulate
 from poet.problem.solution import SolveOptions
 from poet.solvers import minimum_ram_bytes, solve
-from poet.solvers.heuristics.lp_guided import PRICE_EXPONENTS, followed
+from poet.solvers.heuristics.policies import PRICE_EXPONENTS, followed
 
 
 @pytest.mark.parametrize("seed", range(4))

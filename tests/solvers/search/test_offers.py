@@ -12,7 +12,7 @@ from poet.solvers.bounds.relaxation import Bound, bound_overhead
 from poet.solvers.engines.program import value
 from poet.solvers.instance.candidates import worth_rerunning
 from poet.solvers.instance.instance import Instance, instance_of
-from poet.solvers.portfolio.rerun_slots import offered_by
+from poet.solvers.portfolio.neighbourhoods import offered_by
 
 STEP = training_like(10, seed=3)
 
