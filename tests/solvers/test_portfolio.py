@@ -59,28 +59,28 @@ def holds(seed: int, members: tuple[Seated, ...], seconds: float = SECONDS) -> S
 
 
 @pytest.mark.parametrize("member", MEMBERS, ids=[name for name, _, _ in MEMBERS])
-@pytest.mark.parametrize("block", with_slow(range(10), set(range(1, 10))))
+@pytest.mark.parametrize("block", with_slow(range(25), set(range(1, 25))))
 def test_a_member_alone_says_nothing_wrong(member: Seated, block: int) -> None:
-    for seed in range(30 * block, 30 * (block + 1)):
+    for seed in range(12 * block, 12 * (block + 1)):
         holds(seed, (member,))
 
 
-@pytest.mark.parametrize("block", with_slow(range(10), set(range(1, 10))))
+@pytest.mark.parametrize("block", with_slow(range(25), set(range(1, 25))))
 def test_some_members_say_nothing_wrong(block: int) -> None:
-    for seed in range(30 * block, 30 * (block + 1)):
+    for seed in range(12 * block, 12 * (block + 1)):
         rng = random.Random(seed)
         holds(seed, tuple(rng.sample(MEMBERS, rng.randrange(2, len(MEMBERS)))))
 
 
-@pytest.mark.parametrize("block", with_slow(range(10), set(range(1, 10))))
+@pytest.mark.parametrize("block", with_slow(range(25), set(range(1, 25))))
 def test_all_members_find_the_optimum_and_prove_nearly_all(block: int) -> None:
     open_ones = 0
-    for seed in range(30 * block, 30 * (block + 1)):
+    for seed in range(12 * block, 12 * (block + 1)):
         solution, least = holds(seed, MEMBERS, 5.0), case(seed)[2]
         if least is not None:
             assert solution.joules == pytest.approx(least, rel=2e-6), seed
         open_ones += solution.status not in (Status.OPTIMAL, Status.INFEASIBLE)
-    assert open_ones <= 4  # transfers beside compute, of which relaxations know little
+    assert open_ones <= 3  # transfers beside compute, of which relaxations know little
 
 
 @pytest.mark.slow
