@@ -143,7 +143,7 @@ def test_a_child_that_is_killed_takes_no_plan_with_it(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(EngineProcess, "begin", begin_and_end)
     problem = random_problem(3, ops=8)
-    options = dataclasses.replace(counted(2.0), relative_gap=0.0, overhead_gap=0.0)
+    options = dataclasses.replace(counted(0.3), relative_gap=0.0, overhead_gap=0.0)
     assert solve(problem, random_limits(problem, 3), options).schedule is not None
 
 
