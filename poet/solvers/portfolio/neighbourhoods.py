@@ -60,6 +60,7 @@ _STRETCHES = (1, 1, 2, 3)  # that a round frees, of which one is drawn: several 
 def neighbourhoods(state: SearchState) -> Steps:
     """Rounds on model after model, as soon as there is a plan and a solution of the relaxation."""
     instance, chain, seed = state.planned, FIRST_CHAIN, state.options.seed
+    exhausted = list[Reruns]()
     while True:
         guide, schedule = state.guide, state.best.schedule
         if guide is None or schedule is None:
@@ -70,6 +71,13 @@ def neighbourhoods(state: SearchState) -> Steps:
         reruns = merged(offered_by(instance, guide, chain), reruns_of(instance, schedule))
         if sum(map(len, reruns.values())) > MOST_RERUNS:
             return
+        if reruns in exhausted:
+            if chain == LONGEST_CHAIN:
+                if state.alone:
+                    return
+                yield WAITS
+            chain = min(2 * chain, LONGEST_CHAIN)
+            continue
         model = gap_matrix_of(instance, reruns)
         values = values_of(model.model, schedule)
         if values is None:
@@ -83,6 +91,8 @@ def neighbourhoods(state: SearchState) -> Steps:
             yield GOES_ON
             if state.best.trace is not before and not better:
                 break  # the plan is another's, with other reruns
+        if rounds.exhausted:
+            exhausted.append(reruns)
         seed += 1
         chain = min(2 * chain, LONGEST_CHAIN)
 
