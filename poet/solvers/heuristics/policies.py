@@ -253,22 +253,19 @@ def _worths(walk: Walk, tensors: Ints) -> Floats:
 # --- along another plan ---
 
 
-def followed(
-    problem: Problem, schedule: Schedule, limits: Limits, price_exponents: Iterable[float] = PRICE_EXPONENTS
-) -> Schedule | None:
+def followed(problem: Problem, schedule: Schedule, limits: Limits) -> Schedule | None:
     """The plan of least energy within ``limits`` that has absent what ``schedule`` has absent, and more.
 
     Args:
         problem: of ``schedule``.
         schedule: a plan that is not within ``limits``: it takes more RAM.
         limits: of the result.
-        price_exponents: of the joules of coming back, a plan for each: the best is taken.
 
     Returns:
         ``None`` where list schedules get stuck. Tensors are at home where ``schedule`` has them.
     """
     problem = decided(problem, schedule)
-    return cheapest_walk(problem, limits, (_Along(schedule, each) for each in price_exponents))
+    return cheapest_walk(problem, limits, (_Along(schedule, each) for each in PRICE_EXPONENTS))
 
 
 class _Along(Planned):
