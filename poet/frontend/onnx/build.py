@@ -18,14 +18,7 @@ from onnx import AttributeProto, GraphProto, NodeProto
 from torch import Tensor
 
 from poet.errors import ModelError, UnsupportedOperator, nearest
-from poet.frontend.onnx import (
-    ops_index,
-    ops_math,
-    ops_nn,
-    ops_resize,
-    ops_rnn,
-    ops_shape,
-)
+from poet.frontend.onnx import ops_math, ops_nn, ops_resize, ops_rnn, ops_shape
 from poet.frontend.onnx.node import (
     ROWS,
     Alias,
@@ -42,10 +35,7 @@ from poet.frontend.onnx.node import (
 )  # fmt: skip
 from poet.frontend.onnx.reader import OnnxFile
 
-TABLES = (
-    ops_index, ops_math, ops_nn, ops_resize, ops_rnn,
-    ops_shape,
-)  # fmt: skip
+TABLES = (ops_math, ops_nn, ops_resize, ops_rnn, ops_shape)
 """The modules whose import fills the operator table."""
 
 _MAX_CONSTANT_BYTES = 1 << 30

@@ -23,7 +23,14 @@ from poet.frontend.onnx.fuse import fuse
 from poet.frontend.onnx.module import ImportedModule, Source
 from poet.frontend.onnx.names import NAMES_KEY, naming_of, read_given, with_given_names
 from poet.frontend.onnx.node import Rebound
-from poet.frontend.onnx.reader import OnnxFile, StoredTensor, dtype_of, read_onnx, read_structure
+from poet.frontend.onnx.reader import (
+    LARGEST_BYTES,
+    OnnxFile,
+    StoredTensor,
+    dtype_of,
+    read_onnx,
+    read_structure,
+)
 from poet.frontend.onnx.weights import TRAINABLE_KEY, trainable_initializers, with_own_weights
 from poet.ir.micro import BATCH_NAMES
 from poet.util.brief import brief
@@ -312,7 +319,6 @@ def _imported(file: OnnxFile, bind: Mapping[str, int], training: bool, source: S
     )
 
 
-_LARGEST_BYTES = 2**31 - 1  # of a protobuf message
 _TOLERANCE = 1e-3  # of the largest number that comes out; kernels add in another order
 
 
@@ -341,7 +347,7 @@ def filled(structure: bytes, tensors: Mapping[str, Tensor]) -> tuple[bytes, int]
         initializer.raw_data = tensor.reshape(-1).view(torch.uint8).numpy().tobytes()
         count += 1
     _evaluating(model)
-    if model.ByteSize() > _LARGEST_BYTES:
+    if model.ByteSize() > LARGEST_BYTES:
         raise ModelError("with its weights the ONNX file is above 2 GiB, which one file cannot be")
     written: bytes = model.SerializeToString(deterministic=True)
     return written, count

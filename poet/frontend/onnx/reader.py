@@ -22,12 +22,18 @@ from torch import Tensor
 
 from poet.errors import ModelError
 from poet.files.kinds import FileKind, says_what_it_is
-from poet.frontend.onnx.wire import Span, split_weights
 from poet.util.brief import brief
 from poet.util.reading import MOST_DIMENSIONS, is_same_file, open_regular
 
 OLDEST_OPSET, NEWEST_OPSET = 9, 24
+LARGEST_BYTES = 2**31 - 1
+"""Of a protobuf message; what is larger keeps its weights in external data files."""
 _MOST_NODES = 1 << 20
+_INLINE_BYTES = 256
+"""Data up to this size stays in the structure: shapes and scalars are needed at once."""
+
+Span = tuple[int, int]
+"""First byte and size of a stretch of the file."""
 
 DTYPES: dict[int, torch.dtype] = {
     TensorProto.FLOAT: torch.float32,
@@ -116,8 +122,7 @@ def read_onnx(path: str | Path) -> OnnxFile:
             if os.fstat(file.fileno()).st_size == 0:
                 raise ModelError("the file is empty")
             with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-                structure, spans = split_weights(data)
-        model = _parse(structure)
+                model, spans = _without_weights(data)
         stored = [
             stored_tensor(t, path, span) for t, span in zip(model.graph.initializer, spans, strict=True)
         ]
@@ -142,10 +147,29 @@ def read_structure(structure: bytes, name: str = "structure") -> OnnxFile:
         raise ModelError(f"{name}: {error}") from None
 
 
-def _parse(structure: bytes) -> ModelProto:
+def _without_weights(data: mmap.mmap) -> tuple[ModelProto, list[Span | None]]:
+    """The model without its weights, and per initialiser where they lie in ``data`` (``None``: inside)."""
+    model, spans, end = _parse(data), list[Span | None](), 0
+    for tensor in model.graph.initializer:
+        raw = tensor.raw_data
+        if len(raw) <= _INLINE_BYTES:
+            spans.append(None)
+            continue
+        start = data.find(raw, end)  # initialisers stand in the file in their order
+        end = start + len(raw)
+        spans.append((start, len(raw)))
+        tensor.ClearField("raw_data")
+    structure = ModelProto()  # a message keeps the memory of what is cleared in it
+    structure.CopyFrom(model)
+    return structure, spans
+
+
+def _parse(structure: bytes | mmap.mmap) -> ModelProto:
+    if len(structure) > LARGEST_BYTES:
+        raise ModelError("an ONNX file above 2 GiB; save it with its weights as external data")
     model = ModelProto()
     try:
-        model.ParseFromString(structure)
+        model.ParseFromString(structure[:])
         _read_texts(model)
     except (DecodeError, UnicodeDecodeError):
         raise ModelError("not an ONNX model, or a damaged one") from None
@@ -234,11 +258,12 @@ def stored_tensor(tensor: TensorProto, path: Path | None, span: Span | None) -> 
         location, start, found = _external(tensor, path, size_bytes)
         source = (location, start)
     elif span is not None and path is not None:
-        source, found = (path, span.start), span.size
-    elif not tensor.HasField("raw_data") and not _typed_data(tensor) and size_bytes > 0:
+        source, found = (path, span[0]), span[1]
+    elif not tensor.HasField("raw_data") and not _typed_numbers(tensor) and size_bytes > 0:
         return StoredTensor(dtype, shape, None)
     else:
-        return StoredTensor(dtype, shape, _inline_reader(tensor, dtype, shape, where))
+        value = tensor_value(tensor, where)
+        return StoredTensor(dtype, shape, value.clone)
     if found != size_bytes:
         raise ModelError(f"{where} needs {size_bytes} bytes, the file holds {found}")
     return StoredTensor(dtype, shape, lambda: _read_file(*source, dtype, shape))
@@ -250,20 +275,10 @@ def _shape(tensor: TensorProto, where: str) -> tuple[int, ...]:
     return tuple(tensor.dims)
 
 
-def _typed_data(tensor: TensorProto) -> bool:
-    return any(
-        len(field)
-        for field in (
-            tensor.float_data, tensor.int32_data, tensor.int64_data, tensor.double_data, tensor.uint64_data,
-        )
-    )  # fmt: skip
-
-
-def _inline_reader(
-    tensor: TensorProto, dtype: torch.dtype, shape: tuple[int, ...], where: str
-) -> Callable[[], Tensor]:
-    value = tensor_value(tensor, where)
-    return lambda: value.clone()
+def _typed_numbers(tensor: TensorProto) -> int:
+    """How many numbers stand in the fields for one type each, beside ``raw_data``."""
+    return max(len(tensor.float_data), len(tensor.int32_data), len(tensor.int64_data),
+               len(tensor.double_data), len(tensor.uint64_data))  # fmt: skip
 
 
 def tensor_value(tensor: TensorProto, where: str) -> Tensor:
@@ -279,8 +294,7 @@ def tensor_value(tensor: TensorProto, where: str) -> Tensor:
     if tensor.HasField("raw_data"):
         raw = tensor.raw_data
     else:
-        count = max(len(tensor.float_data), len(tensor.int32_data), len(tensor.int64_data),
-                    len(tensor.double_data), len(tensor.uint64_data))  # fmt: skip
+        count = _typed_numbers(tensor)
         if count != math.prod(shape):
             raise ModelError(f"{where} has shape {list(shape)}, but {count} numbers")
         try:
@@ -354,7 +368,7 @@ def data_files(path: Path, among: Iterable[Path]) -> list[Path]:
             named = [other for other in among if content.find(other.name.encode()) >= 0]
             if not named:
                 return []
-            model = _parse(split_weights(content)[0])
+            model = _parse(content)
         stored = [external_path(path, location, path.name) for location in _locations(model)]
         return [other for other in named if any(is_same_file(other, file) for file in stored)]
     except (OSError, ValueError, ModelError):  # an empty file cannot be mapped
