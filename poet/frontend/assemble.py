@@ -421,7 +421,7 @@ def _by_dtype(gradients: Mapping[str, str], values: Mapping[str, Value]) -> list
     return sorted(gradients.items(), key=lambda item: types.index(values[item[1]].type.dtype))
 
 
-def beside(graph: Graph, training: Graph) -> Graph:
+def lasting_beside(graph: Graph, training: Graph) -> Graph:
     """``graph`` with everything that lives across steps of ``training``, whether it reads it or not."""
     there = {buffer.name for buffer in graph.buffers}
     named = {value.name for value in graph.values}

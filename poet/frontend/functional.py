@@ -37,6 +37,7 @@ from poet.frontend.traced_operators import (
     OneOpPerLayer,
     as_wanted,
 )
+from poet.ir.graph import TensorType
 from poet.ir.operators import ATEN, MIS_TRACED
 from poet.passes.layouts import dense_like, tensor_type
 from poet.runtime.kernels import arguments
@@ -326,9 +327,10 @@ def speaking(module: nn.Module) -> Iterator[None]:
         ) from error
 
 
-def fakes(mode: FakeTensorMode, tensors: Iterable[Tensor]) -> list[Tensor]:
+def fakes(mode: FakeTensorMode, tensors: Iterable[Tensor | TensorType]) -> list[Tensor]:
     """Fake tensors of the same types, each dense."""
-    types = [dense_like(tensor_type(tensor, "an input")) for tensor in tensors]
+    found = [tensor_type(item, "an input") if isinstance(item, Tensor) else item for item in tensors]
+    types = [dense_like(item) for item in found]
     with mode:
         return [torch.empty_strided(t.shape, t.strides, dtype=arguments.dtype(t.dtype)) for t in types]
 
