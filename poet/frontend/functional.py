@@ -26,17 +26,20 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes
 
 from poet.errors import ModelError, PoetError
-from poet.frontend.eager import as_exporters_do, line_of, without_checks, without_short_cuts
-from poet.frontend.losses import Loss
-from poet.frontend.python_state import Kept, State, has_own_code, roots_of, unchanged
-from poet.frontend.repeated_pass import AsPlainCode, Pass, listed
-from poet.frontend.traced_operators import (
-    CtcOfOneSize,
-    LengthsAsTensors,
-    LstmByGradientMode,
-    OneOpPerLayer,
-    as_wanted,
+from poet.frontend.eager import (
+    Kept,
+    State,
+    as_exporters_do,
+    has_own_code,
+    line_of,
+    roots_of,
+    unchanged,
+    without_checks,
+    without_short_cuts,
 )
+from poet.frontend.losses import Loss
+from poet.frontend.repeated_pass import AsPlainCode, Pass, listed
+from poet.frontend.traced_operators import AsTraced, OurKernels, as_wanted
 from poet.ir.graph import TensorType
 from poet.ir.operators import ATEN, MIS_TRACED
 from poet.passes.layouts import dense_like, tensor_type
@@ -267,8 +270,7 @@ class Functional:
         has_backward = torch.set_grad_enabled(self.step.has_backward)
         with (
             speaking(module), without_short_cuts(), has_backward,
-            without_checks(), OneOpPerLayer(), as_wanted(), LengthsAsTensors(),
-            LstmByGradientMode(), CtcOfOneSize(),  # type: ignore[no-untyped-call]
+            without_checks(), AsTraced(), as_wanted(), OurKernels(),  # type: ignore[no-untyped-call]
             self.step.last, self.step.blocks,
         ):  # fmt: skip
             results: list[Tensor | None] = torch.func.functional_call(self.step, leaves, (given, targets))

@@ -14,10 +14,9 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTens
 from torch.nn.parameter import is_lazy
 
 from poet.errors import ModelError, nearest
-from poet.frontend.eager import without_checks
+from poet.frontend.eager import unchanged, without_checks
 from poet.frontend.functional import GradientHook, fakes
-from poet.frontend.python_state import unchanged
-from poet.frontend.traced_operators import OneOpPerLayer
+from poet.frontend.traced_operators import AsTraced
 from poet.passes.layouts import tensor_type
 
 
@@ -171,7 +170,7 @@ def looks_at_contents(module: nn.Module, inputs: Sequence[Tensor]) -> bool:
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     try:
         fake_own = dict(zip(own, fakes(mode, own.values()), strict=True))
-        with unchanged(module), without_checks(), mode, torch.no_grad(), OneOpPerLayer():
+        with unchanged(module), without_checks(), mode, torch.no_grad(), AsTraced():
             torch.func.functional_call(module, fake_own, tuple(fakes(mode, inputs)))
     except DataDependentOutputException:
         return True

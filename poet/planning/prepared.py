@@ -209,7 +209,7 @@ def _taken(
     optimizer: torch.optim.Optimizer, module: nn.Module, patterns: tuple[str, ...] | None
 ) -> tuple[OptimizerSpec, tuple[str, ...] | None]:
     """The settings of an optimizer of torch, and what it trains, where that is not all that can be."""
-    from poet.frontend.optimizers import spec_of
+    from poet.frontend.plain import spec_of
 
     if patterns is not None:
         raise InputError("the optimizer's groups say what is trained; leave train out")

@@ -15,7 +15,7 @@ from torch.optim import lr_scheduler
 
 from poet import api
 from poet.errors import InputError, ModelError
-from poet.frontend.optimizers import Lion, spec_of
+from poet.frontend.plain import Lion, spec_of
 from poet.frontend.trace import trace_training_step
 from poet.ir.optimizer import OptimizerSpec, ParameterGroup
 from poet.ir.optimizer_kinds import OPTIONS, STATES
@@ -75,7 +75,7 @@ def test_clipping_among_an_optimizers_options_names_what_to_write() -> None:
 
 @pytest.mark.parametrize("name", [name for name in SPECS if "clip" not in name and name != "everything"])
 def test_what_torch_is_told_is_what_is_read_back(name: str) -> None:
-    from poet.frontend.optimizers import torch_optimizer
+    from poet.frontend.plain import torch_optimizer
 
     module, spec = net(), SPECS[name]
     found, _ = spec_of(torch_optimizer(spec, dict(module.named_parameters())), module)
