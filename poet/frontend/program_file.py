@@ -13,12 +13,13 @@ import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import torch
 from torch import Tensor, nn
 
 from poet.errors import ModelError
+from poet.frontend.module_tensors import examples, held, hold
 from poet.util.reading import open_regular, parse_json, shown
 
 _MOST_JSON_BYTES = 1 << 28
@@ -87,8 +88,7 @@ class Archive:
         return torch.frombuffer(raw, dtype=kind.dtype).as_strided(kind.shape, strides, offset).clone()
 
 
-@dataclass(frozen=True, slots=True)
-class Type:
+class Type(NamedTuple):
     """Of a dense tensor on the CPU."""
 
     dtype: torch.dtype
@@ -216,7 +216,7 @@ class Program(nn.Module):
     def forward(self, *inputs: Tensor) -> Tensor | tuple[Tensor, ...]:
         """The outputs for ``inputs``."""
         values: dict[str, Any] = dict(zip(self._given, inputs, strict=True))
-        values |= {value: _tensor_called(self, name) for value, name in self._held.items()}
+        values |= {value: held(self, name) for value, name in self._held.items()}
         for node in self._nodes:
             made = node.operator(*_filled(node.args, values), **_filled(node.kwargs, values))
             for names, result in zip(node.outputs, made if len(node.outputs) > 1 else (made,), strict=True):
@@ -240,30 +240,20 @@ def _filled(given: Any, values: Mapping[str, Any]) -> Any:
     return {key: _filled(item, values) for key, item in given.items()} if isinstance(given, dict) else given
 
 
-def _tensor_called(module: nn.Module, name: str) -> Tensor:
-    *parts, last = name.split(".")
-    for part in parts:
-        module = module._modules[part]  # type: ignore[assignment]
-    parameter, buffer = module._parameters.get(last), module._buffers.get(last)
-    found = buffer if parameter is None else parameter
-    assert found is not None
-    return found
-
-
 def _program(archive: Archive) -> ProgramFile:
     data = archive.json("models/model.json")
     if data["schema_version"]["major"] != _SCHEMA:
         refuse(f"its format has version {shown(data['schema_version']['major'])}, this poet reads {_SCHEMA}")
     graph, signature = data["graph_module"]["graph"], data["graph_module"]["signature"]
     weights, constants = archive.tensors("weights", "weight"), archive.tensors("constants", "constant")
-    held: dict[str, tuple[str, str]] = {}
+    sources: dict[str, tuple[str, str]] = {}
     given: list[str] = []
     for item in signature["input_specs"]:
         ((kind, spec),) = item.items()
         if kind == "user_input" and set(spec["arg"]) == {"as_tensor"}:
             given.append(spec["arg"]["as_tensor"]["name"])
         elif kind in ("parameter", "buffer", "tensor_constant"):
-            held[spec["arg"]["name"]] = kind, spec[f"{kind}_name"]
+            sources[spec["arg"]["name"]] = kind, spec[f"{kind}_name"]
         else:
             refuse(f"an input of it is no tensor ({shown(kind)}); export it with tensors alone")
     outputs = []
@@ -275,40 +265,16 @@ def _program(archive: Archive) -> ProgramFile:
             )
         outputs.append(spec["arg"]["as_tensor"]["name"])
     nodes = [_node(item) for item in graph["nodes"] if item["outputs"]]  # of checks nothing comes
-    _check_defined(nodes, (*given, *held), outputs)
-    module = Program(nodes, {value: name for value, (_, name) in held.items()}, given, outputs)
-    made: dict[int, Tensor] = {}
-    for kind, name in held.values():
-        _hold(
-            module, name, weights[name] if name in weights else constants[name], kind, name in weights, made
-        )
+    _check_defined(nodes, (*given, *sources), outputs)
+    module = Program(nodes, {value: name for value, (_, name) in sources.items()}, given, outputs)
+    parameters: dict[int, Tensor] = {}  # one that has several names stays one
+    for kind, name in sources.values():
+        tensor = weights[name] if name in weights else constants[name]
+        if kind == "parameter":
+            tensor = parameters.setdefault(id(tensor), nn.Parameter(tensor))
+        hold(module, name, tensor, is_saved=name in weights)
     types = graph["tensor_values"]
-    return ProgramFile(module, tuple(_examples(type_of(types[name]) for name in given)), tuple(given))
-
-
-def _hold(
-    module: nn.Module, name: str, tensor: Tensor, kind: str, is_stored: bool, made: dict[int, Tensor]
-) -> None:
-    """Give ``module`` a tensor under its dotted name; one that has several names stays one."""
-    *parts, last = name.split(".")
-    for part in parts:
-        if part not in module._modules:
-            module.add_module(part, nn.Module())
-        module = module._modules[part]  # type: ignore[assignment]
-    if kind == "parameter":
-        module.register_parameter(last, made.setdefault(id(tensor), nn.Parameter(tensor)))  # type: ignore[arg-type]
-    else:
-        module.register_buffer(last, tensor, persistent=is_stored)
-
-
-def _examples(types: Iterator[Type]) -> Iterator[Tensor]:
-    """Floats normally distributed, whole numbers zero."""
-    generator = torch.Generator().manual_seed(0)
-    for kind in types:
-        if kind.dtype.is_floating_point:
-            yield torch.randn(kind.shape, generator=generator).to(kind.dtype)
-        else:
-            yield torch.zeros(kind.shape, dtype=kind.dtype)
+    return ProgramFile(module, examples(type_of(types[name]) for name in given), tuple(given))
 
 
 def _node(data: Mapping[str, Any]) -> _Node:

@@ -21,7 +21,7 @@ from poet.frontend.eager import original
 from poet.frontend.functional import Step
 from poet.frontend.losses import Loss
 from poet.frontend.lower import Lowered
-from poet.frontend.module_tensors import input_names_of
+from poet.frontend.module_tensors import free_names, input_names_of
 from poet.frontend.trace import Tracing, TrainingStep, digest_of
 from poet.ir.graph import Call, Graph, Op, Ref
 from poet.ir.optimizer import OptimizerSpec
@@ -349,13 +349,8 @@ class _CallersAssembly(Assembly):
 
     def _callers_loss(self, outputs: Sequence[str]) -> str:
         """The op that stands for what the caller does with the outputs; the name of its loss."""
-        loss = self.add_value(self._unused("callers_loss"), contiguous("float32", ()))
+        loss = self.add_value(free_names(["callers_loss"], {*self.values})[0], contiguous("float32", ()))
         types = tuple(layout_arguments(self.values[name].type) for name in self.given)
         call = Call(CALLERS_LOSS, (tuple(Ref(name) for name in dict.fromkeys(outputs)), types))
         self.ops.append(Op(loss, call, (loss, *self.given), repeatable=False))
         return loss
-
-    def _unused(self, name: str) -> str:
-        while name in self.values:
-            name += "_"
-        return name

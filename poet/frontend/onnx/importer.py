@@ -18,9 +18,10 @@ from onnx import ModelProto, ValueInfoProto
 from torch import Tensor, nn
 
 from poet.errors import ModelError, nearest
+from poet.frontend.module_tensors import examples
 from poet.frontend.onnx.build import Input, build
 from poet.frontend.onnx.fuse import fuse
-from poet.frontend.onnx.module import ImportedModule, Source
+from poet.frontend.onnx.module import ImportedModule, Source, raw_bytes
 from poet.frontend.onnx.names import NAMES_KEY, naming_of, read_given, with_given_names
 from poet.frontend.onnx.node import Rebound
 from poet.frontend.onnx.reader import (
@@ -175,13 +176,7 @@ class ImportedModel:
 
     def example_inputs(self) -> tuple[Tensor, ...]:
         """Tensors of the inputs' shapes and types: floats normally distributed, whole numbers zero."""
-        generator = torch.Generator().manual_seed(0)
-        return tuple(
-            torch.randn(entry.shape, generator=generator).to(entry.dtype)
-            if entry.dtype.is_floating_point
-            else torch.zeros(entry.shape, dtype=entry.dtype)
-            for entry in self.inputs
-        )
+        return examples((entry.dtype, entry.shape) for entry in self.inputs)
 
 
 def load_onnx(
@@ -277,7 +272,7 @@ def strip_weights(model: ImportedModel | str | Path, *, bind: Mapping[str, int] 
         tensor.name, tensor.data_type = name, data_type
         tensor.dims.extend(dims)
         if content is not None:
-            tensor.raw_data = content.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+            tensor.raw_data = raw_bytes(content)
     naming = {entry.key: entry.value for entry in model.file.model.metadata_props if entry.key == NAMES_KEY}
     notes = naming | {
         TRAINABLE_KEY: json.dumps(sorted(model.module.initializers)),
@@ -332,25 +327,17 @@ def filled(structure: bytes, tensors: Mapping[str, Tensor]) -> tuple[bytes, int]
     Raises:
         ModelError: a weight is missing or of another shape, or the file would be above 2 GiB.
     """
-    imported = load_onnx_structure(structure)
-    model, count = ModelProto(), 0
+    names = load_onnx_structure(structure, tensors).names
+    model = ModelProto()
     model.ParseFromString(structure)
     for initializer in model.graph.initializer:
-        name = imported.names.get(initializer.name)
-        if name is None:
-            continue
-        if name not in tensors:
-            raise ModelError(f"the weight {name} is missing")
-        tensor = tensors[name].detach().contiguous()
-        if tuple(tensor.shape) != tuple(initializer.dims):
-            raise ModelError(f"{name} is {list(tensor.shape)}, the ONNX file has {list(initializer.dims)}")
-        initializer.raw_data = tensor.reshape(-1).view(torch.uint8).numpy().tobytes()
-        count += 1
+        if initializer.name in names:
+            initializer.raw_data = raw_bytes(tensors[names[initializer.name]].detach())
     _evaluating(model)
     if model.ByteSize() > LARGEST_BYTES:
         raise ModelError("with its weights the ONNX file is above 2 GiB, which one file cannot be")
     written: bytes = model.SerializeToString(deterministic=True)
-    return written, count
+    return written, len(names)
 
 
 def checked_by_onnxruntime(model: bytes, structure: bytes, tensors: Mapping[str, Tensor]) -> str:

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from poet.errors import ModelError
 from poet.frontend.onnx.ops_rnn import Packed, packing, place_of, recurrent_weights
-from poet.frontend.onnx.reader import DTYPES, OnnxFile, StoredTensor
+from poet.frontend.onnx.reader import NUMBERS, OnnxFile, StoredTensor, from_bytes
 from poet.frontend.onnx.weights import trainable_initializers
 
 NAMES_KEY = "poet.names"
@@ -100,11 +100,7 @@ def _read(path: Path) -> dict[str, Any]:
 
         with TensorFile(path, error=ModelError) as file:
             return {
-                name: torch.frombuffer(bytearray(file.read(name)), dtype=getattr(torch, entry.dtype)).reshape(
-                    entry.shape
-                )
-                if math.prod(entry.shape)
-                else torch.empty(entry.shape, dtype=getattr(torch, entry.dtype))
+                name: from_bytes(bytearray(file.read(name)), getattr(torch, entry.dtype), entry.shape)
                 for name, entry in file.entries.items()
             }
     try:
@@ -300,8 +296,7 @@ class _Match:
             while name in used:
                 name += "_"
             used.add(name)
-            number = next(number for number, dtype in DTYPES.items() if dtype == tensor.dtype)
-            model.graph.initializer.add(name=name, dims=tensor.shape, data_type=number)
+            model.graph.initializer.add(name=name, dims=tensor.shape, data_type=NUMBERS[tensor.dtype])
             own = tensor.detach().clone(memory_format=torch.contiguous_format)
             tensors[name] = StoredTensor(own.dtype, tuple(own.shape), lambda: own)
             return name

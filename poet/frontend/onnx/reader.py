@@ -51,6 +51,8 @@ DTYPES: dict[int, torch.dtype] = {
     TensorProto.BOOL: torch.bool,
 }
 """ONNX element types and the torch types that stand for them."""
+NUMBERS = {dtype: number for number, dtype in DTYPES.items()}
+"""The other way round."""
 
 
 def dtype_of(data_type: int, where: str) -> torch.dtype:
@@ -304,10 +306,11 @@ def tensor_value(tensor: TensorProto, where: str) -> Tensor:
     needed = math.prod(shape) * dtype.itemsize
     if len(raw) != needed or any(size < 0 for size in shape):
         raise ModelError(f"{where} needs {needed} bytes for shape {list(shape)}, but has {len(raw)}")
-    return _from_bytes(bytearray(raw), dtype, shape)
+    return from_bytes(bytearray(raw), dtype, shape)
 
 
-def _from_bytes(raw: bytearray, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
+def from_bytes(raw: bytearray, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
+    """A tensor in the memory of ``raw``, which has as many bytes."""
     if not raw:
         return torch.empty(shape, dtype=dtype)
     return torch.frombuffer(raw, dtype=torch.uint8).view(dtype).reshape(shape)
@@ -323,7 +326,7 @@ def _read_file(path: Path, start: int, dtype: torch.dtype, shape: tuple[int, ...
         raise ModelError(f"{path}: cannot be read: {error.strerror}") from None
     if found != len(raw):
         raise ModelError(f"{path}: has {found} bytes at {start}, expected {len(raw)}; did it change?")
-    return _from_bytes(raw, dtype, shape)
+    return from_bytes(raw, dtype, shape)
 
 
 def _external(tensor: TensorProto, path: Path, size_bytes: int) -> tuple[Path, int, int]:
@@ -400,3 +403,10 @@ def subgraphs(attribute: AttributeProto) -> list[GraphProto]:
     if attribute.type == AttributeProto.GRAPH:
         return [attribute.g]
     return list(attribute.graphs)
+
+
+def names_read(graph: GraphProto) -> set[str]:
+    """Names that a node of ``graph`` or of a graph inside it reads, and its outputs."""
+    inner = [entry for node in graph.node for attribute in node.attribute for entry in subgraphs(attribute)]
+    names = {name for node in graph.node for name in node.input} | {output.name for output in graph.output}
+    return names.union(*map(names_read, inner))

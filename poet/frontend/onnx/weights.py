@@ -9,11 +9,11 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import torch
-from onnx import AttributeProto, GraphProto, ModelProto, NodeProto
+from onnx import AttributeProto, ModelProto, NodeProto
 from torch import Tensor
 
 from poet.errors import ModelError
-from poet.frontend.onnx.reader import DTYPES, OnnxFile, StoredTensor, subgraphs, tensor_value
+from poet.frontend.onnx.reader import DTYPES, NUMBERS, OnnxFile, StoredTensor, names_read, tensor_value
 from poet.util.reading import MOST_DIMENSIONS, parse_json
 
 TRAINABLE_KEY = "poet.trainable"
@@ -78,19 +78,12 @@ def with_own_weights(file: OnnxFile) -> OnnxFile:
     inputs = [entry for entry in model.graph.input if entry.name not in file.tensors]
     del model.graph.input[:]
     model.graph.input.extend(inputs)
-    read = _read_names(model.graph)
+    read = names_read(model.graph)
     initializers = [tensor for tensor in model.graph.initializer if tensor.name in read]
     del model.graph.initializer[:]
     model.graph.initializer.extend(initializers)
     tensors = {tensor.name: edit.tensors[tensor.name] for tensor in initializers}
     return replace(file, model=model, tensors=tensors, constants=frozenset(edit.constants & tensors.keys()))
-
-
-def _read_names(graph: GraphProto) -> set[str]:
-    """Names that a node of ``graph`` or of a graph inside it reads, and its outputs."""
-    inner = [entry for node in graph.node for attribute in node.attribute for entry in subgraphs(attribute)]
-    names = {name for node in graph.node for name in node.input} | {output.name for output in graph.output}
-    return names.union(*map(_read_names, inner))
 
 
 class _Edit:
@@ -172,8 +165,7 @@ class _Edit:
 
     def add(self, name: str, stored: StoredTensor) -> None:
         """Enters an initialiser; its content is in ``tensors`` only."""
-        number = next(number for number, dtype in DTYPES.items() if dtype == stored.dtype)
-        self.model.graph.initializer.add(name=name, dims=stored.shape, data_type=number)
+        self.model.graph.initializer.add(name=name, dims=stored.shape, data_type=NUMBERS[stored.dtype])
         self.tensors[name] = stored
 
     def untranspose(self, node: NodeProto) -> None:
@@ -183,7 +175,10 @@ class _Edit:
             return
         if not stored.dtype.is_floating_point:
             return
-        turned = StoredTensor(stored.dtype, stored.shape[::-1], _transposed(stored))
+        read = stored.read
+        turned = StoredTensor(
+            stored.dtype, stored.shape[::-1], None if read is None else lambda: read().t().contiguous()
+        )
         weight = self.shared(name, turned)
         if weight is None:
             weight = self.weight_name(name, self.vectors.get(node.output[0], ""))
@@ -213,11 +208,6 @@ class _Edit:
                 if torch.equal(stored.read(), content) and not _all_equal(stored):
                     return other
         return None
-
-
-def _transposed(stored: StoredTensor) -> Callable[[], Tensor] | None:
-    read = stored.read
-    return None if read is None else lambda: read().t().contiguous()
 
 
 def _all_equal(stored: StoredTensor) -> bool:
