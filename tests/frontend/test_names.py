@@ -170,7 +170,7 @@ def test_names_are_never_unpickled(tmp_path: Path) -> None:
 def test_a_damaged_note_of_names_is_refused(tmp_path: Path) -> None:
     node = helper.make_node("Gemm", ["x", "w"], ["y"])
     model = make_model([node], {"x": [2, 3]}, ["y"], {"w": torch.randn(3, 4).numpy()})
-    for note in ("[", "{}", '{"names": {"v": "a"}}', "[" * 100_000):
+    for note in ("[", "[]", '{"names": {"v": "a"}}', "[" * 100_000):
         del model.metadata_props[:]
         model.metadata_props.add(key=NAMES_KEY, value=note)
         with pytest.raises(ModelError, match=r"note 'poet\.names' is damaged"):

@@ -17,7 +17,7 @@ import torch
 from onnx import ModelProto, ValueInfoProto
 from torch import Tensor, nn
 
-from poet.errors import ModelError, nearest
+from poet.errors import InputError, ModelError, nearest
 from poet.frontend.module_tensors import examples
 from poet.frontend.onnx.build import Input, build
 from poet.frontend.onnx.fuse import fuse
@@ -35,7 +35,8 @@ from poet.frontend.onnx.reader import (
 from poet.frontend.onnx.weights import TRAINABLE_KEY, trainable_initializers, with_own_weights
 from poet.ir.micro import BATCH_NAMES
 from poet.util.brief import brief
-from poet.util.reading import MOST_DIMENSIONS, is_whole, parse_json
+from poet.util.codec import decode_value
+from poet.util.reading import MOST_DIMENSIONS, parse_json
 
 MOST_ELEMENTS = 1 << 48
 """Of a tensor: what is larger no machine holds, and torch refuses to describe it."""
@@ -205,8 +206,8 @@ def load_onnx(
     file = with_own_weights(read_onnx(path))
     if names is None:
         return _imported(file, bind or {}, training, _read)
-    matched = with_given_names(file, read_given(names))
-    return replace(_imported(matched.file, bind or {}, training, _read), remark=matched.remark)
+    file, remark = with_given_names(file, read_given(names))
+    return replace(_imported(file, bind or {}, training, _read), remark=remark)
 
 
 def load_onnx_structure(structure: bytes, tensors: Mapping[str, Tensor] | None = None) -> ImportedModel:
@@ -223,11 +224,10 @@ def load_onnx_structure(structure: bytes, tensors: Mapping[str, Tensor] | None =
     file = read_structure(structure)
     notes = {entry.key: entry.value for entry in file.model.metadata_props}
     try:
-        bind, training = parse_json(notes[_BIND_KEY]), parse_json(notes[_TRAINING_KEY])
-    except (KeyError, ValueError):
-        bind = training = None
-    if not isinstance(bind, dict) or not all(map(is_whole, bind.values())) or not isinstance(training, bool):
-        raise ModelError("the structure does not say how its dimensions are bound; it is damaged")
+        bind = decode_value(dict[str, int], parse_json(notes[_BIND_KEY]), where=_BIND_KEY)
+        training = decode_value(bool, parse_json(notes[_TRAINING_KEY]), where=_TRAINING_KEY)
+    except (KeyError, ValueError, InputError):
+        raise ModelError("the structure does not say how its dimensions are bound; it is damaged") from None
 
     def given(name: str, stored: StoredTensor) -> Tensor:
         if tensors is None:
