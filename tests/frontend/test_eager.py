@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from helpers.pace import with_slow
 from torch import Tensor, nn
 
 import poet
@@ -59,7 +60,7 @@ COMPILED: dict[str, tuple[Callable[[], nn.Module], list[str]]] = {
 """How a net may be compiled, and what its parameters are called in a plan: as in its own state dict."""
 
 
-@pytest.mark.parametrize("way", COMPILED)
+@pytest.mark.parametrize("way", with_slow(COMPILED, {"whole", "in place"}))
 def test_a_compiled_net_is_planned_as_what_it_was_made_from(way: str, tmp_path: Path) -> None:
     build, names = COMPILED[way]
     module = build()

@@ -256,7 +256,7 @@ class _Attention(nn.Module):
         (_Attention, "Attention", "legacy"),
         (partial(_Attention, causal=True), "Attention", "legacy"),
         (partial(_Attention, masked=True), "Attention", "legacy"),
-        (partial(_Attention, masked=True), "Attention", "dynamo"),
+        pytest.param(partial(_Attention, masked=True), "Attention", "dynamo", marks=pytest.mark.slow),
     ],
 )
 def test_patterns_are_joined_and_bitwise_equal(

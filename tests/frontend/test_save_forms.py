@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 import torch
 from torch import nn
@@ -14,12 +12,10 @@ from poet.passes.rewrite import Technique
 from poet.planning.prepared import Prepared
 from poet.planning.ram_survey import keep_everything_bytes
 from poet.planning.step_search import offered, solve_choosing, without_choice
-from poet.plans.plan_file import read_plan
 from poet.problem import Limits, Pins
 from poet.problem.simulator import simulate
 from poet.problem.solution import SolveOptions, Status
 from poet.solvers import minimum_ram_bytes
-from poet.verification import verify
 
 QUICK = SolveOptions(time_limit_seconds=2.0)
 
@@ -90,20 +86,6 @@ def test_without_a_plan_it_says_what_would_help(prepared: Prepared) -> None:
     assert same is prepared
     assert answer.status is Status.INFEASIBLE
     assert "RAM of" in answer.message
-
-
-@pytest.mark.parametrize("share", [0.9, pytest.param(0.4, marks=pytest.mark.slow)])
-def test_a_plan_that_packs_some_saves_trains_as_pytorch_does(
-    prepared: Prepared, share: float, tmp_path: Path
-) -> None:
-    of = offered(prepared, Limits())
-    most, least = keep_everything_bytes(of), minimum_ram_bytes(of).bytes
-    limits = Limits(ram_budget_bytes=least + round(share * (most - least)))
-    planned = api.plan_step(prepared, limits, QUICK)
-    path = tmp_path / "plan.poet"
-    planned.save(path)
-    assert read_plan(path).graph == planned.prepared.step.graph
-    verify(path, module=net(), steps=2, threads=(1, 2)).require()
 
 
 def test_what_plain_training_needs_and_the_lower_bound_are_those_of_no_choice(prepared: Prepared) -> None:
