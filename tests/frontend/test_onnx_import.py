@@ -381,13 +381,6 @@ def test_an_unsupported_operator_is_named_with_its_node(
         load_onnx(path)
 
 
-def test_an_attribute_that_no_row_reads_is_refused(tmp_path: Path) -> None:
-    node = helper.make_node("Relu", ["x"], ["y"], leak=1)
-    path = save(make_model([node], {"x": [3]}, ["y"]), tmp_path / "m.onnx")
-    with pytest.raises(ModelError, match="no attribute 'leak'"):
-        load_onnx(path)
-
-
 def test_a_shape_that_depends_on_data_is_refused(tmp_path: Path) -> None:
     nodes = [
         helper.make_node("Cast", ["x"], ["shape"], to=onnx.TensorProto.INT64),
