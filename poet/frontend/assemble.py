@@ -141,30 +141,6 @@ class StepNames:
     gradients: Mapping[str, str | None]
 
 
-def assemble(
-    lowered: Lowered,
-    names: StepNames,
-    optimizer: OptimizerSpec,
-    *,
-    accumulates: bool = False,
-    updates: bool = True,
-) -> Graph:
-    """The graph of a training step.
-
-    Args:
-        lowered: the traced ops.
-        names: of their sources and results.
-        optimizer: makes the updates.
-        accumulates: whether gradients are summed over micro-batches.
-        updates: whether parameters are updated; of all micro-batches but the last they are not.
-
-    Raises:
-        ModelError: the model writes a trained parameter itself.
-    """
-    made = Assembly(lowered, names, optimizer, accumulates=accumulates, is_updating=updates)
-    return with_speaking_names(made.graph())
-
-
 class Assembly:
     """What becomes the graph of a training step."""
 
@@ -177,6 +153,15 @@ class Assembly:
         accumulates: bool = False,
         is_updating: bool = True,
     ) -> None:
+        """Begin with what was lowered.
+
+        Args:
+            lowered: the traced ops.
+            names: of their sources and results.
+            optimizer: makes the updates.
+            accumulates: whether gradients are summed over micro-batches.
+            is_updating: whether parameters are updated; of all micro-batches but the last they are not.
+        """
         self.names = names
         self.is_updating = is_updating
         self.accumulates = accumulates
@@ -189,7 +174,11 @@ class Assembly:
         self.persistent = {*names.parameters, *names.states, *names.constants}
 
     def graph(self) -> Graph:
-        """The graph, with the updates in their places."""
+        """The graph, with the updates in their places.
+
+        Raises:
+            ModelError: the model writes a trained parameter itself.
+        """
         loss, *predictions = (self.own_result(name) for name in (self.names.loss, *self.names.predictions))
         gradients = {
             parameter: self.own_gradient(parameter, gradient)
@@ -219,7 +208,7 @@ class Assembly:
         used = {*self.persistent, *self.names.inputs}
         for op in self.ops:
             used |= {self.buffer(name) for name in _mentions(op)}
-        return Graph(
+        graph = Graph(
             name=self.names.model,
             buffers=tuple(Buffer(n, size, roles[n]) for n, size in self.size_bytes.items() if n in used),
             values=tuple(self.used_values(used, {loss, *predictions, *gradients.values()})),
@@ -232,6 +221,7 @@ class Assembly:
             states=tuple((name, name) for name in self.names.states),
             constants=tuple((name, name) for name in self.names.constants),
         )
+        return with_speaking_names(graph)
 
     # --- small helpers ------------------------------------------------------------------------
 
@@ -409,22 +399,19 @@ def _by_dtype(gradients: Mapping[str, str], values: Mapping[str, Value]) -> list
     return sorted(gradients.items(), key=lambda item: types.index(values[item[1]].type.dtype))
 
 
-def lasting_beside(graph: Graph, training: Graph) -> Graph:
+def with_persistent_of(graph: Graph, training: Graph) -> Graph:
     """``graph`` with everything that lives across steps of ``training``, whether it reads it or not."""
-    there = {buffer.name for buffer in graph.buffers}
-    named = {value.name for value in graph.values}
+    there, named = {item.name for item in graph.buffers}, {item.name for item in graph.values}
     persistent = training.persistent()
-    lasting = {value for _, value in (*training.states, *training.constants)}
-    lasting |= {item.value for item in training.parameters}
-    lasting |= {value for item in training.parameters for _, value in item.optimizer_state}
-    lasting |= {item.accumulator for item in training.parameters if item.accumulator is not None}
-    added: list[Value] = [item for item in training.values if item.name in lasting and item.name not in named]
+    values = {value for _, value in (*training.states, *training.constants)}
+    values |= {item.value for item in training.parameters}
+    values |= {value for item in training.parameters for _, value in item.optimizer_state}
+    values |= {item.accumulator for item in training.parameters if item.accumulator is not None}
+    buffers = (item for item in training.buffers if item.name in persistent and item.name not in there)
+    added = (item for item in training.values if item.name in values and item.name not in named)
     return replace(
         graph,
-        buffers=(
-            *graph.buffers,
-            *(item for item in training.buffers if item.name in persistent and item.name not in there),
-        ),
+        buffers=(*graph.buffers, *buffers),
         values=(*graph.values, *added),
         parameters=tuple(replace(item, gradient=None) for item in training.parameters),
         states=training.states,

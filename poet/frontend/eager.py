@@ -99,11 +99,7 @@ class _UncheckedVariance(TorchFunctionMode):
     """Inside, ``torch.nn.functional.gaussian_nll_loss`` takes variances as they are."""
 
     def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: Sequence[type],
-        args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] | None = None,
+        self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Any = None
     ) -> Any:
         """``func`` itself, but for that loss."""
         is_loss = func is torch.nn.functional.gaussian_nll_loss

@@ -7,7 +7,7 @@ softmax or sigmoid is given.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -248,11 +248,7 @@ class _Watch(TorchFunctionMode):
         self._made: Any = WeakTensorKeyDictionary()
 
     def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: Sequence[type],
-        args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] | None = None,
+        self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Any = None
     ) -> Any:
         """``func`` itself."""
         result, given = func(*args, **(kwargs or {})), dict(kwargs or {})

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from poet.errors import ModelError, nearest, one_of
-from poet.frontend.assemble import StepNames, assemble, lasting_beside
+from poet.frontend.assemble import Assembly, StepNames, with_persistent_of
 from poet.frontend.eager import evaluating, original
 from poet.frontend.functional import Functional, Step, TrueLayouts, fakes, trace_step
 from poet.frontend.losses import Loss, LossFunction, as_loss, loss_named
@@ -179,7 +179,7 @@ def trace_training_step(
         found_targets = tracing.alone() if targets is None else _as_list(targets)
         tracing.run([item for item in found_targets if item is not None])
     lowered, names = _named(tracing, name or type(module).__name__, len(inputs), input_names)
-    graph = assemble(lowered, names, optimizer, accumulates=micro is not None)
+    graph = Assembly(lowered, names, optimizer, accumulates=micro is not None).graph()
     if all(item.gradient is None for item in graph.parameters):
         raise ModelError(f"the loss of {graph.name} gives no parameter a gradient: nothing to train")
     graph = tracing.with_tied_names(graph)
@@ -201,9 +201,9 @@ def trace_training_step(
     graph, kernel_facts, forms = passes.fitted(graph)
     accumulation = None
     if micro is not None:
-        summing = assemble(lowered, names, optimizer, accumulates=True, updates=False)
+        summing = Assembly(lowered, names, optimizer, accumulates=True, is_updating=False).graph()
         summing, summing_facts, _ = passes.fitted(in_parts_of(graph, passes.with_logits(summing)))
-        accumulation = AccumulatingStep(lasting_beside(summing, graph), summing_facts)
+        accumulation = AccumulatingStep(with_persistent_of(summing, graph), summing_facts)
     spec = str(LossSpec.parse(objective.name))
     return TrainingStep(
         graph, kernel_facts, tensors, optimizer, spec, digest, objective, accumulation=accumulation,
@@ -374,26 +374,23 @@ def trace_evaluation(
     lowered = tracing.lowered(beside.inputs)
     saved = {value for _, value in beside.states}
     loss, *predictions = lowered.outputs
-    graph = assemble(
-        lowered,
-        StepNames(
-            model=beside.name,
-            parameters=tuple(tracing.parameters),
-            states=tuple(name for name in tracing.states if name in saved),
-            constants=(*(name for name in tracing.states if name not in saved), *tracing.constants.values()),
-            inputs=beside.inputs,
-            targets=beside.targets,
-            loss=str(loss),
-            predictions=tuple(item for item in predictions if item is not None),
-            gradients={},
-        ),
-        training.optimizer,
+    names = StepNames(
+        model=beside.name,
+        parameters=tuple(tracing.parameters),
+        states=tuple(name for name in tracing.states if name in saved),
+        constants=(*(name for name in tracing.states if name not in saved), *tracing.constants.values()),
+        inputs=beside.inputs,
+        targets=beside.targets,
+        loss=str(loss),
+        predictions=tuple(item for item in predictions if item is not None),
+        gradients={},
     )
+    graph = Assembly(lowered, names, training.optimizer).graph()
     written = [name for op in graph.ops for name in op.updates]
     if written:
         raise ModelError(f"in evaluation mode the model writes {written[0]}")
     graph = in_parts_of(beside, graph)
-    return by_row(EvaluationStep(*measured(lasting_beside(graph, beside), times=measure)), beside)
+    return by_row(EvaluationStep(*measured(with_persistent_of(graph, beside), times=measure)), beside)
 
 
 def by_row(step: EvaluationStep, training: Graph) -> EvaluationStep:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from poet.errors import InputError, ModelError
-from poet.frontend.assemble import Assembly, StepNames, with_speaking_names
+from poet.frontend.assemble import Assembly, StepNames
 from poet.frontend.eager import original
 from poet.frontend.functional import Step
 from poet.frontend.losses import Loss
@@ -283,7 +283,7 @@ def trace_wrapped(
         given=names[len(inputs) :],
         input_gradients=dict(zip((names[place] for place in wanted), gradients[len(trained) :], strict=True)),
     )
-    graph = tracing.with_tied_names(with_speaking_names(assembly.graph()))
+    graph = tracing.with_tied_names(assembly.graph())
     digest = digest_of(graph)
     graph, kernel_facts = measured(graph, times=measure)
     made = TrainingStep(graph, kernel_facts, tracing.tensors(), OptimizerSpec(), _LOSS, digest)

@@ -173,10 +173,24 @@ def _clip(node: Node) -> Built:
 # -- activations ------------------------------------------------------------------------------------
 
 
-@row("LeakyRelu")
-def _leaky_relu(node: Node) -> Built:
-    slope = node.real("alpha", 0.01)
-    return lambda x: F.leaky_relu(x, slope)
+_WITH_NUMBERS: dict[str, tuple[dict[str, float], Callable[..., Tensor]]] = {
+    "LeakyRelu": ({"alpha": 0.01}, F.leaky_relu),
+    "Elu": ({"alpha": 1.0}, F.elu),
+    "Celu": ({"alpha": 1.0}, F.celu),
+    "ThresholdedRelu": ({"alpha": 1.0}, lambda x, alpha: torch.where(x > alpha, x, 0.0)),  # 0 for NaN, too
+    "Shrink": (
+        {"bias": 0.0, "lambd": 0.5},
+        lambda x, bias, limit: torch.where(x < -limit, x + bias, torch.where(x > limit, x - bias, 0.0)),
+    ),
+}
+"""Functions of a tensor and of attributes, which have these defaults."""
+
+
+@row(*_WITH_NUMBERS)
+def _with_attributes(node: Node) -> Built:
+    defaults, function = _WITH_NUMBERS[node.proto.op_type]
+    given = [node.real(name, default) for name, default in defaults.items()]
+    return lambda x: function(x, *given)
 
 
 @row("PRelu")
@@ -189,18 +203,6 @@ def _prelu(node: Node) -> Built:
     if np.broadcast_shapes(node.shape(0), slope) != node.shape(0):
         raise node.error(f"a slope of shape {list(slope)} for {list(node.shape(0))}")
     return lambda x, weight: torch.where(x >= 0, x, weight * x)
-
-
-@row("Elu")
-def _elu(node: Node) -> Built:
-    alpha = node.real("alpha", 1.0)
-    return lambda x: F.elu(x, alpha)
-
-
-@row("Celu")
-def _celu(node: Node) -> Built:
-    alpha = node.real("alpha", 1.0)
-    return lambda x: F.celu(x, alpha)
 
 
 @row("Selu")
@@ -229,18 +231,6 @@ def _hard_sigmoid(node: Node) -> Built:
 def _swish(node: Node) -> Built:
     alpha = node.real("alpha", 1.0)
     return F.silu if alpha == 1.0 else lambda x: x * torch.sigmoid(alpha * x)
-
-
-@row("ThresholdedRelu")
-def _thresholded_relu(node: Node) -> Built:
-    alpha = node.real("alpha", 1.0)
-    return lambda x: torch.where(x > alpha, x, 0.0)  # 0 for NaN, too
-
-
-@row("Shrink")
-def _shrink(node: Node) -> Built:
-    bias, limit = node.real("bias", 0.0), node.real("lambd", 0.5)
-    return lambda x: torch.where(x < -limit, x + bias, torch.where(x > limit, x - bias, 0.0))
 
 
 _SOFTMAXES: dict[str, Callable[..., Tensor]] = {

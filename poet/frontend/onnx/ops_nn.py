@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 
@@ -243,14 +244,13 @@ def _batch_normalization(node: Node) -> Built:
     epsilon = node.real("epsilon", 1e-5)
     momentum = complement(node.real("momentum", 0.9))
 
-    def train(x: Tensor, scale: Tensor, shift: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
-        return F.batch_norm(x, mean, variance, scale, shift, True, momentum, epsilon)
-
-    def evaluate(x: Tensor, scale: Tensor, shift: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
-        return F.batch_norm(x, mean, variance, scale, shift, False, momentum, epsilon)
+    def run(
+        x: Tensor, scale: Tensor, shift: Tensor, mean: Tensor, variance: Tensor, *, is_training: bool
+    ) -> Tensor:
+        return F.batch_norm(x, mean, variance, scale, shift, is_training, momentum, epsilon)
 
     # further outputs are the running statistics, which torch updates in place
-    return Modal(train, evaluate)
+    return Modal(functools.partial(run, is_training=True), functools.partial(run, is_training=False))
 
 
 @row("InstanceNormalization")
