@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
@@ -130,9 +130,7 @@ _FORMATS = {
     4: torch.preserve_format,
 }
 _FLOATS = {"Infinity": math.inf, "-Infinity": -math.inf, "NaN": math.nan}
-_PLAIN = {
-    "as_int": int, "as_ints": list, "as_float": float, "as_floats": list, "as_bool": bool, "as_bools": list,
-}  # fmt: skip
+_PLAIN = {"as_int": int, "as_ints": list, "as_bool": bool, "as_bools": list, "as_string": str}
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,6 +192,18 @@ class _Node:
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
     outputs: tuple[Any, ...]
+
+
+_READ: dict[str, Callable[[Any], Any]] = {
+    "as_none": lambda value: None,
+    "as_tensor": lambda value: _Name(value["name"]),
+    "as_tensors": lambda value: [_Name(item["name"]) for item in value],
+    "as_float": lambda value: _FLOATS.get(value, value),
+    "as_floats": lambda value: [_FLOATS.get(item, item) for item in value],
+    "as_scalar_type": DTYPES.__getitem__,
+    "as_memory_format": _FORMATS.__getitem__,
+}
+"""By kind of argument, what is made of its value."""
 
 
 class Program(nn.Module):
@@ -299,39 +309,21 @@ def _node(data: Mapping[str, Any]) -> _Node:
 
 
 def _argument(kind: str, value: Any, target: str) -> Any:
-    if kind == "as_none":
-        return None
-    if kind == "as_tensor":
-        return _Name(value["name"])
-    if kind == "as_tensors":
-        return [_Name(item["name"]) for item in value]
+    if kind in _READ:
+        return _READ[kind](value)
     if kind in ("as_optional_tensor", "as_optional_tensors"):
         several = value if isinstance(value, list) else [value]
         pairs = [next(iter(item.items())) for item in several]
         filled = [_argument(key, each, target) for key, each in pairs]
         return filled if isinstance(value, list) else filled[0]
-    if kind == "as_string" and isinstance(value, str):
-        return value
-    if kind in ("as_float", "as_floats"):
-        return (
-            [_FLOATS.get(item, item) for item in value]
-            if isinstance(value, list)
-            else _FLOATS.get(value, value)
-        )
     if kind in _PLAIN and isinstance(value, _PLAIN[kind]):
         return value
-    if kind == "as_scalar_type":
-        return DTYPES[value]
-    if kind == "as_memory_format":
-        return _FORMATS[value]
     if kind == "as_layout" and value == 7:
         return torch.strided
     if kind == "as_device" and value["type"] == "cpu":
         return torch.device("cpu")
-    what = (
-        "sizes that vary; export it without dynamic_shapes" if "sym" in kind else f"an argument {shown(kind)}"
-    )
-    raise ModelError(f"it gives {shown(target)} {what}")
+    sizes = "sizes that vary; export it without dynamic_shapes"
+    raise ModelError(f"it gives {shown(target)} {sizes if 'sym' in kind else f'an argument {shown(kind)}'}")
 
 
 def _output(item: Mapping[str, Any]) -> Any:
