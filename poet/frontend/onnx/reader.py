@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-import mmap
 import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -23,7 +22,7 @@ from torch import Tensor
 from poet.errors import ModelError
 from poet.files.kinds import FileKind, says_what_it_is
 from poet.util.brief import brief
-from poet.util.reading import MOST_DIMENSIONS, is_same_file, open_regular
+from poet.util.reading import MOST_DIMENSIONS, is_same_file, open_regular, read_regular
 
 OLDEST_OPSET, NEWEST_OPSET = 9, 24
 LARGEST_BYTES = 2**31 - 1
@@ -121,10 +120,12 @@ def read_onnx(path: str | Path) -> OnnxFile:
     path = Path(path)
     try:
         with open_regular(path) as file:
-            if os.fstat(file.fileno()).st_size == 0:
+            size_bytes = os.fstat(file.fileno()).st_size
+            if not size_bytes:
                 raise ModelError("the file is empty")
-            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-                model, spans = _without_weights(data)
+            if size_bytes > LARGEST_BYTES:
+                raise ModelError("an ONNX file above 2 GiB; save it with its weights as external data")
+            model, spans = _without_weights(file.read())
         stored = [
             stored_tensor(t, path, span) for t, span in zip(model.graph.initializer, spans, strict=True)
         ]
@@ -149,7 +150,7 @@ def read_structure(structure: bytes, name: str = "structure") -> OnnxFile:
         raise ModelError(f"{name}: {error}") from None
 
 
-def _without_weights(data: mmap.mmap) -> tuple[ModelProto, list[Span | None]]:
+def _without_weights(data: bytes) -> tuple[ModelProto, list[Span | None]]:
     """The model without its weights, and per initialiser where they lie in ``data`` (``None``: inside)."""
     model, spans, end = _parse(data), list[Span | None](), 0
     for tensor in model.graph.initializer:
@@ -166,12 +167,10 @@ def _without_weights(data: mmap.mmap) -> tuple[ModelProto, list[Span | None]]:
     return structure, spans
 
 
-def _parse(structure: bytes | mmap.mmap) -> ModelProto:
-    if len(structure) > LARGEST_BYTES:
-        raise ModelError("an ONNX file above 2 GiB; save it with its weights as external data")
+def _parse(structure: bytes) -> ModelProto:
     model = ModelProto()
     try:
-        model.ParseFromString(structure[:])
+        model.ParseFromString(structure)
         _read_texts(model)
     except (DecodeError, UnicodeDecodeError):
         raise ModelError("not an ONNX model, or a damaged one") from None
@@ -367,14 +366,14 @@ def external_path(model: Path, location: str, where: str) -> Path:
 def data_files(path: Path, among: Iterable[Path]) -> list[Path]:
     """Which of the files ``among`` hold weights of the model at ``path``; none where it cannot be read."""
     try:
-        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-            named = [other for other in among if content.find(other.name.encode()) >= 0]
-            if not named:
-                return []
-            model = _parse(content)
+        content = read_regular(path, most_bytes=LARGEST_BYTES)
+        named = [other for other in among if other.name.encode() in content]
+        if not named:
+            return []
+        model = _parse(content)
         stored = [external_path(path, location, path.name) for location in _locations(model)]
         return [other for other in named if any(is_same_file(other, file) for file in stored)]
-    except (OSError, ValueError, ModelError):  # an empty file cannot be mapped
+    except (OSError, ModelError):
         return []
 
 
