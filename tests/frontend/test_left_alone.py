@@ -6,6 +6,7 @@ What is compiled, scripted or wrapped is planned as the module that it was made 
 from __future__ import annotations
 
 import copy
+import functools
 import warnings
 from collections import deque
 from collections.abc import Callable
@@ -301,12 +302,18 @@ def _compiled_in_place() -> nn.Module:
 class _Decorated(nn.Sequential):
     def forward(self, x: Tensor) -> Tensor:
         y: Tensor = super().forward(x)  # type: ignore[no-untyped-call]
-        return _doubled(y)
+        return _doubling()(y)
 
 
-@torch.compile(backend="eager")
-def _doubled(x: Tensor) -> Tensor:
-    return x * 2
+@functools.cache
+def _doubling() -> Callable[[Tensor], Tensor]:
+    """Not before a test asks for it: it imports torch's compiler, which takes seconds."""
+
+    @torch.compile(backend="eager")
+    def doubled(x: Tensor) -> Tensor:
+        return x * 2
+
+    return doubled
 
 
 COMPILED: dict[str, tuple[Callable[[], nn.Module], list[str]]] = {
