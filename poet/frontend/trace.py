@@ -24,7 +24,7 @@ from torch import Tensor, fx, nn
 from poet.errors import ModelError, nearest, one_of
 from poet.frontend.assemble import Assembly, StepNames, with_persistent_of
 from poet.frontend.eager import evaluating, original
-from poet.frontend.functional import Functional, Step, TrueLayouts, fakes, trace_step
+from poet.frontend.functional import Step, TrueLayouts, fakes, trace_step
 from poet.frontend.losses import Loss, LossFunction, as_loss, loss_named
 from poet.frontend.lower import Lowered, lower
 from poet.frontend.module_tensors import (
@@ -240,7 +240,7 @@ class Tracing:
         self.parameters, self.states = own_tensors(step.module)
         self.own = self.parameters | self.states
         has_hooks = step.has_backward and not step.is_callers
-        self._function = Functional(step, tuple(self.own), gradient_hooks(step.module) if has_hooks else {})
+        step.names, step.hooks = tuple(self.own), gradient_hooks(step.module) if has_hooks else {}
         self._mode = TrueLayouts()
         self._given = fakes(self._mode, self.own.values()), fakes(self._mode, inputs)
         step.is_exported = looks_at_contents(called or step.module, inputs)
@@ -248,13 +248,13 @@ class Tracing:
     def alone(self) -> list[Tensor | None]:
         """What the step gives without targets."""
         with self._mode:
-            return self._function.alone(*self._given)
+            return self.step.alone(*self._given)
 
     def run(self, targets: Iterable[Tensor | TensorType]) -> None:
         """Trace the step with ``targets`` of these types."""
         given = fakes(self._mode, targets)
         self.target_count = len(given)
-        self.trace = trace_step(self._function, (*self._given, given))
+        self.trace = trace_step(self.step, (*self._given, given))
         self.constants = named_constants(self.trace, self.own)
 
     def free_names(self, wanted: Iterable[str]) -> tuple[str, ...]:
