@@ -39,6 +39,7 @@ _BINARY: dict[str, Callable[..., Tensor]] = {
 _TENSORS_ONLY = frozenset({"And", "Or", "Xor"})
 
 
+@row("Greater", "Less", fixed=(0, 1))
 @row(*_BINARY)
 def _binary(node: Node) -> Built:
     function = _BINARY[node.proto.op_type]
@@ -151,7 +152,7 @@ def _to_dtype(node: Node, dtype: torch.dtype) -> Built:
     return Alias() if node.meta(0).dtype == dtype else lambda x: x.to(dtype)
 
 
-@row("Clip")
+@row("Clip", fixed=(1, 2))
 def _clip(node: Node) -> Built:
     if node.opset < 11:
         most = torch.finfo(torch.float32).max
@@ -250,7 +251,7 @@ def _softmax(node: Node) -> Built:
     return lambda x: function(x.flatten(axis), dim=axis).reshape(x.shape)
 
 
-@row("Dropout", random=True, ignored=("seed",))
+@row("Dropout", random=True, ignored=("seed",), fixed=(1, 2))
 def _dropout(node: Node) -> Built:
     if node.opset >= 12:
         ratio = node.optional_scalar(1, "ratio")
@@ -386,7 +387,7 @@ def _lp_normalization(node: Node) -> Built:
     return lambda x: F.normalize(x, power, axis, eps=least)
 
 
-@row("RandomUniform", "RandomUniformLike", random=True, ignored=("seed",))
+@row("RandomUniform", "RandomUniformLike", random=True, ignored=("seed",), fixed=(0,))
 def _uniform(node: Node) -> Built:
     shape, dtype = _made(node)
     low, high = node.real("low", 0.0), node.real("high", 1.0)
@@ -395,7 +396,7 @@ def _uniform(node: Node) -> Built:
     return lambda: torch.empty(shape, dtype=dtype).uniform_(low, high)
 
 
-@row("RandomNormal", "RandomNormalLike", random=True, ignored=("seed",))
+@row("RandomNormal", "RandomNormalLike", random=True, ignored=("seed",), fixed=(0,))
 def _normal(node: Node) -> Built:
     shape, dtype = _made(node)
     mean, scale = node.real("mean", 0.0), node.real("scale", 1.0)

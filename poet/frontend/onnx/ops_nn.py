@@ -237,7 +237,7 @@ def _global_pool(node: Node) -> Built:
 # -- normalisation ----------------------------------------------------------------------------------
 
 
-@row("BatchNormalization", ignored=("training_mode",))
+@row("BatchNormalization", ignored=("training_mode",), fixed=(3, 4))
 def _batch_normalization(node: Node) -> Built:
     node.buffer(3)
     node.buffer(4)
@@ -388,7 +388,7 @@ def _rotary_embedding(node: Node) -> Built:
 # -- losses -----------------------------------------------------------------------------------------
 
 
-@row("SoftmaxCrossEntropyLoss", "NegativeLogLikelihoodLoss")
+@row("SoftmaxCrossEntropyLoss", "NegativeLogLikelihoodLoss", fixed=(2,))
 def _class_loss(node: Node) -> Built:
     if node.read_count > 1:
         raise node.error("its second output (log-probabilities) is not supported")

@@ -39,7 +39,7 @@ TORCH_GATES = {operator: kind.gates for operator, kind in _KINDS.items()}
 """By operator: for each gate in torch's order, its place in ONNX's."""
 
 
-@row(*_KINDS, heavy=True)
+@row(*_KINDS, heavy=True, fixed=(4, 5, 6, 7))
 def _recurrent(node: Node) -> Built:
     kind = _KINDS[node.proto.op_type]
     cell = _cell(node, kind)

@@ -49,7 +49,7 @@ def _constant_of_shape(node: Node) -> Built:
     return fill.reshape(()).expand(shape)
 
 
-@row("Range")
+@row("Range", fixed=(0, 1, 2))
 def _range(node: Node) -> Built:
     start, limit, step = (node.scalar(i, what) for i, what in enumerate(("start", "limit", "step")))
     count = max(0, math.ceil((limit - start) / step)) if step else -1
@@ -356,7 +356,7 @@ def _scatter_nd(node: Node) -> Built:
     return lambda x, i, updates: x.index_put(tuple(i.unbind(-1)), updates, accumulate=accumulate)
 
 
-@row("OneHot")
+@row("OneHot", fixed=(1, 2))
 def _one_hot(node: Node) -> Built:
     depth = int(node.scalar(1, "depth"))
     axis = node.axis(node.integer("axis", -1), extra=1)
@@ -381,7 +381,7 @@ def _trilu(node: Node) -> Built:
 _INDEXED_PADS = ("edge", "reflect", "wrap")
 
 
-@row("Pad")
+@row("Pad", fixed=(1, 2, 3))
 def _pad(node: Node) -> Built:
     mode = node.text("mode", "constant", ("constant", *_INDEXED_PADS[: 3 if node.opset >= 19 else 2]))
     rank = node.rank(0)

@@ -13,6 +13,8 @@ from onnx import AttributeProto, ModelProto, NodeProto
 from torch import Tensor
 
 from poet.errors import ModelError
+from poet.frontend.onnx.build import TABLES  # noqa: F401  fills ROWS
+from poet.frontend.onnx.node import ROWS
 from poet.frontend.onnx.reader import DTYPES, NUMBERS, OnnxFile, StoredTensor, names_read, tensor_value
 from poet.util.reading import MOST_DIMENSIONS, parse_json
 
@@ -27,32 +29,16 @@ _MASKED = 1e30
 _MAX_FILLED = 1 << 33
 """Elements of a weight that a file gives as one number; more is a trap, not a model."""
 
-# inputs that are never weights: statistics, initial states, limits, scales, what is only compared or measured
-_NEVER_TRAINED: dict[str, tuple[int, ...]] = {
-    "BatchNormalization": (3, 4),
-    "Clip": (1, 2),
-    "Greater": (0, 1),
-    "Dropout": (1, 2),
-    "GRU": (4, 5),
-    "LSTM": (4, 5, 6, 7),
-    "Less": (0, 1),
-    "NegativeLogLikelihoodLoss": (2,),
-    "OneHot": (1, 2),
-    "Pad": (1, 2, 3),
-    "RNN": (4, 5),
-    "RandomNormalLike": (0,),
-    "RandomUniformLike": (0,),
-    "Range": (0, 1, 2),
-    "Resize": (1, 2, 3),
-    "SoftmaxCrossEntropyLoss": (2,),
-    "Upsample": (1,),
-}
-
 _OF_SHAPE_OR_TYPE = frozenset(
     ("Cast", "CastLike", "Expand", "Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze")
 )
 _WITH_WEIGHTS = frozenset(("Conv", "ConvTranspose", "Gemm", "MatMul", "LayerNormalization", "PRelu"))
 """Operators whose weights may be single numbers, which elsewhere are no weights."""
+
+
+def _fixed(op: str) -> tuple[int, ...]:
+    """Inputs of an operator that are never weights."""
+    return ROWS[op].fixed if op in ROWS else ()
 
 
 def with_own_weights(file: OnnxFile) -> OnnxFile:
@@ -158,7 +144,7 @@ class _Edit:
             return not bool((content == content.reshape(-1)[0]).all())
         return all(
             reader.op_type == "BatchNormalization"
-            or (index not in _NEVER_TRAINED.get(reader.op_type, ()) and not is_single)
+            or (index not in _fixed(reader.op_type) and not is_single)
             or (reader.op_type in _WITH_WEIGHTS and index > 0)
             for reader, index in places
         )
@@ -248,7 +234,7 @@ def trainable_initializers(file: OnnxFile) -> frozenset[str]:
     fixed = {
         node.input[index]
         for node in file.model.graph.node
-        for index in _NEVER_TRAINED.get(node.op_type, ())
+        for index in _fixed(node.op_type)
         if index < len(node.input)
     }
     return frozenset(
