@@ -16,8 +16,7 @@ from torch import nn
 from poet.errors import PlanError
 from poet.frontend.losses import Loss, LossFunction, as_loss, with_output
 from poet.frontend.onnx.importer import load_onnx_structure
-from poet.frontend.optimizers import torch_optimizer
-from poet.frontend.plain import check_is_planned, own_module
+from poet.frontend.plain import check_is_planned, own_module, torch_optimizer
 from poet.ir.named import named_parameters
 from poet.plans.plan_file import PlanFile
 from poet.plans.run_request import RunRequest

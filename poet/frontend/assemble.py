@@ -6,8 +6,9 @@ its role, and ops are named after the module whose parameters they read (``layer
 
 from __future__ import annotations
 
+import itertools
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from poet.errors import ModelError
@@ -69,17 +70,10 @@ def _within(module: str, name: str) -> str:
 
 
 def _free(wanted: str, taken: set[str]) -> str:
-    name = next(name for name in _numbered(wanted) if name not in taken)
+    numbered = (f"{wanted}_{number}" for number in itertools.count(1))
+    name = next(name for name in itertools.chain((wanted,), numbered) if name not in taken)
     taken.add(name)
     return name
-
-
-def _numbered(name: str) -> Iterator[str]:
-    yield name
-    number = 1
-    while True:
-        yield f"{name}_{number}"
-        number += 1
 
 
 def renamed(graph: Graph, values: Mapping[str, str], ops: Mapping[str, str]) -> Graph:
@@ -147,30 +141,6 @@ class StepNames:
     gradients: Mapping[str, str | None]
 
 
-def assemble(
-    lowered: Lowered,
-    names: StepNames,
-    optimizer: OptimizerSpec,
-    *,
-    accumulates: bool = False,
-    updates: bool = True,
-) -> Graph:
-    """The graph of a training step.
-
-    Args:
-        lowered: the traced ops.
-        names: of their sources and results.
-        optimizer: makes the updates.
-        accumulates: whether gradients are summed over micro-batches.
-        updates: whether parameters are updated; of all micro-batches but the last they are not.
-
-    Raises:
-        ModelError: the model writes a trained parameter itself.
-    """
-    made = Assembly(lowered, names, optimizer, accumulates=accumulates, is_updating=updates)
-    return with_speaking_names(made.graph())
-
-
 class Assembly:
     """What becomes the graph of a training step."""
 
@@ -183,6 +153,15 @@ class Assembly:
         accumulates: bool = False,
         is_updating: bool = True,
     ) -> None:
+        """Begin with what was lowered.
+
+        Args:
+            lowered: the traced ops.
+            names: of their sources and results.
+            optimizer: makes the updates.
+            accumulates: whether gradients are summed over micro-batches.
+            is_updating: whether parameters are updated; of all micro-batches but the last they are not.
+        """
         self.names = names
         self.is_updating = is_updating
         self.accumulates = accumulates
@@ -195,7 +174,11 @@ class Assembly:
         self.persistent = {*names.parameters, *names.states, *names.constants}
 
     def graph(self) -> Graph:
-        """The graph, with the updates in their places."""
+        """The graph, with the updates in their places.
+
+        Raises:
+            ModelError: the model writes a trained parameter itself.
+        """
         loss, *predictions = (self.own_result(name) for name in (self.names.loss, *self.names.predictions))
         gradients = {
             parameter: self.own_gradient(parameter, gradient)
@@ -222,10 +205,10 @@ class Assembly:
         self.drop_unneeded({self.buffer(name) for name in (loss, *predictions, *gradients.values())}, updates)
         self.place(updates)
         roles = self.roles(forward, gradients)
-        used = {*self.persistent, *self.names.inputs, *self.state_values()}
+        used = {*self.persistent, *self.names.inputs}
         for op in self.ops:
             used |= {self.buffer(name) for name in _mentions(op)}
-        return Graph(
+        graph = Graph(
             name=self.names.model,
             buffers=tuple(Buffer(n, size, roles[n]) for n, size in self.size_bytes.items() if n in used),
             values=tuple(self.used_values(used, {loss, *predictions, *gradients.values()})),
@@ -238,6 +221,7 @@ class Assembly:
             states=tuple((name, name) for name in self.names.states),
             constants=tuple((name, name) for name in self.names.constants),
         )
+        return with_speaking_names(graph)
 
     # --- small helpers ------------------------------------------------------------------------
 
@@ -284,35 +268,32 @@ class Assembly:
     def clipped(self, gradients: Mapping[str, str]) -> dict[str, str]:
         """What parameters are updated by: their gradients, clipped and negated as the optimizer asks."""
         made = dict(gradients)
-        largest, norm = self.optimizer.clip_value, self.optimizer.clip_norm
-        for name, gradient in gradients.items():
-            if largest is None:
-                break
-            call = Call("aten.clamp.default", (Ref(gradient), -largest, largest))
-            made[name] = self.computed(f"{name}.grad.clamped", call, self.values[gradient].type)
-        if norm is not None and made:
-            made = self.clipped_by_norm(made, norm)
+        if (largest := self.optimizer.clip_value) is not None:
+            made = self.each(made, "clamped", lambda it: Call("aten.clamp.default", (it, -largest, largest)))
+        if self.optimizer.clip_norm is not None and made:
+            shared = Ref(self.clip_coefficient(made, self.optimizer.clip_norm))
+            made = self.each(made, "clipped", lambda it: Call("aten.mul.Tensor", (it, shared)))
         if self.optimizer.maximize:
-            for name, gradient in made.items():
-                call = Call("aten.neg.default", (Ref(gradient),))
-                made[name] = self.computed(f"{name}.grad.negated", call, self.values[gradient].type)
+            made = self.each(made, "negated", lambda it: Call("aten.neg.default", (it,)))
         return made
 
-    def clipped_by_norm(self, gradients: Mapping[str, str], norm: float) -> dict[str, str]:
-        """The gradients scaled so that the norm of all together is at most ``norm``."""
-        made = dict(gradients)
+    def each(self, gradients: Mapping[str, str], what: str, call: Callable[[Ref], Call]) -> dict[str, str]:
+        """By parameter, what ``call`` makes of its gradient."""
+        return {
+            name: self.computed(f"{name}.grad.{what}", call(Ref(gradient)), self.values[gradient].type)
+            for name, gradient in gradients.items()
+        }
+
+    def clip_coefficient(self, gradients: Mapping[str, str], norm: float) -> str:
+        """The number by which the norm of all gradients together becomes at most ``norm``."""
         norms = []
-        for name, gradient in _by_dtype(made, self.values):
+        for name, gradient in _by_dtype(gradients, self.values):
             type_ = contiguous(self.values[gradient].type.dtype, ())
             call = Call("aten.linalg_vector_norm.default", (Ref(gradient), 2.0))
             norms.append(Ref(self.computed(f"{name}.grad.norm", call, type_)))
-        call = Call("poet.clip_coefficient", (tuple(norms), norm))
         dtype = self.values[norms[0].value].type.dtype
-        coefficient = self.computed("grad.clip_coefficient", call, contiguous(dtype, ()))
-        for name, gradient in made.items():
-            call = Call("aten.mul.Tensor", (Ref(gradient), Ref(coefficient)))
-            made[name] = self.computed(f"{name}.grad.clipped", call, self.values[gradient].type)
-        return made
+        call = Call("poet.clip_coefficient", (tuple(norms), norm))
+        return self.computed("grad.clip_coefficient", call, contiguous(dtype, ()))
 
     def computed(self, name: str, call: Call, type_: TensorType) -> str:
         """An op that makes a value of its own; the value's name."""
@@ -355,9 +336,6 @@ class Assembly:
             updates.append(Op(f"{name}.update", call, (), updates=(name, *states), repeatable=False))
             self.persistent |= set(states)
         return updates
-
-    def state_values(self) -> list[str]:
-        return [name for name in self.size_bytes if name in self.persistent]
 
     def parameter(self, name: str, gradient: str | None) -> Parameter:
         if gradient is None:
@@ -421,22 +399,19 @@ def _by_dtype(gradients: Mapping[str, str], values: Mapping[str, Value]) -> list
     return sorted(gradients.items(), key=lambda item: types.index(values[item[1]].type.dtype))
 
 
-def beside(graph: Graph, training: Graph) -> Graph:
+def with_persistent_of(graph: Graph, training: Graph) -> Graph:
     """``graph`` with everything that lives across steps of ``training``, whether it reads it or not."""
-    there = {buffer.name for buffer in graph.buffers}
-    named = {value.name for value in graph.values}
+    there, named = {item.name for item in graph.buffers}, {item.name for item in graph.values}
     persistent = training.persistent()
-    lasting = {value for _, value in (*training.states, *training.constants)}
-    lasting |= {item.value for item in training.parameters}
-    lasting |= {value for item in training.parameters for _, value in item.optimizer_state}
-    lasting |= {item.accumulator for item in training.parameters if item.accumulator is not None}
-    added: list[Value] = [item for item in training.values if item.name in lasting and item.name not in named]
+    values = {value for _, value in (*training.states, *training.constants)}
+    values |= {item.value for item in training.parameters}
+    values |= {value for item in training.parameters for _, value in item.optimizer_state}
+    values |= {item.accumulator for item in training.parameters if item.accumulator is not None}
+    buffers = (item for item in training.buffers if item.name in persistent and item.name not in there)
+    added = (item for item in training.values if item.name in values and item.name not in named)
     return replace(
         graph,
-        buffers=(
-            *graph.buffers,
-            *(item for item in training.buffers if item.name in persistent and item.name not in there),
-        ),
+        buffers=(*graph.buffers, *buffers),
         values=(*graph.values, *added),
         parameters=tuple(replace(item, gradient=None) for item in training.parameters),
         states=training.states,

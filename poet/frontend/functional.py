@@ -11,7 +11,6 @@ import re
 import traceback
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -26,17 +25,21 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes
 
 from poet.errors import ModelError, PoetError
-from poet.frontend.eager import as_exporters_do, line_of, without_checks, without_short_cuts
-from poet.frontend.losses import Loss
-from poet.frontend.python_state import Kept, State, has_own_code, roots_of, unchanged
-from poet.frontend.repeated_pass import AsPlainCode, Pass, listed
-from poet.frontend.traced_operators import (
-    CtcOfOneSize,
-    LengthsAsTensors,
-    LstmByGradientMode,
-    OneOpPerLayer,
-    as_wanted,
+from poet.frontend.eager import (
+    Kept,
+    State,
+    as_exporters_do,
+    has_own_code,
+    line_of,
+    roots_of,
+    unchanged,
+    without_checks,
+    without_short_cuts,
 )
+from poet.frontend.losses import Loss
+from poet.frontend.repeated_pass import AsPlainCode, Pass, listed
+from poet.frontend.traced_operators import AsTraced, OurKernels, as_wanted
+from poet.ir.graph import TensorType
 from poet.ir.operators import ATEN, MIS_TRACED
 from poet.passes.layouts import dense_like, tensor_type
 from poet.runtime.kernels import arguments
@@ -161,6 +164,8 @@ class Step(nn.Module):
         self.loss = loss
         self.divisor = divisor  # of the loss, before the backward pass
         self.is_exported = False
+        self.names: tuple[str, ...] = ()  # of the module's parameters, then of its states
+        self.hooks: Mapping[str, Sequence[GradientHook]] = {}  # on gradients, by parameter
         self.blocks: AsPlainCode | None = None  # in `torch.utils.checkpoint`, while a step is traced
         self.last: Pass | None = None  # that was made
 
@@ -192,14 +197,6 @@ class Step(nn.Module):
             with torch.no_grad():
                 before.copy_(now)
 
-    def returned(self, inputs: list[Tensor]) -> tuple[object, list[Tensor]]:
-        """What the module returns, and the tensors in it."""
-        returned = self.run(*inputs)
-        outputs = [item for item in pytree.tree_leaves(returned) if isinstance(item, Tensor)]
-        if not outputs:
-            raise ModelError(f"{type(self.module).__name__} returns no tensor")
-        return returned, outputs
-
     def forward(self, inputs: list[Tensor], targets: list[Tensor] | None) -> list[Tensor | None]:
         """Loss, gradients of the trained parameters in the module's order, outputs.
 
@@ -207,7 +204,10 @@ class Step(nn.Module):
 
         Without ``targets``: the targets that the loss needs for the module's first output.
         """
-        returned, outputs = self.returned(inputs)
+        returned = self.run(*inputs)
+        outputs = [item for item in pytree.tree_leaves(returned) if isinstance(item, Tensor)]
+        if not outputs:
+            raise ModelError(f"{type(self.module).__name__} returns no tensor")
         if targets is None:
             return [self.loss.targets_like(outputs[0])]
         loss = self.loss.of(returned, targets)
@@ -225,31 +225,18 @@ class Step(nn.Module):
         self.write_replaced()
         return [loss, *gradients, *outputs]
 
-
-@dataclass(frozen=True, slots=True)
-class Functional:
-    """The step as a function of all its tensors.
-
-    Attributes:
-        step: the step.
-        names: of parameters, then of states.
-        hooks: on gradients, by parameter.
-    """
-
-    step: Step
-    names: tuple[str, ...]
-    hooks: Mapping[str, Sequence[GradientHook]] = field(default_factory=dict)
-
-    def __call__(
+    def as_function(
         self, own: list[Tensor], inputs: list[Tensor], targets: list[Tensor] | None
     ) -> list[Tensor | None]:
-        """What `Step` gives; fresh leaves stand for the parameters, so that they can have gradients.
+        """What `forward` gives with ``own`` in place of the module's tensors.
+
+        Fresh leaves stand for the parameters, so that they can have gradients.
 
         Without a backward pass too: ``torch.no_grad()`` leaves ``requires_grad`` of a parameter and of its
         views, and torch asks for it. A product of a strided batch and a weight is one `mm` where the weight
         requires a gradient and one `bmm` where it does not, with other bits.
         """
-        trained = frozenset(self.step.trained)
+        trained = frozenset(self.trained)
         leaves = {
             f"module.{name}": tensor.detach().requires_grad_() if name in trained else tensor
             for name, tensor in zip(self.names, own, strict=True)
@@ -257,27 +244,24 @@ class Functional:
         for name in trained:
             for hook in self.hooks.get(name, ()):
                 leaves[f"module.{name}"].register_hook(hook)  # type: ignore[no-untyped-call]
-        module, given = self.step.module, [item.detach() for item in inputs]
-        hooked = (
-            trained if self.step.is_callers else frozenset(key for key, hooks in self.hooks.items() if hooks)
-        )
-        self.step.blocks = AsPlainCode(module, dict(zip(self.names, own, strict=True)), hooked)
-        self.step.last = Pass(type(module).__name__, (*own, *inputs, *(targets or ())), self.step.last)
-        has_backward = torch.set_grad_enabled(self.step.has_backward)
+        module, given = self.module, [item.detach() for item in inputs]
+        hooked = trained if self.is_callers else frozenset(key for key, hooks in self.hooks.items() if hooks)
+        self.blocks = AsPlainCode(module, dict(zip(self.names, own, strict=True)), hooked)
+        self.last = Pass(type(module).__name__, (*own, *inputs, *(targets or ())), self.last)
+        has_backward = torch.set_grad_enabled(self.has_backward)
         with (
             speaking(module), without_short_cuts(), has_backward,
-            without_checks(), OneOpPerLayer(), as_wanted(), LengthsAsTensors(),
-            LstmByGradientMode(), CtcOfOneSize(),  # type: ignore[no-untyped-call]
-            self.step.last, self.step.blocks,
+            without_checks(), AsTraced(), as_wanted(), OurKernels(),  # type: ignore[no-untyped-call]
+            self.last, self.blocks,
         ):  # fmt: skip
-            results: list[Tensor | None] = torch.func.functional_call(self.step, leaves, (given, targets))
-        self.step.last.ends(results)
+            results: list[Tensor | None] = torch.func.functional_call(self, leaves, (given, targets))
+        self.last.ends(results)
         return results
 
     def alone(self, own: list[Tensor], inputs: list[Tensor]) -> list[Tensor | None]:
-        """What `Step` gives without targets, and nothing of the pass is left in the module."""
-        with unchanged(self.step.module):
-            return self(own, inputs, None)
+        """What `forward` gives without targets, and nothing of the pass is left in the module."""
+        with unchanged(self.module):
+            return self.as_function(own, inputs, None)
 
 
 _MASK_DETECTION = "_detect_is_causal_mask"
@@ -326,15 +310,16 @@ def speaking(module: nn.Module) -> Iterator[None]:
         ) from error
 
 
-def fakes(mode: FakeTensorMode, tensors: Iterable[Tensor]) -> list[Tensor]:
+def fakes(mode: FakeTensorMode, tensors: Iterable[Tensor | TensorType]) -> list[Tensor]:
     """Fake tensors of the same types, each dense."""
-    types = [dense_like(tensor_type(tensor, "an input")) for tensor in tensors]
+    found = [tensor_type(item, "an input") if isinstance(item, Tensor) else item for item in tensors]
+    types = [dense_like(item) for item in found]
     with mode:
         return [torch.empty_strided(t.shape, t.strides, dtype=arguments.dtype(t.dtype)) for t in types]
 
 
-def trace_step(run: Functional, arguments: tuple[list[Tensor], ...]) -> fx.GraphModule:
-    """What ``run`` calls, as a graph of ATen operators, over fake ``arguments``.
+def trace_step(step: Step, arguments: tuple[list[Tensor], ...]) -> fx.GraphModule:
+    """What ``step`` calls, as a graph of ATen operators, over fake ``arguments``.
 
     Where the model's own code runs, it runs once more with what the first pass has left in Python, and must
     do the same: a plan repeats one pass.
@@ -345,14 +330,12 @@ def trace_step(run: Functional, arguments: tuple[list[Tensor], ...]) -> fx.Graph
     Warns:
         UserWarning: something changes from pass to pass that may matter later; or a block trains nothing.
     """
-    step = run.step
     module = step.module
-
     name, passes = type(module).__name__, list[Pass]()
 
     def one_pass(given: Sequence[list[Tensor]]) -> tuple[fx.GraphModule, dict[str, object]]:
         before = Kept([*roots_of(module), ("the loss", step.loss.apply)])
-        traced = _traced(run, given)
+        traced = _traced(step, given)
         changed = before.changed()
         if drawn := [key for key, now in changed.items() if isinstance(now, State)]:
             raise ModelError(
@@ -388,13 +371,13 @@ def _others(tensors: Sequence[Tensor]) -> list[Tensor]:
     return [item.new_empty_strided(item.shape, item.stride()) for item in tensors]
 
 
-def _traced(run: Functional, arguments: Sequence[list[Tensor]]) -> fx.GraphModule:
+def _traced(step: Step, arguments: Sequence[list[Tensor]]) -> fx.GraphModule:
     def function(*groups: list[Tensor]) -> object:  # make_fx miscounts a method's arguments
-        return run(*groups)
+        return step.as_function(*groups)
 
     tensors = [
         (held, dict(held))
-        for part in run.step.modules()
+        for part in step.modules()
         for held in (part._parameters, part._buffers)
         if isinstance(held, dict)
     ]

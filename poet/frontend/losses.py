@@ -7,7 +7,7 @@ softmax or sigmoid is given.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -95,20 +95,20 @@ def loss_named(name: str) -> Loss:
             f"the loss {spec.function} is a function of Python's, which no file holds; give it from Python: "
             "poet.plan(loss=...), poet.verify(..., loss=...)"
         )
-    if spec.name in OF_CLASSES:
-        return Loss(name, functools.partial(_of_classes, spec), functools.partial(_class_targets, spec))
-    if spec.name == "ctc":
-        return Loss(name, functools.partial(_ctc, spec), functools.partial(_ctc_targets, spec))
-    if spec.name == "output":
-        return Loss(name, _output, lambda output: None)
-    if spec.name == "distillation":
-        return Loss(name, functools.partial(_distillation, spec), torch.empty_like)
-    options = {key: value for key, value in spec.options if key != "pos_weight"}
-    function = functools.partial(_FUNCTIONS[spec.name], **options)
-    if spec.option("pos_weight") is not None:
-        weighted = functools.partial(_weighted_bce, function, spec.number("pos_weight", 1.0))
-        return Loss(name, weighted, torch.empty_like)
-    return Loss(name, function, torch.empty_like)
+    function, targets_like = _LOSSES.get(spec.name, (_of_torch, _same))
+    return Loss(name, functools.partial(function, spec), functools.partial(targets_like, spec))
+
+
+def _of_torch(spec: LossSpec, output: Tensor, targets: Tensor) -> Tensor:
+    """A loss of torch whose options are its arguments."""
+    options: dict[str, Any] = dict(spec.options)
+    if "pos_weight" in options:
+        options["pos_weight"] = torch.tensor(options["pos_weight"], dtype=output.dtype)
+    return _FUNCTIONS[spec.name](output, targets, **options)
+
+
+def _same(spec: LossSpec, output: Tensor) -> Tensor:
+    return torch.empty_like(output)
 
 
 _FUNCTIONS: dict[str, Callable[..., Tensor]] = {
@@ -120,14 +120,11 @@ _FUNCTIONS: dict[str, Callable[..., Tensor]] = {
     "bce-with-logits": F.binary_cross_entropy_with_logits,
     "kl-div": functools.partial(F.kl_div, reduction="batchmean"),  # torch warns of its own default
 }
-"""Losses of torch whose targets are as large as the output, and whose options are its arguments."""
 
 
 def _of_classes(spec: LossSpec, output: Tensor, targets: Tensor) -> Tensor:
     """Torch's own, of [N,C,...]; where the classes stand in another dim, of the [N*...,C] it flattens to."""
-    options: dict[str, Any] = {
-        key: value for key, value in spec.options if key not in ("dim", "weight", "gamma", "log")
-    }
+    options: dict[str, Any] = {key: value for key, value in spec.options if key not in ("dim", "weight")}
     weight = spec.option("weight")
     dim = spec.class_dim(output.dim())
     classes = output.shape[dim]
@@ -135,9 +132,7 @@ def _of_classes(spec: LossSpec, output: Tensor, targets: Tensor) -> Tensor:
         if len(weight) != classes:
             raise ModelError(f"loss '{spec}' weighs {len(weight)} classes; the first output has {classes}")
         options["weight"] = torch.tensor(weight, dtype=output.dtype)
-    function: Callable[[Tensor, Tensor], Tensor] = functools.partial(
-        _CLASS_FUNCTIONS[spec.name], spec, **options
-    )
+    function: Callable[[Tensor, Tensor], Tensor] = functools.partial(_CLASS_FUNCTIONS[spec.name], **options)
     if dim == min(1, output.dim() - 1):
         return function(output, targets)
     flat_output = output.movedim(dim, -1).reshape(-1, classes)
@@ -146,25 +141,21 @@ def _of_classes(spec: LossSpec, output: Tensor, targets: Tensor) -> Tensor:
     return function(flat_output, targets.reshape(-1))
 
 
-def _cross_entropy(spec: LossSpec, output: Tensor, targets: Tensor, **options: Any) -> Tensor:
-    return F.cross_entropy(output, targets, **options)
-
-
-def _nll(spec: LossSpec, output: Tensor, targets: Tensor, **options: Any) -> Tensor:
-    return F.nll_loss(output.log() if spec.option("log") else output, targets, **options)
+def _nll(output: Tensor, targets: Tensor, *, log: bool = False, **options: Any) -> Tensor:
+    return F.nll_loss(output.log() if log else output, targets, **options)
 
 
 def _focal(
-    spec: LossSpec, output: Tensor, targets: Tensor, *, reduction: str = "mean", ignore_index: int = -100
+    output: Tensor, targets: Tensor, *, gamma: float = 2.0, reduction: str = "mean", ignore_index: int = -100
 ) -> Tensor:
     """Lin et al., "Focal loss for dense object detection", 2017, eq. 4, over classes."""
     each = F.cross_entropy(output, targets, reduction="none", ignore_index=ignore_index)
-    weighted = (1 - torch.exp(-each)) ** spec.number("gamma", 2.0) * each
+    weighted = (1 - torch.exp(-each)) ** gamma * each
     return weighted.sum() if reduction == "sum" else weighted.mean()
 
 
 _CLASS_FUNCTIONS: dict[str, Callable[..., Tensor]] = {
-    "cross-entropy": _cross_entropy,
+    "cross-entropy": F.cross_entropy,
     "nll": _nll,
     "focal": _focal,
 }
@@ -174,10 +165,6 @@ def _class_targets(spec: LossSpec, output: Tensor) -> Tensor:
     dim = spec.class_dim(output.dim())
     shape = (*output.shape[:dim], *output.shape[dim + 1 :])
     return torch.empty(shape, dtype=torch.int64, device=output.device)
-
-
-def _weighted_bce(function: Callable[..., Tensor], weight: float, output: Tensor, targets: Tensor) -> Tensor:
-    return function(output, targets, pos_weight=torch.tensor(weight, dtype=output.dtype))
 
 
 def _distillation(spec: LossSpec, output: Tensor, targets: Tensor) -> Tensor:
@@ -204,9 +191,17 @@ def _ctc_targets(spec: LossSpec, output: Tensor) -> Tensor:
     return torch.empty((int(samples), int(longest)), dtype=torch.int64, device=output.device)
 
 
-def _output(output: Tensor, targets: Tensor | None) -> Tensor:
+def _output(spec: LossSpec, output: Tensor, targets: Tensor | None) -> Tensor:
     return output if output.dim() == 0 else output.sum()
 
+
+_LOSSES: dict[str, tuple[Callable[..., Tensor], Callable[..., Tensor | None]]] = {
+    **dict.fromkeys(OF_CLASSES, (_of_classes, _class_targets)),
+    "ctc": (_ctc, _ctc_targets),
+    "distillation": (_distillation, _same),
+    "output": (_output, lambda spec, output: None),
+}
+"""What computes a loss from its spec, output and targets, and makes targets for an output."""
 
 _ENDINGS = frozenset({"softmax", "log_softmax", "sigmoid", "logsigmoid", "expit"})
 _OF_SHAPE_OR_TYPE = frozenset(
@@ -253,11 +248,7 @@ class _Watch(TorchFunctionMode):
         self._made: Any = WeakTensorKeyDictionary()
 
     def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: Sequence[type],
-        args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] | None = None,
+        self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Any = None
     ) -> Any:
         """``func`` itself."""
         result, given = func(*args, **(kwargs or {})), dict(kwargs or {})

@@ -14,10 +14,9 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTens
 from torch.nn.parameter import is_lazy
 
 from poet.errors import ModelError, nearest
-from poet.frontend.eager import without_checks
+from poet.frontend.eager import unchanged, without_checks
 from poet.frontend.functional import GradientHook, fakes
-from poet.frontend.python_state import unchanged
-from poet.frontend.traced_operators import OneOpPerLayer
+from poet.frontend.traced_operators import AsTraced
 from poet.passes.layouts import tensor_type
 
 
@@ -171,10 +170,43 @@ def looks_at_contents(module: nn.Module, inputs: Sequence[Tensor]) -> bool:
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     try:
         fake_own = dict(zip(own, fakes(mode, own.values()), strict=True))
-        with unchanged(module), without_checks(), mode, torch.no_grad(), OneOpPerLayer():
+        with unchanged(module), without_checks(), mode, torch.no_grad(), AsTraced():
             torch.func.functional_call(module, fake_own, tuple(fakes(mode, inputs)))
     except DataDependentOutputException:
         return True
     except Exception:
         return False  # whatever it is, tracing meets it again, and says it
     return False
+
+
+def hold(root: nn.Module, name: str, tensor: Tensor, *, is_saved: bool = True) -> tuple[nn.Module, str]:
+    """Give ``root`` a tensor under a dotted name; the part that holds it, and its name there."""
+    *path, leaf = name.split(".")
+    home = root
+    for part in path:
+        if part not in home._modules:
+            home.add_module(part, nn.Module())
+        home = home.get_submodule(part)
+    if isinstance(tensor, nn.Parameter):
+        home.register_parameter(leaf, tensor)
+    else:
+        home.register_buffer(leaf, tensor, persistent=is_saved)
+    return home, leaf
+
+
+def held(root: nn.Module, name: str) -> Tensor:
+    """The parameter or buffer of a dotted name."""
+    path, _, leaf = name.rpartition(".")
+    found: Tensor = getattr(root.get_submodule(path), leaf)
+    return found
+
+
+def examples(types: Iterable[tuple[torch.dtype, Sequence[int]]]) -> tuple[Tensor, ...]:
+    """Tensors of these types: floats normally distributed, whole numbers zero."""
+    generator = torch.Generator().manual_seed(0)
+    return tuple(
+        torch.randn(shape, generator=generator).to(dtype)
+        if dtype.is_floating_point
+        else torch.zeros(shape, dtype=dtype)
+        for dtype, shape in types
+    )

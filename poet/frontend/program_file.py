@@ -10,15 +10,16 @@ from __future__ import annotations
 import math
 import re
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import torch
 from torch import Tensor, nn
 
 from poet.errors import ModelError
+from poet.frontend.module_tensors import examples, held, hold
 from poet.util.reading import open_regular, parse_json, shown
 
 _MOST_JSON_BYTES = 1 << 28
@@ -87,8 +88,7 @@ class Archive:
         return torch.frombuffer(raw, dtype=kind.dtype).as_strided(kind.shape, strides, offset).clone()
 
 
-@dataclass(frozen=True, slots=True)
-class Type:
+class Type(NamedTuple):
     """Of a dense tensor on the CPU."""
 
     dtype: torch.dtype
@@ -130,9 +130,7 @@ _FORMATS = {
     4: torch.preserve_format,
 }
 _FLOATS = {"Infinity": math.inf, "-Infinity": -math.inf, "NaN": math.nan}
-_PLAIN = {
-    "as_int": int, "as_ints": list, "as_float": float, "as_floats": list, "as_bool": bool, "as_bools": list,
-}  # fmt: skip
+_PLAIN = {"as_int": int, "as_ints": list, "as_bool": bool, "as_bools": list, "as_string": str}
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,6 +194,18 @@ class _Node:
     outputs: tuple[Any, ...]
 
 
+_READ: dict[str, Callable[[Any], Any]] = {
+    "as_none": lambda value: None,
+    "as_tensor": lambda value: _Name(value["name"]),
+    "as_tensors": lambda value: [_Name(item["name"]) for item in value],
+    "as_float": lambda value: _FLOATS.get(value, value),
+    "as_floats": lambda value: [_FLOATS.get(item, item) for item in value],
+    "as_scalar_type": DTYPES.__getitem__,
+    "as_memory_format": _FORMATS.__getitem__,
+}
+"""By kind of argument, what is made of its value."""
+
+
 class Program(nn.Module):
     """Runs the nodes of a program in their order; its mode is fixed, as in torch's own."""
 
@@ -216,7 +226,7 @@ class Program(nn.Module):
     def forward(self, *inputs: Tensor) -> Tensor | tuple[Tensor, ...]:
         """The outputs for ``inputs``."""
         values: dict[str, Any] = dict(zip(self._given, inputs, strict=True))
-        values |= {value: _tensor_called(self, name) for value, name in self._held.items()}
+        values |= {value: held(self, name) for value, name in self._held.items()}
         for node in self._nodes:
             made = node.operator(*_filled(node.args, values), **_filled(node.kwargs, values))
             for names, result in zip(node.outputs, made if len(node.outputs) > 1 else (made,), strict=True):
@@ -240,30 +250,20 @@ def _filled(given: Any, values: Mapping[str, Any]) -> Any:
     return {key: _filled(item, values) for key, item in given.items()} if isinstance(given, dict) else given
 
 
-def _tensor_called(module: nn.Module, name: str) -> Tensor:
-    *parts, last = name.split(".")
-    for part in parts:
-        module = module._modules[part]  # type: ignore[assignment]
-    parameter, buffer = module._parameters.get(last), module._buffers.get(last)
-    found = buffer if parameter is None else parameter
-    assert found is not None
-    return found
-
-
 def _program(archive: Archive) -> ProgramFile:
     data = archive.json("models/model.json")
     if data["schema_version"]["major"] != _SCHEMA:
         refuse(f"its format has version {shown(data['schema_version']['major'])}, this poet reads {_SCHEMA}")
     graph, signature = data["graph_module"]["graph"], data["graph_module"]["signature"]
     weights, constants = archive.tensors("weights", "weight"), archive.tensors("constants", "constant")
-    held: dict[str, tuple[str, str]] = {}
+    sources: dict[str, tuple[str, str]] = {}
     given: list[str] = []
     for item in signature["input_specs"]:
         ((kind, spec),) = item.items()
         if kind == "user_input" and set(spec["arg"]) == {"as_tensor"}:
             given.append(spec["arg"]["as_tensor"]["name"])
         elif kind in ("parameter", "buffer", "tensor_constant"):
-            held[spec["arg"]["name"]] = kind, spec[f"{kind}_name"]
+            sources[spec["arg"]["name"]] = kind, spec[f"{kind}_name"]
         else:
             refuse(f"an input of it is no tensor ({shown(kind)}); export it with tensors alone")
     outputs = []
@@ -275,40 +275,16 @@ def _program(archive: Archive) -> ProgramFile:
             )
         outputs.append(spec["arg"]["as_tensor"]["name"])
     nodes = [_node(item) for item in graph["nodes"] if item["outputs"]]  # of checks nothing comes
-    _check_defined(nodes, (*given, *held), outputs)
-    module = Program(nodes, {value: name for value, (_, name) in held.items()}, given, outputs)
-    made: dict[int, Tensor] = {}
-    for kind, name in held.values():
-        _hold(
-            module, name, weights[name] if name in weights else constants[name], kind, name in weights, made
-        )
+    _check_defined(nodes, (*given, *sources), outputs)
+    module = Program(nodes, {value: name for value, (_, name) in sources.items()}, given, outputs)
+    parameters: dict[int, Tensor] = {}  # one that has several names stays one
+    for kind, name in sources.values():
+        tensor = weights[name] if name in weights else constants[name]
+        if kind == "parameter":
+            tensor = parameters.setdefault(id(tensor), nn.Parameter(tensor))
+        hold(module, name, tensor, is_saved=name in weights)
     types = graph["tensor_values"]
-    return ProgramFile(module, tuple(_examples(type_of(types[name]) for name in given)), tuple(given))
-
-
-def _hold(
-    module: nn.Module, name: str, tensor: Tensor, kind: str, is_stored: bool, made: dict[int, Tensor]
-) -> None:
-    """Give ``module`` a tensor under its dotted name; one that has several names stays one."""
-    *parts, last = name.split(".")
-    for part in parts:
-        if part not in module._modules:
-            module.add_module(part, nn.Module())
-        module = module._modules[part]  # type: ignore[assignment]
-    if kind == "parameter":
-        module.register_parameter(last, made.setdefault(id(tensor), nn.Parameter(tensor)))  # type: ignore[arg-type]
-    else:
-        module.register_buffer(last, tensor, persistent=is_stored)
-
-
-def _examples(types: Iterator[Type]) -> Iterator[Tensor]:
-    """Floats normally distributed, whole numbers zero."""
-    generator = torch.Generator().manual_seed(0)
-    for kind in types:
-        if kind.dtype.is_floating_point:
-            yield torch.randn(kind.shape, generator=generator).to(kind.dtype)
-        else:
-            yield torch.zeros(kind.shape, dtype=kind.dtype)
+    return ProgramFile(module, examples(type_of(types[name]) for name in given), tuple(given))
 
 
 def _node(data: Mapping[str, Any]) -> _Node:
@@ -333,39 +309,21 @@ def _node(data: Mapping[str, Any]) -> _Node:
 
 
 def _argument(kind: str, value: Any, target: str) -> Any:
-    if kind == "as_none":
-        return None
-    if kind == "as_tensor":
-        return _Name(value["name"])
-    if kind == "as_tensors":
-        return [_Name(item["name"]) for item in value]
+    if kind in _READ:
+        return _READ[kind](value)
     if kind in ("as_optional_tensor", "as_optional_tensors"):
         several = value if isinstance(value, list) else [value]
         pairs = [next(iter(item.items())) for item in several]
         filled = [_argument(key, each, target) for key, each in pairs]
         return filled if isinstance(value, list) else filled[0]
-    if kind == "as_string" and isinstance(value, str):
-        return value
-    if kind in ("as_float", "as_floats"):
-        return (
-            [_FLOATS.get(item, item) for item in value]
-            if isinstance(value, list)
-            else _FLOATS.get(value, value)
-        )
     if kind in _PLAIN and isinstance(value, _PLAIN[kind]):
         return value
-    if kind == "as_scalar_type":
-        return DTYPES[value]
-    if kind == "as_memory_format":
-        return _FORMATS[value]
     if kind == "as_layout" and value == 7:
         return torch.strided
     if kind == "as_device" and value["type"] == "cpu":
         return torch.device("cpu")
-    what = (
-        "sizes that vary; export it without dynamic_shapes" if "sym" in kind else f"an argument {shown(kind)}"
-    )
-    raise ModelError(f"it gives {shown(target)} {what}")
+    sizes = "sizes that vary; export it without dynamic_shapes"
+    raise ModelError(f"it gives {shown(target)} {sizes if 'sym' in kind else f'an argument {shown(kind)}'}")
 
 
 def _output(item: Mapping[str, Any]) -> Any:

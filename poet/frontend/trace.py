@@ -3,6 +3,11 @@
 The module runs once over fake tensors, with its loss and `torch.autograd.grad`, under `make_fx`;
 no real arithmetic is done. The trace is lowered (`poet.frontend.lower`), completed with the
 optimizer's updates (`poet.frontend.assemble`), and each kernel is measured (`poet.runtime.trials.measure`).
+
+The evaluation of a model is its forward pass and loss in evaluation mode, as a graph of its own. Its schedule
+is auxiliary to the training step: it has the same inputs, and the same tensors across steps, those of the
+optimizer included, under the same names. Nothing that lives across steps is written. A table whose rows
+training reads where it lies in storage is read there as well.
 """
 
 from __future__ import annotations
@@ -14,13 +19,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 
 from poet.errors import ModelError, nearest, one_of
-from poet.frontend.assemble import StepNames, assemble, beside
-from poet.frontend.eager import original
-from poet.frontend.functional import Functional, Step, TrueLayouts, fakes, trace_step
-from poet.frontend.losses import Loss, LossFunction, as_loss
+from poet.frontend.assemble import Assembly, StepNames, with_persistent_of
+from poet.frontend.eager import evaluating, original
+from poet.frontend.functional import Step, TrueLayouts, fakes, trace_step
+from poet.frontend.losses import Loss, LossFunction, as_loss, loss_named
 from poet.frontend.lower import Lowered, lower
 from poet.frontend.module_tensors import (
     free_names,
@@ -35,11 +40,11 @@ from poet.frontend.module_tensors import (
 )
 from poet.frontend.repeated_pass import listed
 from poet.frontend.traced_operators import small_operators
-from poet.ir.graph import Graph
+from poet.ir.graph import Graph, TensorType
 from poet.ir.kernel_facts import KernelFacts
 from poet.ir.loss import LossSpec
 from poet.ir.micro import MicroBatches
-from poet.ir.named import trained_in_words
+from poet.ir.named import named_parameters, trained_in_words
 from poet.ir.optimizer import OptimizerSpec, with_driven_numbers
 from poet.ir.strips import Gradients
 from poet.passes.forms import Forms, Passes
@@ -47,7 +52,10 @@ from poet.passes.fused import HasKernel
 from poet.passes.in_place import Overwrites
 from poet.passes.layouts import WantsDense, compact
 from poet.passes.parts import in_parts_of
+from poet.passes.rewrite import rewritten
+from poet.passes.stored_rows import row_reads
 from poet.runtime.system.process import check_computes
+from poet.runtime.trials.measure import measured
 from poet.util.brief import shortened, told
 
 
@@ -158,39 +166,30 @@ def trace_training_step(
     if wanted is Gradients.LOGITS and (uses_elements is not None or not in_short_forms):
         raise ModelError("logits are made in strips by PyTorch's kernels, for batches of one shape")
     module, optimizer = original(module), optimizer or OptimizerSpec()
-    inputs = [example_inputs] if isinstance(example_inputs, Tensor) else list(example_inputs)
+    inputs = _as_list(example_inputs)
     for index, item in enumerate(inputs):
         if not isinstance(item, Tensor):
             raise ModelError(f"input {index} is of type {type(item).__name__}; a step is given tensors")
-    parameters, states = own_tensors(module)
     trained = trained_parameters(module, train)
     _check_groups(optimizer, trained)
     objective = as_loss(loss)
     with small_operators(are_wanted=has_small_operators):
-        found = _lowered(
-            module,
-            inputs,
-            parameters,
-            states,
-            step=Step(module, trained, objective, divisor=1 if micro is None else micro.divisor),
-            targets=targets,
-            name=name or type(module).__name__,
-            input_names=input_names,
-        )
-    graph = assemble(found.lowered, found.names, optimizer, accumulates=micro is not None)
+        step = Step(module, trained, objective, divisor=1 if micro is None else micro.divisor)
+        tracing = Tracing(step, inputs)
+        found_targets = tracing.alone() if targets is None else _as_list(targets)
+        tracing.run([item for item in found_targets if item is not None])
+    lowered, names = _named(tracing, name or type(module).__name__, len(inputs), input_names)
+    graph = Assembly(lowered, names, optimizer, accumulates=micro is not None).graph()
     if all(item.gradient is None for item in graph.parameters):
         raise ModelError(f"the loss of {graph.name} gives no parameter a gradient: nothing to train")
-    tied = tied_names(module, parameters | states)
-    graph = replace(graph, states=(*graph.states, *tied))
-    if other := sorted({*module.state_dict()} ^ {*parameters, *(name for name, _ in graph.states)}):
+    graph = tracing.with_tied_names(graph)
+    if other := sorted({*module.state_dict()} ^ {*tracing.parameters, *(name for name, _ in graph.states)}):
         warnings.warn(
             f"{type(module).__name__} changes its state dict by code of its own ({listed(other)}); that of a "
             "plan has parameters and buffers, by their names",
             stacklevel=2,
         )
-    own = parameters | states | found.constants
-    tensors = {key: compact(tensor) for key, tensor in own.items()}
-    tensors |= _optimizer_state(graph, optimizer, parameters)
+    tensors = tracing.tensors() | _optimizer_state(graph, optimizer, tracing.parameters)
     digest = digest_of(graph)
     if not has_small_operators:  # C code has them as constants
         graph = replace(graph, ops=tuple(replace(op, call=with_driven_numbers(op.call)) for op in graph.ops))
@@ -202,9 +201,9 @@ def trace_training_step(
     graph, kernel_facts, forms = passes.fitted(graph)
     accumulation = None
     if micro is not None:
-        summing = assemble(found.lowered, found.names, optimizer, accumulates=True, updates=False)
+        summing = Assembly(lowered, names, optimizer, accumulates=True, is_updating=False).graph()
         summing, summing_facts, _ = passes.fitted(in_parts_of(graph, passes.with_logits(summing)))
-        accumulation = AccumulatingStep(beside(summing, graph), summing_facts)
+        accumulation = AccumulatingStep(with_persistent_of(summing, graph), summing_facts)
     spec = str(LossSpec.parse(objective.name))
     return TrainingStep(
         graph, kernel_facts, tensors, optimizer, spec, digest, objective, accumulation=accumulation,
@@ -212,64 +211,102 @@ def trace_training_step(
     )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class _Lowered:
-    """A step's forward and backward pass, before its updates.
+class Tracing:
+    """A step of a module over fake tensors, and what that shows, lowered.
 
     Attributes:
-        lowered: the pass.
-        names: of what it reads and gives.
-        constants: tensors that the trace holds, by the names of their values.
+        parameters, states: the module's own tensors by name; ``own`` are both.
+        trace: of ATen calls; this and the next two are there after `run`.
+        target_count: how many targets it has.
+        constants: names of values by attribute of the trace, which holds their tensors.
     """
 
-    lowered: Lowered
-    names: StepNames
-    constants: dict[str, Tensor]
+    trace: fx.GraphModule
+    target_count: int
+    constants: dict[str, str]
+
+    def __init__(self, step: Step, inputs: Sequence[Tensor], called: nn.Module | None = None) -> None:
+        """Make fake tensors.
+
+        Args:
+            step: to be traced.
+            inputs: of the types that it is given.
+            called: what takes them, where that is not the step's module.
+
+        Raises:
+            ModelError: the module has tensors that no step has, or hooks that no plan calls.
+        """
+        self.step = step
+        self.parameters, self.states = own_tensors(step.module)
+        self.own = self.parameters | self.states
+        has_hooks = step.has_backward and not step.is_callers
+        step.names, step.hooks = tuple(self.own), gradient_hooks(step.module) if has_hooks else {}
+        self._mode = TrueLayouts()
+        self._given = fakes(self._mode, self.own.values()), fakes(self._mode, inputs)
+        step.is_exported = looks_at_contents(called or step.module, inputs)
+
+    def alone(self) -> list[Tensor | None]:
+        """What the step gives without targets."""
+        with self._mode:
+            return self.step.alone(*self._given)
+
+    def run(self, targets: Iterable[Tensor | TensorType]) -> None:
+        """Trace the step with ``targets`` of these types."""
+        given = fakes(self._mode, targets)
+        self.target_count = len(given)
+        self.trace = trace_step(self.step, (*self._given, given))
+        self.constants = named_constants(self.trace, self.own)
+
+    def free_names(self, wanted: Iterable[str]) -> tuple[str, ...]:
+        """The names, with underscores where a tensor of the module or a constant has one."""
+        return free_names(wanted, {*self.own, *self.constants.values()})
+
+    def lowered(self, names: Sequence[str]) -> Lowered:
+        """The trace as ops; ``names`` are those of inputs and targets."""
+        return lower(self.trace, (*self.own, *names), self.constants)
+
+    def unsaved(self, lowered: Lowered) -> list[str]:
+        """Names of the buffers that stay as they are and that the module's state dict leaves out."""
+        left_out = unsaved_states(self.step.module)
+        return [key for key in self.states if key in left_out and key not in lowered.written]
+
+    def with_tied_names(self, graph: Graph) -> Graph:
+        """``graph`` with the further names that the module's state dict has for a tensor."""
+        return replace(graph, states=(*graph.states, *tied_names(self.step.module, self.own)))
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The module's tensors and the constants, by names of values."""
+        held = {value: getattr(self.trace, attribute) for attribute, value in self.constants.items()}
+        return {key: compact(tensor) for key, tensor in (self.own | held).items()}
 
 
-def _lowered(
-    module: nn.Module,
-    inputs: Sequence[Tensor],
-    parameters: dict[str, Tensor],
-    states: dict[str, Tensor],
-    *,
-    step: Step,
-    targets: Tensor | Sequence[Tensor] | None,
-    name: str,
-    input_names: Sequence[str] | None,
-) -> _Lowered:
-    """Run ``step`` over fake tensors, and lower what that shows; see `trace_training_step`."""
-    mode = TrueLayouts()
-    run = Functional(step, (*parameters, *states), gradient_hooks(module))
-    own, fake_inputs = fakes(mode, (parameters | states).values()), fakes(mode, inputs)
-    step.is_exported = looks_at_contents(module, inputs)
-    if targets is None:
-        with mode:
-            found_targets = run.alone(own, fake_inputs)
-    else:
-        found_targets = [targets] if isinstance(targets, Tensor) else [*targets]
-    fake_targets = fakes(mode, [item for item in found_targets if item is not None])
-    traced = trace_step(run, (own, fake_inputs, fake_targets))
-    constants = named_constants(traced, parameters | states)
-    wanted = [*input_names_of(module, len(inputs), input_names), *_target_names(len(fake_targets))]
-    names = free_names(wanted, {*parameters, *states, *constants.values()})
-    lowered = lower(traced, (*parameters, *states, *names), constants)
-    gradients = len(step.trained)
-    found, *made = lowered.outputs[: gradients + 1]
-    unsaved = [key for key in states if key in unsaved_states(module) and key not in lowered.written]
-    step_names = StepNames(
-        model=name,
-        parameters=tuple(parameters),
-        states=tuple(key for key in states if key not in unsaved),
-        constants=(*unsaved, *constants.values()),
+def _as_list(tensors: Tensor | Sequence[Tensor]) -> list[Tensor]:
+    return [tensors] if isinstance(tensors, Tensor) else list(tensors)
+
+
+def _named(
+    tracing: Tracing, model: str, count: int, input_names: Sequence[str] | None
+) -> tuple[Lowered, StepNames]:
+    """The lowered forward and backward pass of a step with ``count`` inputs, and what it reads and gives."""
+    step = tracing.step
+    targets = tracing.target_count
+    wanted = ["targets"] if targets == 1 else [f"targets{index}" for index in range(targets)]
+    names = tracing.free_names([*input_names_of(step.module, count, input_names), *wanted])
+    lowered = tracing.lowered(names)
+    unsaved = tracing.unsaved(lowered)
+    loss, *made = lowered.outputs
+    gradients, predictions = made[: len(step.trained)], made[len(step.trained) :]
+    return lowered, StepNames(
+        model=model,
+        parameters=tuple(tracing.parameters),
+        states=tuple(key for key in tracing.states if key not in unsaved),
+        constants=(*unsaved, *tracing.constants.values()),
         inputs=names,
-        targets=len(fake_targets),
-        loss=str(found),
-        predictions=tuple(item for item in lowered.outputs[gradients + 1 :] if item is not None),
-        gradients=dict(zip(step.trained, made, strict=True)),
+        targets=targets,
+        loss=str(loss),
+        predictions=tuple(item for item in predictions if item is not None),
+        gradients=dict(zip(step.trained, gradients, strict=True)),
     )
-    held = {value: getattr(traced, attribute) for attribute, value in constants.items()}
-    return _Lowered(lowered, step_names, held)
 
 
 def digest_of(graph: Graph) -> str:
@@ -288,10 +325,6 @@ def _check_groups(optimizer: OptimizerSpec, trained: Sequence[str]) -> None:
             )
 
 
-def _target_names(count: int) -> list[str]:
-    return ["targets"] if count == 1 else [f"targets{index}" for index in range(count)]
-
-
 def _optimizer_state(
     graph: Graph, optimizer: OptimizerSpec, parameters: Mapping[str, Tensor]
 ) -> dict[str, Tensor]:
@@ -300,3 +333,100 @@ def _optimizer_state(
         for parameter in graph.parameters
         for state, value in parameter.optimizer_state
     }
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationStep:
+    """A traced evaluation: its graph, and what torch's kernels need for it on this machine."""
+
+    graph: Graph
+    kernels: KernelFacts
+
+
+def trace_evaluation(
+    module: nn.Module,
+    example_inputs: Tensor | Sequence[Tensor],
+    training: TrainingStep,
+    *,
+    measure: bool = True,
+) -> EvaluationStep:
+    """Trace ``module`` as ``module.eval()`` runs it, without gradients.
+
+    Args:
+        module: of which ``training`` was traced; it is not changed.
+        example_inputs: as for the training step.
+        training: the step beside which the evaluation stands.
+        measure: run each distinct kernel once to find its workspace.
+
+    Raises:
+        ModelError: evaluation cannot be traced, writes what lives across steps, or reads a constant that
+            training has not.
+        UnsupportedOperator: it uses an operator that poet does not run.
+    """
+    module, inputs, beside = original(module), _as_list(example_inputs), training.graph
+    types = {value.name: value.type for value in beside.values}
+    trained = (item.name for item in named_parameters(beside) if item.is_trained)
+    objective = training.objective or loss_named(training.loss)
+    with evaluating(module), small_operators(are_wanted=training.has_small_operators):
+        tracing = Tracing(Step(module, trained, objective, has_backward=False), inputs)
+        tracing.run(types[name] for name in beside.inputs[len(inputs) :])
+    tracing.constants = _shared_constants(tracing, training)
+    lowered = tracing.lowered(beside.inputs)
+    saved = {value for _, value in beside.states}
+    loss, *predictions = lowered.outputs
+    names = StepNames(
+        model=beside.name,
+        parameters=tuple(tracing.parameters),
+        states=tuple(name for name in tracing.states if name in saved),
+        constants=(*(name for name in tracing.states if name not in saved), *tracing.constants.values()),
+        inputs=beside.inputs,
+        targets=beside.targets,
+        loss=str(loss),
+        predictions=tuple(item for item in predictions if item is not None),
+        gradients={},
+    )
+    graph = Assembly(lowered, names, training.optimizer).graph()
+    written = [name for op in graph.ops for name in op.updates]
+    if written:
+        raise ModelError(f"in evaluation mode the model writes {written[0]}")
+    graph = in_parts_of(beside, graph)
+    return by_row(EvaluationStep(*measured(with_persistent_of(graph, beside), times=measure)), beside)
+
+
+def by_row(step: EvaluationStep, training: Graph) -> EvaluationStep:
+    """``step`` with look-ups by row in the tables of which ``training`` reads rows in storage."""
+    tables = {op.stored for op in training.ops if op.stored}
+    found = row_reads(step.graph, step.kernels).values() if tables else ()
+    rewrites = [each for each in found if any(op.stored in tables for op in each.made)]
+    if not rewrites:
+        return step
+    graph = rewritten(step.graph, rewrites)
+    own = {name: facts for each in rewrites for name, facts in each.facts.items()}
+    facts = tuple(own.get(op.name) or step.kernels.of(op.name) for op in graph.ops)
+    return EvaluationStep(graph, replace(step.kernels, ops=facts))
+
+
+def _shared_constants(tracing: Tracing, training: TrainingStep) -> dict[str, str]:
+    """By attribute of the trace, the training step's name of a constant of the same content.
+
+    Raises:
+        ModelError: training has none.
+    """
+    known = {name: training.tensors[name] for name, _ in training.graph.constants if name not in tracing.own}
+    names = {}
+    for attribute in tracing.constants:
+        tensor: Tensor = getattr(tracing.trace, attribute)
+        name = next((name for name, other in known.items() if _is_same(tensor, other)), None)
+        if name is None:
+            raise ModelError(
+                "in evaluation mode the model uses a constant that it does not use in training; "
+                "register it with register_buffer"
+            )
+        names[attribute] = name
+        del known[name]  # each of the trace's constants has a storage of its own
+    return names
+
+
+def _is_same(one: Tensor, other: Tensor) -> bool:
+    kinds = ((item.dtype, item.shape, item.stride()) for item in (one, other))
+    return len({*kinds}) == 1 and torch.equal(one, other)

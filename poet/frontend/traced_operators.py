@@ -8,7 +8,8 @@ recurrent layers, attention and bags of rows are products and sums instead (`sma
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import itertools
+from collections.abc import Iterator, Sequence
 from contextvars import ContextVar
 from typing import Any
 
@@ -58,11 +59,7 @@ class _WithoutOneDnn(TorchFunctionMode):
     """Inside, LSTMs are torch's own; this thread's convolutions and products stay what they are."""
 
     def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: Sequence[type],
-        args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] | None = None,
+        self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Any = None
     ) -> Any:
         """``func``, an LSTM without oneDNN, a bag of rows as the rows and what becomes of them."""
         if func is torch.nn.functional.embedding_bag:
@@ -109,69 +106,41 @@ def _rows_of_bags(
 
 
 FORWARD, BACKWARD, LSTM = "poet.recurrent", "poet.recurrent_backward", "poet.lstm_without_gradients"
+CTC_FORWARD, CTC_BACKWARD = "poet.ctc_loss", "poet.ctc_loss_backward"
 """Our operators' names in a graph."""
 
-_LIBRARY: Any = torch.library.Library("poet", "FRAGMENT")  # type: ignore[no-untyped-call]
-_LIBRARY.define(
-    "recurrent(str kind, Tensor products, Tensor[] initial, Tensor weight, Tensor? bias, bool reverse)"
-    " -> Tensor[]"
-)
-_LIBRARY.define(
-    "recurrent_backward(str kind, Tensor?[] gradients, Tensor products, Tensor[] initial, Tensor weight,"
-    " Tensor? bias, Tensor[] states, bool reverse, bool[] wanted) -> Tensor[]"
-)
-_LIBRARY.define(
-    "lstm_without_gradients(Tensor source, Tensor weight0, Tensor weight1, Tensor weight2, Tensor weight3,"
-    " Tensor hidden, Tensor cell, bool reverse, int[] batch_sizes, int mode, int hidden_size, int num_layers,"
-    " bool has_biases, bool bidirectional, bool batch_first, bool train) -> (Tensor, Tensor, Tensor)"
-)
-_LIBRARY.impl("recurrent", recurrent.forward, "CPU")
-_LIBRARY.impl("recurrent_backward", recurrent.backward, "CPU")
-_LIBRARY.impl("lstm_without_gradients", recurrent.lstm_without_gradients, "CPU")
+
+def _types(kind: str, products: Tensor, initial: Sequence[Tensor], *rest: object) -> list[Tensor]:
+    stacked = [products.new_empty((products.shape[0], *item.shape)) for item in initial]
+    return [*stacked, *map(torch.empty_like, initial)]
 
 
-def _types(
-    kind: str, products: Tensor, initial: Sequence[Tensor], weight: Tensor, bias: Tensor | None, reverse: bool
-) -> list[Tensor]:
-    shape = (products.shape[0], *initial[0].shape)
-    stacked = [products.new_empty(shape) for _ in initial]
-    return [*stacked, *(products.new_empty(item.shape) for item in initial)]
+def _gradient_types(*given: Any) -> list[Tensor]:
+    """Those of `poet.runtime.kernels.recurrent.backward`, with the same arguments."""
+    _, _, products, initial, weight, bias, *_, wanted = given
+    groups = [[products], initial, [weight], [] if bias is None else [bias]]
+    asked = [*wanted, False][: len(groups)]
+    return [item.new_empty(item.shape) for group in itertools.compress(groups, asked) for item in group]
 
 
-def _gradient_types(
-    kind: str,
-    gradients: Sequence[Tensor | None],
-    products: Tensor,
-    initial: Sequence[Tensor],
-    weight: Tensor,
-    bias: Tensor | None,
-    states: Sequence[Tensor],
-    reverse: bool,
-    wanted: Sequence[bool],
-) -> list[Tensor]:
-    given = [[products], list(initial), [weight], [] if bias is None else [bias]]
-    asked = [*wanted, False][: len(given)]
-    return [item.new_empty(item.shape) for group, is_wanted in zip(given, asked, strict=True) if is_wanted
-            for item in group]  # fmt: skip
-
-
-def _lstm_types(
-    source: Tensor,
-    w0: Tensor,
-    w1: Tensor,
-    w2: Tensor,
-    w3: Tensor,
-    hidden: Tensor,
-    cell: Tensor,
-    *rest: object,
-) -> tuple[Tensor, Tensor, Tensor]:
+def _lstm_types(source: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor]:
+    *_, hidden, cell = rest[:6]
     outputs = source.new_empty(*source.shape[:2], hidden.shape[-1])
     return outputs, hidden.new_empty(hidden.shape), cell.new_empty(cell.shape)
 
 
-torch.library.register_fake("poet::recurrent", _types, lib=_LIBRARY)
-torch.library.register_fake("poet::lstm_without_gradients", _lstm_types, lib=_LIBRARY)
-torch.library.register_fake("poet::recurrent_backward", _gradient_types, lib=_LIBRARY)
+_LIBRARY: Any = torch.library.Library("poet", "FRAGMENT")  # type: ignore[no-untyped-call]
+for _name, _kernel, _made in (
+    (FORWARD, recurrent.forward, _types),
+    (BACKWARD, recurrent.backward, _gradient_types),
+    (LSTM, recurrent.lstm_without_gradients, _lstm_types),
+    (CTC_FORWARD, ctc.forward, ctc.forward_types),
+    (CTC_BACKWARD, ctc.backward, ctc.backward_types),
+):
+    _own = _name.removeprefix("poet.")
+    _LIBRARY.define(_own + torch.library.infer_schema(_kernel, mutates_args=()))
+    _LIBRARY.impl(_own, _kernel, "CPU")
+    torch.library.register_fake(f"poet::{_own}", _made, lib=_LIBRARY)
 
 
 class _Recurrent(torch.autograd.Function):
@@ -235,43 +204,53 @@ def layer(
     return torch.stack([state[0] for state in states]), states[0 if reverse else -1]
 
 
-class OneOpPerLayer(TorchFunctionMode):
-    """Inside, ``nn.GRU`` and ``nn.RNN`` on padded batches are `layer` for each layer and direction."""
+_KINDS = frozenset({"gru", "rnn_tanh", "rnn_relu"})
+_LENGTHS = ("input_lengths", "target_lengths")
+
+
+class AsTraced(TorchFunctionMode):
+    """Inside, ``nn.GRU`` and ``nn.RNN`` on padded batches are `layer` for each layer and direction.
+
+    And ``torch.nn.functional.ctc_loss`` is given lengths as tensors; of numbers it makes real ones.
+    """
 
     def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: Sequence[type],
-        args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] | None = None,
+        self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Any = None
     ) -> Any:
-        """``func`` itself, unless it is a recurrent layer."""
-        kind = _KINDS.get(getattr(func, "__name__", ""))
-        if are_wanted():
-            return func(*args, **(kwargs or {}))
-        if kind is not None and not kwargs and len(args) == 9 and isinstance(args[2], list | tuple):
-            return _stack(kind, *args)
-        return func(*args, **(kwargs or {}))
+        """``func`` itself, of that loss with other arguments, unless it is a recurrent layer."""
+        given = kwargs or {}
+        if func in (F.ctc_loss, torch.ctc_loss):
+            args = (*args[:2], *map(_as_tensor, args[2:4]), *args[4:])
+            given = {key: _as_tensor(item) if key in _LENGTHS else item for key, item in given.items()}
+        kind = getattr(func, "__name__", "")
+        is_layer = kind in _KINDS and not given and len(args) == 9 and isinstance(args[2], list | tuple)
+        return _stack(kind, *args) if is_layer and not are_wanted() else func(*args, **given)
 
 
-class LstmByGradientMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Inside, oneDNN's LSTM under ``torch.no_grad()`` is `LSTM`, in the trace as in plain PyTorch."""
+def _as_tensor(lengths: Tensor | Sequence[int]) -> Tensor:
+    return lengths if isinstance(lengths, Tensor) else torch.tensor(lengths)
+
+
+class OurKernels(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Inside, ``aten::_ctc_loss`` and its gradient are our own.
+
+    And oneDNN's LSTM under ``torch.no_grad()`` is `LSTM`, in the trace as in plain PyTorch.
+    """
 
     def __torch_dispatch__(
-        self,
-        func: Any,
-        types: Sequence[type],
-        args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] | None = None,
+        self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Any = None
     ) -> Any:
-        """``func`` itself, unless it is that LSTM."""
+        """Ours for these, else ``func`` itself."""
         if func is torch.ops.aten.mkldnn_rnn_layer.default and not torch.is_grad_enabled():
             no_workspace = args[0].new_empty(0, dtype=torch.uint8)
             return *torch.ops.poet.lstm_without_gradients(*args), no_workspace
-        return func(*args, **(kwargs or {}))
+        return _OURS.get(func, func)(*args, **(kwargs or {}))
 
 
-_KINDS = {"gru": "gru", "rnn_tanh": "rnn_tanh", "rnn_relu": "rnn_relu"}
+_OURS: dict[Any, Any] = {
+    torch.ops.aten._ctc_loss.Tensor: torch.ops.poet.ctc_loss,
+    torch.ops.aten._ctc_loss_backward.Tensor: torch.ops.poet.ctc_loss_backward,
+}
 
 
 def _stack(
@@ -304,65 +283,3 @@ def _stack(
         if dropout and train and index < layers - 1:
             x = F.dropout(x, dropout, training=True)
     return x.transpose(0, 1) if batch_first else x, torch.stack(last, 0)
-
-
-CTC_FORWARD, CTC_BACKWARD = "poet.ctc_loss", "poet.ctc_loss_backward"
-"""Likewise of connectionist temporal classification."""
-
-_LIBRARY.define(
-    "ctc_loss(Tensor log_probs, Tensor targets, Tensor input_lengths, Tensor target_lengths, int blank=0,"
-    " bool zero_infinity=False) -> (Tensor, Tensor)"
-)
-_LIBRARY.define(
-    "ctc_loss_backward(Tensor gradient, Tensor log_probs, Tensor targets, Tensor input_lengths,"
-    " Tensor target_lengths, Tensor loss, Tensor log_alpha, int blank, bool zero_infinity=False) -> Tensor"
-)
-_LIBRARY.impl("ctc_loss", ctc.forward, "CPU")
-_LIBRARY.impl("ctc_loss_backward", ctc.backward, "CPU")
-torch.library.register_fake("poet::ctc_loss", ctc.forward_types, lib=_LIBRARY)
-torch.library.register_fake("poet::ctc_loss_backward", ctc.backward_types, lib=_LIBRARY)
-
-_OURS: dict[Any, Any] = {
-    torch.ops.aten._ctc_loss.Tensor: torch.ops.poet.ctc_loss,
-    torch.ops.aten._ctc_loss_backward.Tensor: torch.ops.poet.ctc_loss_backward,
-}
-
-
-_LENGTHS = ("input_lengths", "target_lengths")
-
-
-class LengthsAsTensors(TorchFunctionMode):
-    """Inside, ``torch.nn.functional.ctc_loss`` is given lengths as tensors; of numbers it makes real ones."""
-
-    def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: Sequence[type],
-        args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
-        """``func`` itself, of that loss with other arguments."""
-        given = kwargs or {}
-        if func in (F.ctc_loss, torch.ctc_loss):
-            lengths = (item if isinstance(item, Tensor) else torch.tensor(item) for item in args[2:4])
-            args = (*args[:2], *lengths, *args[4:])
-            given = {
-                key: torch.tensor(item) if key in _LENGTHS and not isinstance(item, Tensor) else item
-                for key, item in given.items()
-            }
-        return func(*args, **given)
-
-
-class CtcOfOneSize(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Inside, ``aten::_ctc_loss`` and its gradient are our own."""
-
-    def __torch_dispatch__(
-        self,
-        func: Any,
-        types: Sequence[type],
-        args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
-        """Ours for these, else ``func`` itself."""
-        ours: Callable[..., Any] = _OURS.get(func, func)
-        return ours(*args, **(kwargs or {}))

@@ -8,7 +8,7 @@ stops there. Outputs and gradients of parameters are results and end the step in
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -16,24 +16,16 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from poet.errors import InputError, ModelError
-from poet.frontend.assemble import Assembly, StepNames, with_speaking_names
+from poet.frontend.assemble import Assembly, StepNames
 from poet.frontend.eager import original
-from poet.frontend.functional import Functional, Step, TrueLayouts, fakes, trace_step
+from poet.frontend.functional import Step
 from poet.frontend.losses import Loss
-from poet.frontend.lower import Lowered, lower
-from poet.frontend.module_tensors import (
-    free_names,
-    input_names_of,
-    looks_at_contents,
-    named_constants,
-    own_tensors,
-    tied_names,
-    unsaved_states,
-)
-from poet.frontend.trace import TrainingStep, digest_of
+from poet.frontend.lower import Lowered
+from poet.frontend.module_tensors import free_names, input_names_of
+from poet.frontend.trace import Tracing, TrainingStep, digest_of
 from poet.ir.graph import Call, Graph, Op, Ref
 from poet.ir.optimizer import OptimizerSpec
-from poet.passes.layouts import compact, contiguous, layout_arguments
+from poet.passes.layouts import contiguous, layout_arguments
 from poet.runtime.system.process import check_computes
 from poet.runtime.trials.measure import measured
 
@@ -256,40 +248,32 @@ def trace_wrapped(
     arguments = arguments_of(example_inputs)
     called = Structure.of(arguments)
     inputs = called.tensors(arguments, "the module is called with")
-    parameters, states = own_tensors(module)
     trained = tuple(name for name, item in module.named_parameters() if item.requires_grad)
     wanted = [place for place, item in enumerate(inputs) if item.requires_grad]
     if not trained and not wanted:
         raise ModelError(f"no parameter of {type(module).__name__} requires a gradient: nothing to train")
     step = _CallersStep(module, trained, called, wanted, backward_from)
-    function = Functional(step, (*parameters, *states))
-    mode = TrueLayouts()
-    own, fake_inputs = fakes(mode, (parameters | states).values()), fakes(mode, inputs)
-    step.is_exported = looks_at_contents(_Called(module, called), inputs)
-    with mode:
-        found = function.alone(own, fake_inputs)
-    given = fakes(mode, [item for number in step.differentiated if (item := found[number]) is not None])
-    traced = trace_step(function, (own, fake_inputs, given))
-    constants = named_constants(traced, parameters | states)
-    names = free_names(
-        [*_argument_names(module, called, arguments), *(f"output{n}.grad" for n in step.differentiated)],
-        {*parameters, *states, *constants.values()},
+    tracing = Tracing(step, inputs, _Called(module, called))
+    found = tracing.alone()
+    tracing.run(item for number in step.differentiated if (item := found[number]) is not None)
+    names = tracing.free_names(
+        [*_argument_names(module, called, arguments), *(f"output{n}.grad" for n in step.differentiated)]
     )
-    lowered = lower(traced, (*parameters, *states, *names), constants)
+    lowered = tracing.lowered(names)
     if changed := [name for name in names[: len(inputs)] if name in lowered.written]:
         raise ModelError(
             f"{type(module).__name__} writes its input {changed[0]} in place, which its caller would not see "
             f"of a replayed pass; write {changed[0]} = {changed[0]}.clone() before that"
         )
     outputs, gradients = lowered.outputs[: len(found)], lowered.outputs[len(found) :]
-    unsaved = [key for key in states if key in unsaved_states(module) and key not in lowered.written]
+    unsaved = tracing.unsaved(lowered)
     assembly = _CallersAssembly(
         lowered,
         StepNames(
             model=type(module).__name__,
-            parameters=tuple(parameters),
-            states=tuple(key for key in states if key not in unsaved),
-            constants=(*unsaved, *constants.values()),
+            parameters=tuple(tracing.parameters),
+            states=tuple(key for key in tracing.states if key not in unsaved),
+            constants=(*unsaved, *tracing.constants.values()),
             inputs=names[: len(inputs)],
             targets=0,
             loss="",
@@ -299,13 +283,10 @@ def trace_wrapped(
         given=names[len(inputs) :],
         input_gradients=dict(zip((names[place] for place in wanted), gradients[len(trained) :], strict=True)),
     )
-    graph = with_speaking_names(assembly.graph())
-    graph = replace(graph, states=(*graph.states, *tied_names(module, parameters | states)))
-    tensors = {key: compact(tensor) for key, tensor in (parameters | states).items()}
-    tensors |= {value: compact(getattr(traced, attribute)) for attribute, value in constants.items()}
+    graph = tracing.with_tied_names(assembly.graph())
     digest = digest_of(graph)
     graph, kernel_facts = measured(graph, times=measure)
-    made = TrainingStep(graph, kernel_facts, tensors, OptimizerSpec(), _LOSS, digest)
+    made = TrainingStep(graph, kernel_facts, tracing.tensors(), OptimizerSpec(), _LOSS, digest)
     of_inputs = zip(wanted, gradients[len(trained) :], strict=True)
     reached = [place for place, gradient in of_inputs if gradient is not None]
     return WrappedStep(made, called, step.returns, step.differentiated, trained, tuple(reached))
@@ -368,13 +349,8 @@ class _CallersAssembly(Assembly):
 
     def _callers_loss(self, outputs: Sequence[str]) -> str:
         """The op that stands for what the caller does with the outputs; the name of its loss."""
-        loss = self.add_value(self._unused("callers_loss"), contiguous("float32", ()))
+        loss = self.add_value(free_names(["callers_loss"], {*self.values})[0], contiguous("float32", ()))
         types = tuple(layout_arguments(self.values[name].type) for name in self.given)
         call = Call(CALLERS_LOSS, (tuple(Ref(name) for name in dict.fromkeys(outputs)), types))
         self.ops.append(Op(loss, call, (loss, *self.given), repeatable=False))
         return loss
-
-    def _unused(self, name: str) -> str:
-        while name in self.values:
-            name += "_"
-        return name

@@ -28,9 +28,8 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
 
-    from poet.frontend.evaluation import EvaluationStep
     from poet.frontend.losses import LossFunction
-    from poet.frontend.trace import TrainingStep
+    from poet.frontend.trace import EvaluationStep, TrainingStep
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +209,7 @@ def _taken(
     optimizer: torch.optim.Optimizer, module: nn.Module, patterns: tuple[str, ...] | None
 ) -> tuple[OptimizerSpec, tuple[str, ...] | None]:
     """The settings of an optimizer of torch, and what it trains, where that is not all that can be."""
-    from poet.frontend.optimizers import spec_of
+    from poet.frontend.plain import spec_of
 
     if patterns is not None:
         raise InputError("the optimizer's groups say what is trained; leave train out")
@@ -398,7 +397,7 @@ def evaluation_step(prepared: Prepared) -> EvaluationStep:
     Raises:
         PoetError: it cannot be had.
     """
-    from poet.frontend.evaluation import by_row
+    from poet.frontend.trace import by_row
 
     step = prepared.evaluation or _traced_evaluation(prepared)
     if isinstance(step, PoetError):
@@ -407,7 +406,7 @@ def evaluation_step(prepared: Prepared) -> EvaluationStep:
 
 
 def _traced_evaluation(prepared: Prepared) -> EvaluationStep | PoetError:
-    from poet.frontend.evaluation import trace_evaluation
+    from poet.frontend.trace import trace_evaluation
 
     if prepared.module is None:
         return PlanError("the model is not at hand")

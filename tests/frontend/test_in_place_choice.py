@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,17 +14,18 @@ from helpers.random_problems import floor_bytes, keep_bytes
 from torch import Tensor, nn
 
 from poet import api
-from poet.errors import ReplayError
-from poet.frontend.trace import trace_training_step
+from poet.c99.calls import Placed
+from poet.c99.rows import overwrites, strip_calls
+from poet.errors import ReplayError, UnsupportedOperator
+from poet.frontend.trace import TrainingStep, trace_training_step
 from poet.ir import strips
-from poet.ir.graph import Graph
+from poet.ir.graph import Graph, Ref
 from poet.passes import in_place
-from poet.passes.in_place import chosen_takeovers
+from poet.passes.in_place import chosen_takeovers, with_results_in_place
 from poet.passes.rewrite import Technique
 from poet.planning.prepared import Prepared
 from poet.planning.ram_survey import keep_everything_bytes
 from poet.planning.step_search import with_room
-from poet.plans.plan_file import read_plan
 from poet.problem import Limits, Objective, Pins, Problem, ProblemOp, Transfer
 from poet.problem import Tensor as Bytes
 from poet.problem.simulator import simulate
@@ -34,7 +36,6 @@ from poet.runtime.kernels import overwriting
 from poet.runtime.trials import trial
 from poet.runtime.trials.measure import measured
 from poet.solvers import minimum_ram_bytes, solve
-from poet.verification import verify
 
 QUICK = SolveOptions(time_limit_seconds=2.0)
 
@@ -147,20 +148,6 @@ def test_where_there_is_room_nothing_is_copied(prepared: Prepared) -> None:
     assert with_room(prepared, Limits(pins=Pins(keep=("y",)))) is prepared
 
 
-@pytest.mark.slow
-def test_the_bits_of_what_is_made_apart(prepared: Prepared, tmp_path: Path) -> None:
-    """Between everything kept and least RAM lie plans of which some results are copied and some are not."""
-    path, found = tmp_path / "net.poet", set()
-    most = keep_everything_bytes(with_room(prepared, Limits()).problem)
-    for share in (1.0, 0.9, 0.75):
-        limits = Limits(ram_budget_bytes=round(share * most))
-        planned = api.plan_step(prepared, limits, QUICK)
-        planned.save(path)
-        found.add(len(copied(read_plan(path).graph)))
-        verify(path, module=_Net(), steps=2, threads=(1, 2)).require()
-    assert 0 in found
-
-
 def test_what_is_apart_is_measured_so(prepared: Prepared) -> None:
     forms = prepared.step.forms
     assert forms is not None
@@ -259,3 +246,59 @@ def test_no_bound_is_above_the_optimum(seed: int) -> None:
         assert found.joules is not None
         assert found.joules >= optimum - 1e-6
         assert found.status is not Status.OPTIMAL or found.joules <= optimum + 1e-6
+
+
+# --- by the kernels of C ---------------------------------------------------------------------------
+
+
+class _NetOfC(nn.Module):
+    """Batch norm, ReLU, and a sum that two branches read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first = nn.Sequential(nn.Conv2d(2, 4, 1), nn.BatchNorm2d(4), nn.ReLU())
+        self.second = nn.Sequential(nn.Conv2d(4, 4, 1), nn.BatchNorm2d(4))
+        self.last = nn.Linear(36, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.first(x)
+        result: torch.Tensor = self.last(torch.relu(self.second(y) + y).flatten(1))
+        return result
+
+
+def _traced() -> TrainingStep:
+    return trace_training_step(_NetOfC(), torch.randn(2, 2, 3, 3), measure=False)
+
+
+def test_the_way_back_takes_over_memory() -> None:
+    step = _traced()
+    graph = with_results_in_place(step.graph, overwrites)
+    changed = {op.strip.links[0].call.target for op in graph.ops if op.strip is not None}
+    assert changed == {
+        "aten.threshold_backward.default",
+        "aten.native_batch_norm_backward.default",
+        "aten.add.Tensor",
+    }
+    assert len(graph.buffers) == len(step.graph.buffers) - sum(op.strip is not None for op in graph.ops)
+    assert Graph.from_json(graph.to_json()) == graph
+    assert with_results_in_place(graph, lambda call: ()) is graph
+    forward = [op.name for op in step.graph.ops if op.call.target == "aten.relu.default"]
+    assert all(op.strip is None for op in graph.ops if op.name in forward), "the way there is left alone"
+
+
+def test_c_writes_over_operands_alone() -> None:
+    """A stranger's plan that writes a result over something else is refused."""
+    graph = with_results_in_place(_traced().graph, overwrites)
+    op = next(op for op in graph.ops if op.strip is not None and not op.outputs)
+    assert op.strip is not None
+    places = {value.buffer: 1024 * index for index, value in enumerate(graph.values)}
+    values = {value.name: Placed(value.type, places[value.buffer]) for value in graph.values}
+    assert len(strip_calls(op.name, op.strip, values, {})) == 1
+    assign = op.strip.links[1].call
+    elsewhere = replace(op.strip.links[1], call=replace(assign, args=(Ref(graph.loss), assign.args[1])))
+    with pytest.raises(UnsupportedOperator, match="cannot be written over"):
+        strip_calls(op.name, replace(op.strip, links=(op.strip.links[0], elsewhere)), values, {})
+    first = replace(op.strip.links[0], call=replace(op.strip.links[0].call, target="aten.relu.default"))
+    with pytest.raises(UnsupportedOperator, match="cannot be written over"):
+        strip_calls(op.name, replace(op.strip, links=(first, op.strip.links[1])), values, {})

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -14,7 +16,6 @@ from torch.optim import lr_scheduler
 from poet.errors import InputError
 from poet.frontend.plain import PlainTrainer
 from poet.ir.optimizer import OptimizerSpec
-from poet.ir.optimizer_kinds import OPTIONS
 from poet.plans.run_request import RateSchedule
 from poet.runtime import Trainer
 from poet.runtime.data.random_batches import random_batch
@@ -23,25 +24,32 @@ from poet.runtime.training.rates import DrivenOptimizer
 COSINE = RateSchedule.parse("cosine:warmup=2,steps=6")
 
 
-@pytest.mark.parametrize("make", [
-    lambda optimizer: lr_scheduler.CosineAnnealingLR(optimizer, T_max=4),
-    lambda optimizer: lr_scheduler.OneCycleLR(optimizer, 0.5, total_steps=6, cycle_momentum=False),
-    lambda optimizer: lr_scheduler.OneCycleLR(optimizer, 0.5, total_steps=6),
-    pytest.param(
-        lambda optimizer: lr_scheduler.CyclicLR(optimizer, 0.01, 0.5, step_size_up=2), marks=pytest.mark.slow
+MAKERS: dict[str, Callable[[torch.optim.Optimizer], Any]] = {
+    "cosine": lambda optimizer: lr_scheduler.CosineAnnealingLR(optimizer, T_max=4),
+    "one-cycle": lambda optimizer: lr_scheduler.OneCycleLR(
+        optimizer, 0.5, total_steps=6, cycle_momentum=False
     ),
-    lambda optimizer: lr_scheduler.LambdaLR(optimizer, COSINE.factor_of),
-    lambda optimizer: lr_scheduler.ExponentialLR(optimizer, 0.8),
-], ids=["cosine", "one-cycle", "one-cycle-momentum", "cyclic-momentum", "ours", "exponential"])  # fmt: skip
-@pytest.mark.parametrize("name", ["momentum groups", "adamw groups"])
-def test_schedulers_of_torch_drive_the_trainer(name: str, make: object, tmp_path: Path) -> None:
-    assert callable(make)
+    "one-cycle-momentum": lambda optimizer: lr_scheduler.OneCycleLR(optimizer, 0.5, total_steps=6),
+    "cyclic-momentum": lambda optimizer: lr_scheduler.CyclicLR(optimizer, 0.01, 0.5, step_size_up=2),
+    "ours": lambda optimizer: lr_scheduler.LambdaLR(optimizer, COSINE.factor_of),
+    "exponential": lambda optimizer: lr_scheduler.ExponentialLR(optimizer, 0.8),
+}
+SCHEDULED = [(name, make) for name in ("momentum groups", "adamw groups") for make in MAKERS]
+FAST = {
+    ("momentum groups", "one-cycle-momentum"),
+    ("adamw groups", "one-cycle-momentum"),
+    ("momentum groups", "ours"),
+}
+
+
+@pytest.mark.parametrize(("name", "make"), with_slow(SCHEDULED, {*SCHEDULED} - FAST))
+def test_schedulers_of_torch_drive_the_trainer(name: str, make: str, tmp_path: Path) -> None:
     plan, module = write(tmp_path / "p", SPECS[name]), net()
     plain = PlainTrainer(
         module, loss="cross-entropy", optimizer=plan.optimizer, trained=dict(module.named_parameters())
     )
     with Trainer.open(tmp_path / "p", seed=0) as trainer:
-        ours, theirs = make(trainer.optimizer), make(plain.optimizer)
+        ours, theirs = MAKERS[make](trainer.optimizer), MAKERS[make](plain.optimizer)
         torch.manual_seed(0)
         for number in range(5):
             inputs, targets = random_batch(plan, number)
@@ -57,34 +65,48 @@ def test_schedulers_of_torch_drive_the_trainer(name: str, make: object, tmp_path
     assert all(torch.equal(found[name], tensor) for name, tensor in module.named_parameters())
 
 
-@pytest.mark.parametrize(
-    "name",
-    with_slow(
-        ("nesterov", "rmsprop", "lion", "amsgrad", "adamax", "radam"), {"rmsprop", "lion", "adamax", "radam"}
-    ),
-)
+BETAS = [(0.6, 0.95), (0.7, 0.95), (0.8, 0.95)]
+DRIVEN: dict[str, tuple[OptimizerSpec, str, list[Any]]] = {
+    "nesterov": (SPECS["nesterov"], "momentum", [0.6, 0.7, 0.8]),
+    "rmsprop": (SPECS["rmsprop"], "momentum", [0.6, 0.7, 0.8]),
+    **{name: (SPECS[name], "betas", BETAS) for name in ("lion", "amsgrad", "adamax", "radam")},
+    **{
+        f"{name} of {betas}": (
+            OptimizerSpec(name, lr=0.05, betas=betas), "betas", [betas, (0.5, 0.9), (0.6, 0.0), (0.0, 0.8)]
+        )
+        for name in ("adamw", "adam", "lion")
+        for betas in ((0.9, 0.0), (0.0, 0.9))
+    },
+}  # fmt: skip
+"""Also betas that are 0 in the plan, or become 0."""
+
+
+@pytest.mark.parametrize("name", with_slow(DRIVEN, DRIVEN.keys() - {"nesterov", "adamw of (0.9, 0.0)"}))
 def test_momentum_and_betas_are_set_by_hand_as_well(name: str, tmp_path: Path) -> None:
-    """In each step anew; and they do change something."""
-    plan, module = write(tmp_path / "p", SPECS[name]), net()
+    """In each step anew, on a plan that recomputes and pages; and they do change something."""
+    spec, key, amounts = DRIVEN[name]
+    plan, module = write(tmp_path / "p", spec), net()
+    assert plan.trace.recomputed_runs
     plain = PlainTrainer(
-        module, loss="cross-entropy", optimizer=plan.optimizer, trained=dict(module.named_parameters())
+        module, loss="cross-entropy", optimizer=spec, trained=dict(module.named_parameters())
     )
-    key = "betas" if "betas" in OPTIONS[plan.optimizer.name] else "momentum"
-    after: list[dict[str, torch.Tensor]] = []
-    for amounts in ([0.6, 0.7, 0.8], [None] * 3):
+    after, states = list[dict[str, torch.Tensor]](), list[Any]()
+    for is_driven in (True, False):
         with Trainer.open(tmp_path / "p", seed=0) as trainer:
             torch.manual_seed(0)
             for number, amount in enumerate(amounts):
                 inputs, targets = random_batch(plan, number)
-                if amount is not None:
+                if is_driven:
                     for optimizer in (trainer.optimizer, plain.optimizer):
-                        own = (amount, 0.95) if key == "betas" else amount
-                        optimizer.param_groups[0][key] = own
+                        optimizer.param_groups[0][key] = amount
                     plain.step(inputs, targets)
                 trainer.step(inputs, targets)
             after.append(trainer.parameters())
+            states.append(trainer.optimizer_state())
     assert all(torch.equal(after[0][name], tensor) for name, tensor in module.named_parameters())
     assert not torch.equal(after[0]["5.weight"], after[1]["5.weight"])
+    for (parameter, state), tensor in plain.optimizer_state().items():
+        assert torch.equal(states[0][parameter][state], tensor)
 
 
 @pytest.mark.parametrize(
@@ -109,45 +131,6 @@ def test_what_a_momentum_or_betas_cannot_be_is_refused_before_the_step(
         group[key] = usual
         trainer.step(*random_batch(plan, 0))
         assert trainer.steps == 1
-
-
-@pytest.mark.parametrize(
-    ("name", "betas"),
-    with_slow(
-        [(name, betas) for name in ("adamw", "adam", "lion") for betas in ((0.9, 0.0), (0.0, 0.9))],
-        {("adam", (0.9, 0.0)), ("adam", (0.0, 0.9)), ("lion", (0.9, 0.0)), ("lion", (0.0, 0.9))},
-    ),
-    ids=str,
-)
-def test_betas_that_are_0_in_the_plan_are_set_by_hand_as_well(
-    name: str, betas: tuple[float, float], tmp_path: Path
-) -> None:
-    """On a plan that recomputes and pages; a beta that becomes 0 as well."""
-    spec = OptimizerSpec(name, lr=0.05, betas=betas)
-    plan = write(tmp_path / "p", spec)
-    assert plan.trace.recomputed_runs
-    threads_before = torch.get_num_threads()
-    for threads in (1, 2):
-        torch.set_num_threads(threads)
-        try:
-            module = net()
-            plain = PlainTrainer(
-                module, loss="cross-entropy", optimizer=spec, trained=dict(module.named_parameters())
-            )
-            with Trainer.open(tmp_path / "p", seed=0) as trainer:
-                torch.manual_seed(0)
-                for number, own in enumerate((betas, (0.5, 0.9), (0.6, 0.0), (0.0, 0.8))):
-                    for optimizer in (trainer.optimizer, plain.optimizer):
-                        optimizer.param_groups[0]["betas"] = own
-                    inputs, targets = random_batch(plan, number)
-                    plain.step(inputs, targets)
-                    trainer.step(inputs, targets)
-                found, states = trainer.parameters(), trainer.optimizer_state()
-        finally:
-            torch.set_num_threads(threads_before)
-        assert all(torch.equal(found[each], tensor) for each, tensor in module.named_parameters())
-        for (parameter, state), tensor in plain.optimizer_state().items():
-            assert torch.equal(states[parameter][state], tensor)
 
 
 def test_a_state_of_the_optimizer_from_earlier_versions_is_taken() -> None:
@@ -212,13 +195,8 @@ def test_schedules_by_name() -> None:
     assert factors[:4] == [0.25, 0.5, 0.75, 1.0]
     assert factors[3:14] == sorted(factors[3:14], reverse=True)
     assert factors[13:] == pytest.approx([0.1, 0.1])
-    assert [RateSchedule.parse("step:every=2,factor=0.5").factor_of(n) for n in range(5)] == [
-        1,
-        1,
-        0.5,
-        0.5,
-        0.25,
-    ]
+    halved = RateSchedule.parse("step:every=2,factor=0.5")
+    assert [halved.factor_of(step) for step in range(5)] == [1, 1, 0.5, 0.5, 0.25]
     assert RateSchedule.parse("linear:steps=4").factor_of(3) == 0.25
     assert RateSchedule.parse("constant:warmup=1").factor_of(9) == 1.0
 

@@ -1,8 +1,12 @@
-"""Attributes that a module's forward pass sets are left alone; looks at values are left out, or said."""
+"""Attributes that a module's forward pass sets are left alone; looks at values are left out, or said.
+
+What is compiled, scripted or wrapped is planned as the module that it was made from.
+"""
 
 from __future__ import annotations
 
 import copy
+import functools
 import warnings
 from collections import deque
 from collections.abc import Callable
@@ -20,6 +24,9 @@ from torch.nn.utils import prune
 
 import poet
 from poet.errors import InputError, PoetError
+from poet.frontend.eager import original, without_short_cuts
+from poet.frontend.trace import trace_training_step
+from poet.runtime import Trainer
 from poet.verification import verify
 
 
@@ -135,22 +142,6 @@ def test_random_batches_that_the_model_refuses_are_said_in_one_line(tmp_path: Pa
     np.savez(tmp_path / "samples.npz", x=samples.numpy())
     assert verify(tmp_path / "plan.poet", module=module, data=tmp_path / "samples.npz").exact
     assert verify(tmp_path / "plan.poet", module=module, batches=[((samples[:3],), None)]).exact
-
-
-class _Nearest(nn.Module):
-    """Distances to the rows of a table, of so many points that torch finds them by a product of matrices."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer, self.table = nn.Linear(4, 3), nn.Embedding(5, 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return -torch.cdist(self.layer(x), self.table.weight)
-
-
-def test_distances_of_many_points(tmp_path: Path) -> None:
-    _planned(_Nearest(), (torch.randn(30, 4),), "cross-entropy", tmp_path / "plan.poet")
-    assert verify(tmp_path / "plan.poet", module=_Nearest(), steps=2).exact
 
 
 class _Shared(nn.Module):
@@ -290,3 +281,100 @@ def test_a_shared_part_is_verified_and_a_merged_weight_is_left_out(tmp_path: Pat
     with pytest.warns(UserWarning, match=r"no evaluation is planned: the model's own eval\(\) changes w"):
         _planned(merging, (torch.randn(2, 4),), "cross-entropy", tmp_path / "merging.poet")
     assert verify(tmp_path / "merging.poet", module=merging, steps=2).exact
+
+
+# --- what is compiled, scripted or wrapped -----------------------------------------------------
+
+NAMES = ["0.weight", "0.bias", "2.weight", "2.bias"]
+
+
+def _net() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
+
+
+def _compiled_in_place() -> nn.Module:
+    net = _net()
+    net.compile(backend="eager")
+    return net
+
+
+class _Decorated(nn.Sequential):
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = super().forward(x)  # type: ignore[no-untyped-call]
+        return _doubling()(y)
+
+
+@functools.cache
+def _doubling() -> Callable[[Tensor], Tensor]:
+    """Not before a test asks for it: it imports torch's compiler, which takes seconds."""
+
+    @torch.compile(backend="eager")
+    def doubled(x: Tensor) -> Tensor:
+        return x * 2
+
+    return doubled
+
+
+COMPILED: dict[str, tuple[Callable[[], nn.Module], list[str]]] = {
+    "whole": (lambda: torch.compile(_net(), backend="eager"), NAMES),  # type: ignore[dict-item, return-value]
+    "part": (
+        lambda: nn.Sequential(torch.compile(_net(), backend="eager")),  # type: ignore[call-overload]
+        [f"0._orig_mod.{name}" for name in NAMES],
+    ),
+    "in place": (_compiled_in_place, NAMES),
+    "a function": (lambda: _Decorated(*_net()), NAMES),
+}
+"""How a net may be compiled, and what its parameters are called in a plan: as in its own state dict."""
+
+
+@pytest.mark.parametrize("way", with_slow(COMPILED, {"whole", "in place"}))
+def test_a_compiled_net_is_planned_as_what_it_was_made_from(way: str, tmp_path: Path) -> None:
+    build, names = COMPILED[way]
+    module = build()
+    planned = poet.plan(module, torch.randn(5, 4), device="rpi4b", ram="1MiB", time_limit_seconds=5.0)
+    assert [item.name for item in planned.plan.graph.parameters] == names
+    assert planned.plan.model.name != "OptimizedModule"
+    planned.save(tmp_path / "net.poet")
+    verify(tmp_path / "net.poet", module=module, steps=2, threads=(1, 2)).require()
+    with Trainer.open(tmp_path / "net.poet") as trainer:
+        original(module).load_state_dict(trainer.state_dict())
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
+def test_a_net_from_jit_trace_has_inputs_without_names() -> None:
+    module = torch.jit.trace(_net(), torch.randn(5, 4))  # type: ignore[no-untyped-call]
+    graph = trace_training_step(module, torch.randn(5, 4), measure=False).graph
+    assert [item.name for item in graph.parameters] == NAMES
+    assert graph.inputs == ("input0", "targets")
+
+
+def test_marks_for_a_profiler_are_no_ops() -> None:
+    class Marked(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = nn.Linear(4, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            with torch.autograd.profiler.record_function("inner"):
+                y: Tensor = self.inner(x)
+            return y
+
+    marked = trace_training_step(Marked(), torch.randn(5, 4), measure=False).graph
+    assert [op.call.target for op in marked.ops] == [
+        op.call.target
+        for op in trace_training_step(nn.Linear(4, 3), torch.randn(5, 4), measure=False).graph.ops
+    ]
+
+
+def test_torchs_short_cut_for_frozen_encoders_is_off_and_comes_back() -> None:
+    """It gives other bits than the ops it stands for, and cannot be traced."""
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(16, 4, 32, batch_first=True).eval().requires_grad_(False)
+    x = torch.randn(2, 7, 16)
+    whole = layer(x)
+    with without_short_cuts():
+        spelled_out = layer(x)
+    assert not torch.equal(whole, spelled_out)
+    assert torch.backends.mha.get_fastpath_enabled()
+    assert torch.equal(layer(x), whole)

@@ -170,7 +170,7 @@ def test_names_are_never_unpickled(tmp_path: Path) -> None:
 def test_a_damaged_note_of_names_is_refused(tmp_path: Path) -> None:
     node = helper.make_node("Gemm", ["x", "w"], ["y"])
     model = make_model([node], {"x": [2, 3]}, ["y"], {"w": torch.randn(3, 4).numpy()})
-    for note in ("[", "{}", '{"names": {"v": "a"}}', "[" * 100_000):
+    for note in ("[", "[]", '{"names": {"v": "a"}}', "[" * 100_000):
         del model.metadata_props[:]
         model.metadata_props.add(key=NAMES_KEY, value=note)
         with pytest.raises(ModelError, match=r"note 'poet\.names' is damaged"):
@@ -206,6 +206,14 @@ def test_a_state_dict_has_tied_names_and_no_constants(tmp_path: Path) -> None:
 # --- random operators -------------------------------------------------------------------------
 
 
+def _gradient(net: nn.Module, x: Tensor) -> Tensor:
+    torch.manual_seed(3)
+    torch.autograd.backward(net(x).square().sum())
+    gradient = net.get_parameter("0.weight").grad
+    assert gradient is not None
+    return gradient
+
+
 @pytest.mark.parametrize(
     ("share", "optimize"),
     with_slow(
@@ -221,14 +229,7 @@ def test_dropout_in_place_is_dropout(share: float, optimize: bool, tmp_path: Pat
     path = _export(module, x, tmp_path / "m.onnx", {"dynamo": True, "optimize": optimize})
     imported = load_onnx(path).module
     assert [name for name, _ in imported.named_parameters()] == ["0.weight", "0.bias"]
-    gradients = list[Tensor]()
-    for net in (module, imported):
-        torch.manual_seed(3)
-        torch.autograd.backward(net(x).square().sum())
-        gradient = net.get_parameter("0.weight").grad
-        assert gradient is not None
-        gradients.append(gradient)
-    assert torch.equal(*gradients)
+    assert torch.equal(*(_gradient(net, x) for net in (module, imported)))
     assert torch.equal(module.eval()(x), imported.eval()(x))
 
 
@@ -243,14 +244,7 @@ def test_a_mask_that_is_named_and_not_read_is_not_made(tmp_path: Path) -> None:
     imported = load_onnx(path).module
     step = trace_training_step(imported, (x,), loss="mse", measure=False)
     assert "aten.native_dropout.default" not in {op.call.target for op in step.graph.ops}
-    gradients = list[Tensor]()
-    for net in (module, imported):
-        torch.manual_seed(3)
-        torch.autograd.backward(net(x).square().sum())
-        gradient = net.get_parameter("0.weight").grad
-        assert gradient is not None
-        gradients.append(gradient)
-    assert torch.equal(*gradients)
+    assert torch.equal(*(_gradient(net, x) for net in (module, imported)))
     mask = helper.make_tensor_value_info(dropout.output[1], TensorProto.BOOL, [5, 40])
     file.graph.output.append(mask)
     onnx.save(file, path)

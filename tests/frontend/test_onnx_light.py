@@ -66,7 +66,7 @@ def test_forward_is_that_of_onnxruntime(name: str, tmp_path: Path) -> None:
     torch.testing.assert_close(found, run_onnxruntime(file, [x])[0], rtol=0, atol=1e-4)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", ALL)
 def test_everything_trains(name: str) -> None:
     report = check_model(FOLDER / f"{name}.onnx", {"N": 2})
     assert report.can_train

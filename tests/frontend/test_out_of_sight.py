@@ -290,7 +290,6 @@ def _row(run: Any, setup: Any = None, plan: str = "", wrap: str | None = None) -
 ROWS: dict[str, Row] = {
     "block": _row(_ck(_block)),
     "block, reentrant": _row(_ck(_block, use_reentrant=True)),
-    "block, early stop off": _row(_ck(_block, early_stop=False, determinism_check="none")),
     "block, selective": _row(_ck(_block, context_fn=SELECTIVE)),
     "block, other context": _row(_ck(_block, context_fn=_two_contexts), plan="another context_fn"),
     "block, named argument": _row(
@@ -306,7 +305,6 @@ ROWS: dict[str, Row] = {
         lambda s, h: _sequential(s.q, 2, h, use_reentrant=True),
         _with(q=lambda: nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.4), nn.Linear(8, 8), nn.Dropout(0.2))),
     ),
-    "nested blocks": _row(functools.partial(_nested, outer=False, inner=False)),
     "nested blocks, reentrant": _row(functools.partial(_nested, outer=True, inner=True)),
     "nested blocks, mixed": _row(functools.partial(_nested, outer=False, inner=True)),
     "block with batch norm": _row(_ck(_norm), BN),
@@ -324,7 +322,6 @@ ROWS: dict[str, Row] = {
         _with(l=lambda: nn.LSTM(8, 8, batch_first=True)), "has an LSTM",
     ),
     "manual_seed": _row(_after(lambda s: torch.manual_seed(7)), plan=STATE),
-    "seed": _row(_after(lambda s: torch.seed()), plan=STATE),
     "default_generator": _row(_after(lambda s: torch.default_generator.manual_seed(3)), plan=STATE),
     "manual_seed at the end": _row(lambda s, h: (F.dropout(h), torch.manual_seed(4))[0], plan=STATE),
     "fork_rng": _row(_fork, plan=STATE),
@@ -338,7 +335,6 @@ ROWS: dict[str, Row] = {
     ),
     "generator made late": _row(_lazy_generator, plan=GENERATOR),
     "gradient hook": _row(_same, _on_weight(lambda g: g.clamp(-0.01, 0.01))),
-    "two gradient hooks": _row(_same, _on_weight(lambda g: g + 1e-3, lambda g: g * 2)),
     "gradient hook in place": _row(_same, _on_weight(lambda g: (g.mul_(0.5), None)[1])),
     "gradient hook reads": _row(
         _same, lambda net: net.a.weight.register_hook(lambda g: g + 0.1 * net.a.weight.detach())

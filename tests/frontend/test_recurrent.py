@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
-import warnings
 from pathlib import Path
 
 import pytest
@@ -93,14 +90,3 @@ def test_an_onnx_gru_is_one_op_whichever_reset_it_has(before_reset: int, tmp_pat
     torch.autograd.backward(module(x).sum())
     for parameter in step.graph.parameters:
         assert torch.equal(values[str(parameter.gradient)], module.get_parameter(parameter.name).grad)  # type: ignore[arg-type]
-
-
-def test_an_exported_lstm_is_nn_lstm(tmp_path: Path) -> None:
-    torch.manual_seed(0)
-    layer, x = nn.LSTM(3, 5, bidirectional=True), torch.randn(6, 2, 3)
-    path = tmp_path / "m.onnx"
-    with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
-        warnings.simplefilter("ignore")
-        torch.onnx.export(layer, (x,), str(path), dynamo=False)
-    found, expected = load_onnx(path).module(x), layer(x)[0]
-    assert torch.equal(found[0], expected)

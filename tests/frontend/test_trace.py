@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import re
 from collections.abc import Callable
@@ -12,6 +11,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from helpers.nets import NETS, Net, OwnState
+from helpers.pace import with_slow
 from helpers.reference import run_graph
 from torch import Tensor, nn
 
@@ -28,20 +28,9 @@ def _step(name: str, optimizer: OptimizerSpec | None = None, *, measure: bool = 
     net = NETS[name]
     torch.manual_seed(1)
     return trace_training_step(
-        net.build(),
-        net.inputs(),
-        loss=net.loss,
-        optimizer=optimizer,
-        train=net.train,
-        targets=net.targets(),
+        net.build(), net.inputs(), loss=net.loss, optimizer=optimizer, train=net.train, targets=net.targets(),
         measure=measure,
-    )
-
-
-@functools.cache
-def _with_adamw(name: str) -> TrainingStep:
-    """The step of a net that several tests read and none runs."""
-    return _step(name, OptimizerSpec("adamw"))
+    )  # fmt: skip
 
 
 def _op(graph: Graph, target: str) -> Op:
@@ -79,22 +68,22 @@ def test_a_linear_layer_as_a_person_reads_it() -> None:
     )
 
 
-def test_an_update_follows_its_gradient_and_the_last_reader_of_the_old_parameter() -> None:
-    for name in NETS:
-        graph = _with_adamw(name).graph
-        for parameter in graph.parameters:
-            if parameter.gradient is None:
-                continue
-            at = next(i for i, op in enumerate(graph.ops) if parameter.value in op.updates)
-            touching = [
-                index
-                for index, op in enumerate(graph.ops)
-                if parameter.value in graph.reads(op.call)
-                or graph.buffer_of(parameter.gradient) in graph.writes(op)
-            ]
-            assert max(touching) == at
-            before = max(index for index in touching if index != at)
-            assert all(not op.outputs for op in graph.ops[before + 1 : at]), "only other updates between"
+@pytest.mark.parametrize("name", with_slow(NETS, NETS.keys() - {"cnn", "tied", "frozen", "sums"}))
+def test_an_update_follows_its_gradient_and_the_last_reader_of_the_old_parameter(name: str) -> None:
+    graph = _step(name, OptimizerSpec("adamw")).graph
+    for parameter in graph.parameters:
+        if parameter.gradient is None:
+            continue
+        at = next(i for i, op in enumerate(graph.ops) if parameter.value in op.updates)
+        touching = [
+            index
+            for index, op in enumerate(graph.ops)
+            if parameter.value in graph.reads(op.call)
+            or graph.buffer_of(parameter.gradient) in graph.writes(op)
+        ]
+        assert max(touching) == at
+        before = max(index for index in touching if index != at)
+        assert all(not op.outputs for op in graph.ops[before + 1 : at]), "only other updates between"
 
 
 def test_frozen_parameters_prune_the_backward() -> None:
@@ -214,6 +203,7 @@ def test_targets_follow_from_the_loss() -> None:
 
 SCALARS_BYTES = 256
 """What a kernel's own numbers, wrapped as tensors, may take."""
+MEASURED = ("mobile", "lstm", "transformer", "unet")
 
 
 def test_workspaces_show_hidden_temporaries() -> None:
@@ -249,7 +239,9 @@ def test_an_lstms_workspace_is_an_output_of_its_true_size() -> None:
     assert size_bytes > 1000
 
 
-@pytest.mark.parametrize("name", ["mobile", "lstm", "transformer", "unet"])
+@pytest.mark.parametrize(
+    "name", with_slow(["mobile", "lstm", "transformer", "unet"], {"transformer", "unet"})
+)
 def test_workspaces_cover_what_the_allocator_hands_out(name: str) -> None:
     """The native allocator sees every request; one thread, as the profiler sees the calling one only."""
     allocator = native.load()
@@ -321,7 +313,7 @@ def test_a_mask_that_torch_would_look_into() -> None:
     net = Net(lambda parts, x: parts[0](x.unsqueeze(0), mask=mask)[0], layer)
     _refused(net, "say beside the mask whether it is causal (is_causal=True")
     said = Net(lambda parts, x: parts[0](x.unsqueeze(0), mask=mask, is_causal=True)[0], layer)
-    trace_training_step(said, (torch.ones(2, 6),))
+    trace_training_step(said, (torch.ones(2, 6),), measure=False)
 
 
 def test_a_model_that_fails() -> None:

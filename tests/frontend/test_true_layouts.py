@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -13,55 +12,8 @@ from helpers.pace import with_slow
 from helpers.reference import run_graph
 from torch import Tensor, nn
 
-import poet
-from poet import api
 from poet.frontend.functional import TrueLayouts
 from poet.frontend.trace import trace_training_step
-from poet.problem import Limits
-from poet.verification import verify
-
-ACTIVATIONS: dict[str, nn.Module] = {
-    "hardtanh": nn.Hardtanh(),
-    "hardswish": nn.Hardswish(),
-    "hardsigmoid": nn.Hardsigmoid(),
-    "softplus": nn.Softplus(),
-    "log-sigmoid": nn.LogSigmoid(),
-    "log-softmax": nn.LogSoftmax(-1),
-}
-LOSSES = ["mse", "huber", "smooth-l1", "bce"]
-
-
-class _Turned(nn.Module):
-    """Channels last behind a convolution; the head, where there is one, gives a gradient side by side."""
-
-    def __init__(self, activation: nn.Module, *, has_head: bool) -> None:
-        super().__init__()
-        self.conv, self.activation = nn.Conv1d(3, 4, 3, padding=1), activation
-        self.head = nn.Linear(32, 5) if has_head else nn.Identity()
-
-    def forward(self, x: Tensor) -> Tensor:
-        turned = self.activation(self.conv(x).transpose(1, 2))
-        result: Tensor = self.head(turned.flatten(1) if isinstance(self.head, nn.Linear) else turned)
-        return result
-
-
-def _verified(module: nn.Module, loss: str, path: Path) -> None:
-    prepared = api.prepare(module, torch.randn(2, 3, 8), device="rpi4b", loss=loss)
-    api.plan_step(prepared, Limits()).save(path)
-    verify(path, module=module, steps=2, threads=(1, 2)).require()
-
-
-@pytest.mark.parametrize("name", with_slow(ACTIVATIONS, {"hardtanh", "hardsigmoid", "softplus"}))
-def test_activations_of_what_lies_transposed(name: str, tmp_path: Path) -> None:
-    torch.manual_seed(0)
-    _verified(_Turned(ACTIVATIONS[name], has_head=True), "cross-entropy", tmp_path / "net.poet")
-
-
-@pytest.mark.parametrize("loss", with_slow(LOSSES, {"huber", "smooth-l1"}))
-def test_losses_of_what_lies_transposed(loss: str, tmp_path: Path) -> None:
-    torch.manual_seed(0)
-    activation = nn.Sigmoid() if loss == "bce" else nn.Tanh()
-    _verified(_Turned(activation, has_head=False), loss, tmp_path / "net.poet")
 
 
 @pytest.mark.parametrize("place", [0, 1, 2])
@@ -90,32 +42,6 @@ def test_fake_results_lie_as_real_ones(place: int) -> None:
         with TrueLayouts() as mode:
             fake = call(*map(cast(Any, mode).from_tensor, given))
         assert (fake.shape, fake.stride()) == (real.shape, real.stride())
-
-
-class _Head(nn.Module):
-    """Channels last for the norm, and first again for the mean."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv, self.norm, self.out = nn.Conv1d(3, 8, 1), nn.LayerNorm(8), nn.Linear(8, 5)
-
-    def forward(self, x: Tensor) -> Tensor:
-        scores: Tensor = self.out(self.norm(self.conv(x).transpose(1, 2)).transpose(1, 2).mean(2))
-        return scores
-
-
-@pytest.mark.parametrize(
-    "module", [_Head(), pytest.param(_Turned(nn.ELU(), has_head=True), marks=pytest.mark.slow)]
-)
-def test_plain_heads(module: nn.Module, tmp_path: Path) -> None:
-    _verified(module, "cross-entropy", tmp_path / "net.poet")
-    x = torch.randn(2, 3, 8)
-    wrapped, gradients = poet.wrap(module, x, ram=None, device="rpi4b", time_limit_seconds=1.0), []
-    for either in (wrapped, module):
-        module.zero_grad()
-        either(x).square().sum().backward()
-        gradients.append([item.grad.clone() for item in module.parameters() if item.grad is not None])
-    assert all(torch.equal(*pair) for pair in zip(*gradients, strict=True))
 
 
 def _numbers(count: int) -> Tensor:
@@ -151,6 +77,9 @@ OPERATORS: dict[str, Callable[[Tensor], Tensor]] = {
     "linear": lambda y: F.linear(y, _numbers(3 * y.shape[-1]).view(3, -1)),
     "distance": lambda y: torch.cdist(y, y.flip(0)),
     "mse": lambda y: F.mse_loss(y, y.detach().flip(0), reduction="none"),
+    "huber": lambda y: F.huber_loss(y, y.detach().flip(0)),
+    "smooth-l1": lambda y: F.smooth_l1_loss(y, y.detach().flip(0)),
+    "bce": lambda y: F.binary_cross_entropy(y.sigmoid(), y.detach().sigmoid().flip(0)),
     "contiguous": lambda y: y.contiguous() * 2,
     "cross-entropy": lambda y: F.cross_entropy(y, torch.zeros((len(y), *y.shape[2:]), dtype=torch.int64)),
 }  # fmt: skip
@@ -198,11 +127,9 @@ class _Swept(nn.Module):
 SWEPT = [(name, layout) for name in OPERATORS for layout in LAYOUTS]
 SWEPT += [(name, layout) for name in OF_IMAGES for layout in LAYOUTS if layout != "turned"]
 FAST = {
-    ("elu", "turned"),
-    ("batch norm", "turned"),
-    ("layer norm", "permuted"),
-    ("max pool", "channels last"),
-}
+    ("elu", "turned"), ("hardtanh", "turned"), ("bce", "turned"), ("batch norm", "turned"),
+    ("layer norm", "permuted"), ("max pool", "channels last"),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(("name", "layout"), with_slow(SWEPT, {*SWEPT} - FAST))

@@ -86,7 +86,7 @@ def test_one_module_measures_kernels_for_an_import() -> None:
         for path, names in imports.items()
         if any(name.startswith("poet.runtime.trials.measure") for name in names)
     }
-    assert asking == {"forms", "evaluation", "wrapped"}
+    assert asking == {"forms", "trace", "wrapped"}
 
 
 def test_packages_stay_in_their_layers() -> None:

@@ -20,8 +20,8 @@ from torch import Tensor, nn
 
 from poet import api
 from poet.errors import InputError, PageFileError, PlanError, ReplayError
-from poet.frontend.evaluation import trace_evaluation
 from poet.frontend.losses import LossFunction
+from poet.frontend.trace import trace_evaluation
 from poet.planning.beside import at_home
 from poet.plans.plan_file import read_plan, write_plan
 from poet.plans.plan_parts import Request

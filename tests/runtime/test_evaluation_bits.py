@@ -15,8 +15,7 @@ import torch
 from helpers.evaluation_plans import plan_by_chance
 from torch import Tensor, nn
 
-from poet.frontend.evaluation import trace_evaluation
-from poet.frontend.trace import trace_training_step
+from poet.frontend.trace import trace_evaluation, trace_training_step
 from poet.plans.plan_file import write_plan
 from poet.plans.training_plan import Plan
 from poet.runtime.storage.state import raw_tensor

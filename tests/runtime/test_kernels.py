@@ -15,7 +15,7 @@ from torch import Tensor
 
 from poet.errors import InputError, PlanError
 from poet.frontend.lowering_state import SHAPE_ONLY
-from poet.frontend.optimizers import torch_optimizer
+from poet.frontend.plain import torch_optimizer
 from poet.ir import operators
 from poet.ir.graph import Call, Ref, Symbol, TensorType
 from poet.ir.operators import OWN, WRITES

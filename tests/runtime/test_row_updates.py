@@ -20,8 +20,7 @@ import poet
 from poet.devices.costs import estimate
 from poet.devices.load import load_profile
 from poet.errors import GraphError, PoetError, ReplayError
-from poet.frontend.evaluation import trace_evaluation
-from poet.frontend.trace import TrainingStep
+from poet.frontend.trace import TrainingStep, trace_evaluation
 from poet.ir.graph import Call, Graph, Op, Ref, Symbol
 from poet.ir.graph_parts import STORED_ROWS_SGD
 from poet.ir.optimizer import OptimizerSpec, ParameterGroup

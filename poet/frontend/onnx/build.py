@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias, TypeVar
 
@@ -18,14 +18,7 @@ from onnx import AttributeProto, GraphProto, NodeProto
 from torch import Tensor
 
 from poet.errors import ModelError, UnsupportedOperator, nearest
-from poet.frontend.onnx import (
-    ops_index,
-    ops_math,
-    ops_nn,
-    ops_resize,
-    ops_rnn,
-    ops_shape,
-)
+from poet.frontend.onnx import ops_math, ops_nn, ops_resize, ops_rnn, ops_shape
 from poet.frontend.onnx.node import (
     ROWS,
     Alias,
@@ -40,12 +33,9 @@ from poet.frontend.onnx.node import (
     defined,
     describe,
 )  # fmt: skip
-from poet.frontend.onnx.reader import OnnxFile
+from poet.frontend.onnx.reader import OnnxFile, names_read
 
-TABLES = (
-    ops_index, ops_math, ops_nn, ops_resize, ops_rnn,
-    ops_shape,
-)  # fmt: skip
+TABLES = (ops_math, ops_nn, ops_resize, ops_rnn, ops_shape)
 """The modules whose import fills the operator table."""
 
 _MAX_CONSTANT_BYTES = 1 << 30
@@ -172,16 +162,6 @@ def build(
     )  # fmt: skip
 
 
-def _names_read(graph: GraphProto) -> Iterator[str]:
-    """Names of values that a node or an output of ``graph``, or of a graph inside it, reads."""
-    yield from (entry.name for entry in graph.output)
-    for proto in graph.node:
-        yield from proto.input
-        for attribute in proto.attribute:
-            for inner in (*attribute.graphs, *((attribute.g,) if attribute.HasField("g") else ())):
-                yield from _names_read(inner)
-
-
 class _Builder:
     def __init__(
         self,
@@ -191,7 +171,7 @@ class _Builder:
         declared: Mapping[str, Tensor] | None,
     ) -> None:
         self.file = file
-        self.read = frozenset(_names_read(file.model.graph))
+        self.read = names_read(file.model.graph)
         self.trainable = trainable
         self.rebound = rebound
         self.declared = declared

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -277,15 +277,19 @@ def _untransposed(value: OnnxValue | None, view: Steps) -> tuple[OnnxValue, tupl
 
 def _layer_norm(step: Step, view: Steps) -> Step | None:
     """(x - mean) / sqrt(mean of squares + epsilon) * scale + shift, as exported before operator set 17."""
-    if step.op != "Add":
-        return None
-    for scaled, shift in _pairs(step):
-        product = view.maker(scaled, "Mul")
-        for normed, scale in _pairs(product) if product else ():
-            found = _standardised(normed, view)
-            if found is not None and _shape(scale) == _shape(shift) == _shape(found[0])[-1:]:
-                return _layer_norm_step(step, found[0], scale, shift, found[1])
+    for normed, scale, shift in _affine(step, view):
+        found = _standardised(normed, view)
+        if found is not None and _shape(scale) == _shape(shift) == _shape(found[0])[-1:]:
+            return _layer_norm_step(step, found[0], scale, shift, found[1])
     return None
+
+
+def _affine(step: Step, view: Steps) -> Iterator[tuple[OnnxValue, OnnxValue, OnnxValue]]:
+    """``(x, scale, shift)`` where ``step`` is ``x * scale + shift``, each pair in any order."""
+    for scaled, shift in _pairs(step) if step.op == "Add" else ():
+        product = view.maker(scaled, "Mul")
+        for x, scale in _pairs(product) if product else ():
+            yield x, scale, shift
 
 
 def _layer_norm_step(step: Step, x: OnnxValue, scale: OnnxValue, shift: OnnxValue, epsilon: float) -> Step:
@@ -328,16 +332,11 @@ def _slot(value: OnnxValue | None) -> int:
 
 def _group_norm(step: Step, view: Steps) -> Step | None:
     """Reshape, instance norm over groups, reshape back, scale and shift per channel."""
-    if step.op != "Add":
-        return None
-    for scaled, shift in _pairs(step):
-        product = view.maker(scaled, "Mul")
-        for normed, scale in _pairs(product) if product else ():
-            back = view.maker(normed, "Reshape")
-            norm = view.maker(back.operands[0], "InstanceNormalization") if back else None
-            into = view.maker(norm.inputs[0], "Reshape") if norm else None
-            if norm is None or into is None or not _is_plain_norm(norm):
-                continue
+    for normed, scale, shift in _affine(step, view):
+        back = view.maker(normed, "Reshape")
+        norm = view.maker(back.operands[0], "InstanceNormalization") if back else None
+        into = view.maker(norm.inputs[0], "Reshape") if norm else None
+        if norm is not None and into is not None and _is_plain_norm(norm):
             return _group_norm_step(step, into, norm, scale, shift)
     return None
 

@@ -17,17 +17,26 @@ import torch
 from onnx import ModelProto, ValueInfoProto
 from torch import Tensor, nn
 
-from poet.errors import ModelError, nearest
+from poet.errors import InputError, ModelError, nearest
+from poet.frontend.module_tensors import examples
 from poet.frontend.onnx.build import Input, build
 from poet.frontend.onnx.fuse import fuse
-from poet.frontend.onnx.module import ImportedModule, Source
+from poet.frontend.onnx.module import ImportedModule, Source, raw_bytes
 from poet.frontend.onnx.names import NAMES_KEY, naming_of, read_given, with_given_names
 from poet.frontend.onnx.node import Rebound
-from poet.frontend.onnx.reader import OnnxFile, StoredTensor, dtype_of, read_onnx, read_structure
+from poet.frontend.onnx.reader import (
+    LARGEST_BYTES,
+    OnnxFile,
+    StoredTensor,
+    dtype_of,
+    read_onnx,
+    read_structure,
+)
 from poet.frontend.onnx.weights import TRAINABLE_KEY, trainable_initializers, with_own_weights
 from poet.ir.micro import BATCH_NAMES
 from poet.util.brief import brief
-from poet.util.reading import MOST_DIMENSIONS, is_whole, parse_json
+from poet.util.codec import decode_value
+from poet.util.reading import MOST_DIMENSIONS, parse_json
 
 MOST_ELEMENTS = 1 << 48
 """Of a tensor: what is larger no machine holds, and torch refuses to describe it."""
@@ -168,13 +177,7 @@ class ImportedModel:
 
     def example_inputs(self) -> tuple[Tensor, ...]:
         """Tensors of the inputs' shapes and types: floats normally distributed, whole numbers zero."""
-        generator = torch.Generator().manual_seed(0)
-        return tuple(
-            torch.randn(entry.shape, generator=generator).to(entry.dtype)
-            if entry.dtype.is_floating_point
-            else torch.zeros(entry.shape, dtype=entry.dtype)
-            for entry in self.inputs
-        )
+        return examples((entry.dtype, entry.shape) for entry in self.inputs)
 
 
 def load_onnx(
@@ -203,8 +206,8 @@ def load_onnx(
     file = with_own_weights(read_onnx(path))
     if names is None:
         return _imported(file, bind or {}, training, _read)
-    matched = with_given_names(file, read_given(names))
-    return replace(_imported(matched.file, bind or {}, training, _read), remark=matched.remark)
+    file, remark = with_given_names(file, read_given(names))
+    return replace(_imported(file, bind or {}, training, _read), remark=remark)
 
 
 def load_onnx_structure(structure: bytes, tensors: Mapping[str, Tensor] | None = None) -> ImportedModel:
@@ -221,11 +224,10 @@ def load_onnx_structure(structure: bytes, tensors: Mapping[str, Tensor] | None =
     file = read_structure(structure)
     notes = {entry.key: entry.value for entry in file.model.metadata_props}
     try:
-        bind, training = parse_json(notes[_BIND_KEY]), parse_json(notes[_TRAINING_KEY])
-    except (KeyError, ValueError):
-        bind = training = None
-    if not isinstance(bind, dict) or not all(map(is_whole, bind.values())) or not isinstance(training, bool):
-        raise ModelError("the structure does not say how its dimensions are bound; it is damaged")
+        bind = decode_value(dict[str, int], parse_json(notes[_BIND_KEY]), where=_BIND_KEY)
+        training = decode_value(bool, parse_json(notes[_TRAINING_KEY]), where=_TRAINING_KEY)
+    except (KeyError, ValueError, InputError):
+        raise ModelError("the structure does not say how its dimensions are bound; it is damaged") from None
 
     def given(name: str, stored: StoredTensor) -> Tensor:
         if tensors is None:
@@ -270,7 +272,7 @@ def strip_weights(model: ImportedModel | str | Path, *, bind: Mapping[str, int] 
         tensor.name, tensor.data_type = name, data_type
         tensor.dims.extend(dims)
         if content is not None:
-            tensor.raw_data = content.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+            tensor.raw_data = raw_bytes(content)
     naming = {entry.key: entry.value for entry in model.file.model.metadata_props if entry.key == NAMES_KEY}
     notes = naming | {
         TRAINABLE_KEY: json.dumps(sorted(model.module.initializers)),
@@ -312,7 +314,6 @@ def _imported(file: OnnxFile, bind: Mapping[str, int], training: bool, source: S
     )
 
 
-_LARGEST_BYTES = 2**31 - 1  # of a protobuf message
 _TOLERANCE = 1e-3  # of the largest number that comes out; kernels add in another order
 
 
@@ -326,25 +327,17 @@ def filled(structure: bytes, tensors: Mapping[str, Tensor]) -> tuple[bytes, int]
     Raises:
         ModelError: a weight is missing or of another shape, or the file would be above 2 GiB.
     """
-    imported = load_onnx_structure(structure)
-    model, count = ModelProto(), 0
+    names = load_onnx_structure(structure, tensors).names
+    model = ModelProto()
     model.ParseFromString(structure)
     for initializer in model.graph.initializer:
-        name = imported.names.get(initializer.name)
-        if name is None:
-            continue
-        if name not in tensors:
-            raise ModelError(f"the weight {name} is missing")
-        tensor = tensors[name].detach().contiguous()
-        if tuple(tensor.shape) != tuple(initializer.dims):
-            raise ModelError(f"{name} is {list(tensor.shape)}, the ONNX file has {list(initializer.dims)}")
-        initializer.raw_data = tensor.reshape(-1).view(torch.uint8).numpy().tobytes()
-        count += 1
+        if initializer.name in names:
+            initializer.raw_data = raw_bytes(tensors[names[initializer.name]].detach())
     _evaluating(model)
-    if model.ByteSize() > _LARGEST_BYTES:
+    if model.ByteSize() > LARGEST_BYTES:
         raise ModelError("with its weights the ONNX file is above 2 GiB, which one file cannot be")
     written: bytes = model.SerializeToString(deterministic=True)
-    return written, count
+    return written, len(names)
 
 
 def checked_by_onnxruntime(model: bytes, structure: bytes, tensors: Mapping[str, Tensor]) -> str:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from poet.errors import ModelError
+from poet.frontend.module_tensors import held, hold
 from poet.frontend.onnx.build import BuiltModel
 from poet.frontend.onnx.names import Naming
 from poet.frontend.onnx.node import Modal, Run
@@ -56,7 +57,7 @@ class ImportedModule(nn.Module):
             is_parameter = value.state in trainable and value.state not in built.buffers
             if is_parameter:
                 tensor = nn.Parameter(tensor, requires_grad=value.state not in naming.frozen)
-            self._homes[value.slot] = _register(self, name, tensor)
+            self._homes[value.slot] = hold(self, name, tensor)
         self._carry(file, trainable, source, naming)
         self._constants: dict[int, str] = {}
         known: dict[tuple[torch.dtype, tuple[int, ...], bytes], str] = {}
@@ -64,7 +65,7 @@ class ImportedModule(nn.Module):
             if value.constant is not None and value.slot not in self._homes:
                 # each content once, and each in a storage of its own: constants are views of one another
                 own = value.constant.clone(memory_format=torch.contiguous_format)
-                key = (own.dtype, tuple(own.shape), _digest(own))
+                key = (own.dtype, tuple(own.shape), hashlib.sha256(raw_bytes(own)).digest())
                 if key not in known:
                     known[key] = f"constant{len(known)}"
                     self.register_buffer(known[key], own, persistent=False)
@@ -81,11 +82,10 @@ class ImportedModule(nn.Module):
                 is_parameter = initializer in trainable and initializer not in naming.buffers
                 if is_parameter and initializer in naming.carried:
                     tensor = nn.Parameter(tensor, requires_grad=False)
-                _register(self, name, tensor)
+                hold(self, name, tensor)
                 self.names[initializer] = name
         for alias, initializer in naming.aliases.items():
-            path, _, leaf = self.names[initializer].rpartition(".")
-            _register(self, alias, getattr(self.get_submodule(path), leaf))
+            hold(self, alias, held(self, self.names[initializer]))
         self._counters = tuple(self.names[counter] for counter in naming.counters.values())
 
     def forward(self, *inputs: Tensor) -> Tensor | tuple[Tensor, ...]:
@@ -96,8 +96,7 @@ class ImportedModule(nn.Module):
         """
         self._check(inputs)
         for name in self._counters if self.training else ():
-            path, _, leaf = name.rpartition(".")
-            getattr(self.get_submodule(path), leaf).add_(1)
+            held(self, name).add_(1)
         slots: dict[int, Tensor | Sequence[Tensor]] = {}
         slots.update(zip((value.slot for value in self._inputs), inputs, strict=True))
         for slot, (home, attribute) in self._homes.items():
@@ -196,21 +195,7 @@ def state_names(initializers: Sequence[str], given: Mapping[str, str] | None = N
     return names
 
 
-def _digest(tensor: Tensor) -> bytes:
-    return hashlib.sha256(tensor.reshape(-1).view(torch.uint8).numpy().tobytes()).digest()
-
-
-def _register(root: nn.Module, name: str, tensor: Tensor) -> tuple[nn.Module, str]:
-    *path, leaf = name.split(".")
-    home = root
-    for part in path:
-        if part not in home._modules:
-            home.add_module(part, nn.Module())
-        child = home._modules[part]
-        assert child is not None
-        home = child
-    if isinstance(tensor, nn.Parameter):
-        home.register_parameter(leaf, tensor)
-    else:
-        home.register_buffer(leaf, tensor)
-    return home, leaf
+def raw_bytes(tensor: Tensor) -> bytes:
+    """The content as ONNX files have it."""
+    content: bytes = tensor.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+    return content

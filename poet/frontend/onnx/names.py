@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +20,10 @@ from torch import Tensor, nn
 
 from poet.errors import ModelError
 from poet.frontend.onnx.ops_rnn import Packed, packing, place_of, recurrent_weights
-from poet.frontend.onnx.reader import DTYPES, OnnxFile, StoredTensor
+from poet.frontend.onnx.reader import NUMBERS, OnnxFile, StoredTensor, from_bytes
 from poet.frontend.onnx.weights import trainable_initializers
+from poet.util.codec import decode, encode
+from poet.util.reading import parse_json
 
 NAMES_KEY = "poet.names"
 """Metadata of a model whose tensors have the names of a module."""
@@ -42,16 +44,12 @@ class Naming:
         aliases: names under which the module has a tensor once more; by name, the initialiser.
     """
 
-    names: Mapping[str, str] = field(default_factory=dict)
+    names: dict[str, str] = field(default_factory=dict)
     frozen: tuple[str, ...] = ()
     buffers: tuple[str, ...] = ()
     carried: tuple[str, ...] = ()
-    counters: Mapping[str, str] = field(default_factory=dict)
-    aliases: Mapping[str, str] = field(default_factory=dict)
-
-    def to_note(self) -> str:
-        """JSON for a model's metadata."""
-        return json.dumps(asdict(self), sort_keys=True)
+    counters: dict[str, str] = field(default_factory=dict)
+    aliases: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -62,14 +60,6 @@ class Given:
     parameters: frozenset[str] | None
     frozen: frozenset[str]
     where: str
-
-
-@dataclass(frozen=True)
-class Matched:
-    """The file with the module's names, and a line about what could not be matched (or empty)."""
-
-    file: OnnxFile
-    remark: str
 
 
 def read_given(source: str | Path | nn.Module | Mapping[str, Tensor]) -> Given:
@@ -100,11 +90,7 @@ def _read(path: Path) -> dict[str, Any]:
 
         with TensorFile(path, error=ModelError) as file:
             return {
-                name: torch.frombuffer(bytearray(file.read(name)), dtype=getattr(torch, entry.dtype)).reshape(
-                    entry.shape
-                )
-                if math.prod(entry.shape)
-                else torch.empty(entry.shape, dtype=getattr(torch, entry.dtype))
+                name: from_bytes(bytearray(file.read(name)), getattr(torch, entry.dtype), entry.shape)
                 for name, entry in file.entries.items()
             }
     try:
@@ -119,14 +105,17 @@ def _read(path: Path) -> dict[str, Any]:
     return dict(found) if isinstance(found, Mapping) else {}
 
 
-def with_given_names(file: OnnxFile, given: Given) -> Matched:
-    """``file`` with the names of ``given``, its layout where that differs, and what only the module has."""
+def with_given_names(file: OnnxFile, given: Given) -> tuple[OnnxFile, str]:
+    """``file`` with the names of ``given``, its layout where that differs, and what only the module has.
+
+    And a line about what could not be matched, or nothing.
+    """
     match = _Match(file, given)
     match.by_name()
     match.by_gates()
     match.by_content()
     match.rest()
-    return Matched(match.named(), match.remark())
+    return match.named(), match.remark()
 
 
 def naming_of(file: OnnxFile) -> Naming:
@@ -135,38 +124,27 @@ def naming_of(file: OnnxFile) -> Naming:
     Raises:
         ModelError: the note is damaged.
     """
-    for entry in file.model.metadata_props:
-        if entry.key == NAMES_KEY:
-            try:
-                data = json.loads(entry.value)
-                naming = Naming(
-                    names=dict(data["names"]),
-                    frozen=tuple(data["frozen"]),
-                    buffers=tuple(data["buffers"]),
-                    carried=tuple(data["carried"]),
-                    counters=dict(data["counters"]),
-                    aliases=dict(data["aliases"]),
-                )
-                spoken = {*naming.names, *naming.frozen, *naming.buffers, *naming.carried}
-                spoken |= {*naming.counters, *naming.counters.values(), *naming.aliases.values()}
-                if not spoken <= file.tensors.keys() or not _are_names(
-                    [*naming.names.values(), *naming.aliases]
-                ):
-                    raise ValueError("it names tensors that the model does not have")
-            except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-                raise ModelError(f"its note {NAMES_KEY!r} is damaged") from None
-            return naming
-    return Naming()
+    note = next((entry.value for entry in file.model.metadata_props if entry.key == NAMES_KEY), None)
+    if note is None:
+        return Naming()
+    try:
+        naming = decode(Naming, parse_json(note), where=NAMES_KEY, error=ModelError)
+    except (ValueError, ModelError):
+        raise ModelError(f"its note {NAMES_KEY!r} is damaged") from None
+    spoken = {*naming.names, *naming.frozen, *naming.buffers, *naming.carried}
+    spoken |= {*naming.counters, *naming.counters.values(), *naming.aliases.values()}
+    if not (spoken <= file.tensors.keys() and _are_names([*naming.names.values(), *naming.aliases])):
+        raise ModelError(f"its note {NAMES_KEY!r} is damaged: it names tensors that the model does not have")
+    return naming
 
 
-def _are_names(keys: list[object]) -> bool:
+def _are_names(keys: list[str]) -> bool:
     """Whether a module can have tensors of all these names."""
-    texts = [key for key in keys if isinstance(key, str)]
-    parts = [part for key in texts for part in key.split(".")]
-    folders = {key[:place] for key in texts for place, sign in enumerate(key) if sign == "."}
+    parts = [part for key in keys for part in key.split(".")]
+    folders = {key[:place] for key in keys for place, sign in enumerate(key) if sign == "."}
     return (
-        len({*texts}) == len(keys)
-        and folders.isdisjoint(texts)
+        len({*keys}) == len(keys)
+        and folders.isdisjoint(keys)
         and not any(not part or hasattr(nn.Module, part) for part in parts)
     )
 
@@ -218,32 +196,25 @@ class _Match:
 
     def by_content(self) -> None:
         for name, stored in self.file.tensors.items():
-            if (
-                name in self.names
-                or name in self.packed
-                or stored.read is None
-                or math.prod(stored.shape) < 2
-            ):
+            size = math.prod(stored.shape)
+            if name in self.names or name in self.packed or stored.read is None or size < 2:
                 continue
+            keys = [key for key in self.open_keys() if self.may_be(key, name, stored, size)]
+            content = stored.read() if keys else torch.empty(0)
             is_trained = name in self.trainable
-            keys = [
-                key
-                for key in self.open_keys()
-                if self.given.tensors[key].numel() == math.prod(stored.shape)
-                and self.given.tensors[key].dtype == stored.dtype
-                and (is_trained or self.given.parameters is None or key not in self.given.parameters)
-            ]
-            if not keys:
-                continue
-            content = stored.read()
             fitting = [key for key in keys if _laid_out(content, self.given.tensors[key], is_trained)]
             chosen = self.nearest(name, fitting)
             if chosen is not None:
                 self.names[name] = chosen
-                if tuple(self.given.tensors[chosen].shape) != stored.shape or not torch.equal(
-                    self.given.tensors[chosen], content
-                ):
-                    self.turned[name] = self.given.tensors[chosen]
+                wanted = self.given.tensors[chosen]
+                if tuple(wanted.shape) != stored.shape or not torch.equal(wanted, content):
+                    self.turned[name] = wanted
+
+    def may_be(self, key: str, name: str, stored: StoredTensor, size: int) -> bool:
+        """Whether the module's tensor is of the kind of an initialiser of ``size`` elements."""
+        tensor, known = self.given.tensors[key], self.given.parameters
+        is_kind = name in self.trainable or known is None or key not in known
+        return tensor.numel() == size and tensor.dtype == stored.dtype and is_kind
 
     def nearest(self, name: str, keys: list[str]) -> str | None:
         """The only key, or the only one whose module is where the reading node says that it is."""
@@ -300,8 +271,7 @@ class _Match:
             while name in used:
                 name += "_"
             used.add(name)
-            number = next(number for number, dtype in DTYPES.items() if dtype == tensor.dtype)
-            model.graph.initializer.add(name=name, dims=tensor.shape, data_type=number)
+            model.graph.initializer.add(name=name, dims=tensor.shape, data_type=NUMBERS[tensor.dtype])
             own = tensor.detach().clone(memory_format=torch.contiguous_format)
             tensors[name] = StoredTensor(own.dtype, tuple(own.shape), lambda: own)
             return name
@@ -327,20 +297,16 @@ class _Match:
         del model.graph.node[:]
         model.graph.node.extend([*before, *nodes])
         renamed = {key: name for name, key in names.items()}
-        buffers = (
-            ()
-            if self.given.parameters is None
-            else tuple(name for name, key in names.items() if key not in self.given.parameters)
-        )
+        known = names.values() if self.given.parameters is None else self.given.parameters
         note = Naming(
             names=names,
             frozen=tuple(name for name, key in names.items() if key in self.given.frozen),
-            buffers=buffers,
+            buffers=tuple(name for name, key in names.items() if key not in known),
             carried=tuple(carried.values()),
             counters={mean: carried[key] for mean, key in self.counters.items()},
             aliases={key: renamed[twin] for key, twin in self.aliases.items()},
         )  # fmt: skip
-        model.metadata_props.add(key=NAMES_KEY, value=note.to_note())
+        model.metadata_props.add(key=NAMES_KEY, value=json.dumps(encode(note), sort_keys=True))
         return replace(self.file, model=model, tensors=tensors)
 
     def remark(self) -> str:

@@ -328,6 +328,8 @@ class OperatorRow:
         by_data: the shape of its output depends on the content of its inputs: only computed at import.
         heavy: its work is more than that of reading inputs and writing outputs.
         ignored: attributes without effect on what is run.
+        fixed: inputs that are never weights: statistics, initial states, limits, scales, what is only
+            compared or measured.
     """
 
     build: Callable[[Node], Built]
@@ -335,6 +337,7 @@ class OperatorRow:
     by_data: bool = False
     heavy: bool = False
     ignored: frozenset[str] = frozenset()
+    fixed: tuple[int, ...] = ()
 
 
 ROWS: dict[str, OperatorRow] = {}
@@ -347,11 +350,12 @@ def row(
     by_data: bool = False,
     heavy: bool = False,
     ignored: Sequence[str] = (),
+    fixed: tuple[int, ...] = (),
 ) -> Callable[..., Callable[[Node], Built]]:
     """Enters the decorated function into :data:`ROWS` under ``names``."""
 
     def enter(build: Callable[[Node], Built]) -> Callable[[Node], Built]:
-        entry = OperatorRow(build, random, by_data, heavy, frozenset(ignored))
+        entry = OperatorRow(build, random, by_data, heavy, frozenset(ignored), fixed)
         ROWS.update(dict.fromkeys(names, entry))
         return build
 

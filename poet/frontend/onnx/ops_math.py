@@ -39,6 +39,7 @@ _BINARY: dict[str, Callable[..., Tensor]] = {
 _TENSORS_ONLY = frozenset({"And", "Or", "Xor"})
 
 
+@row("Greater", "Less", fixed=(0, 1))
 @row(*_BINARY)
 def _binary(node: Node) -> Built:
     function = _BINARY[node.proto.op_type]
@@ -151,7 +152,7 @@ def _to_dtype(node: Node, dtype: torch.dtype) -> Built:
     return Alias() if node.meta(0).dtype == dtype else lambda x: x.to(dtype)
 
 
-@row("Clip")
+@row("Clip", fixed=(1, 2))
 def _clip(node: Node) -> Built:
     if node.opset < 11:
         most = torch.finfo(torch.float32).max
@@ -173,10 +174,24 @@ def _clip(node: Node) -> Built:
 # -- activations ------------------------------------------------------------------------------------
 
 
-@row("LeakyRelu")
-def _leaky_relu(node: Node) -> Built:
-    slope = node.real("alpha", 0.01)
-    return lambda x: F.leaky_relu(x, slope)
+_WITH_NUMBERS: dict[str, tuple[dict[str, float], Callable[..., Tensor]]] = {
+    "LeakyRelu": ({"alpha": 0.01}, F.leaky_relu),
+    "Elu": ({"alpha": 1.0}, F.elu),
+    "Celu": ({"alpha": 1.0}, F.celu),
+    "ThresholdedRelu": ({"alpha": 1.0}, lambda x, alpha: torch.where(x > alpha, x, 0.0)),  # 0 for NaN, too
+    "Shrink": (
+        {"bias": 0.0, "lambd": 0.5},
+        lambda x, bias, limit: torch.where(x < -limit, x + bias, torch.where(x > limit, x - bias, 0.0)),
+    ),
+}
+"""Functions of a tensor and of attributes, which have these defaults."""
+
+
+@row(*_WITH_NUMBERS)
+def _with_attributes(node: Node) -> Built:
+    defaults, function = _WITH_NUMBERS[node.proto.op_type]
+    given = [node.real(name, default) for name, default in defaults.items()]
+    return lambda x: function(x, *given)
 
 
 @row("PRelu")
@@ -189,18 +204,6 @@ def _prelu(node: Node) -> Built:
     if np.broadcast_shapes(node.shape(0), slope) != node.shape(0):
         raise node.error(f"a slope of shape {list(slope)} for {list(node.shape(0))}")
     return lambda x, weight: torch.where(x >= 0, x, weight * x)
-
-
-@row("Elu")
-def _elu(node: Node) -> Built:
-    alpha = node.real("alpha", 1.0)
-    return lambda x: F.elu(x, alpha)
-
-
-@row("Celu")
-def _celu(node: Node) -> Built:
-    alpha = node.real("alpha", 1.0)
-    return lambda x: F.celu(x, alpha)
 
 
 @row("Selu")
@@ -231,18 +234,6 @@ def _swish(node: Node) -> Built:
     return F.silu if alpha == 1.0 else lambda x: x * torch.sigmoid(alpha * x)
 
 
-@row("ThresholdedRelu")
-def _thresholded_relu(node: Node) -> Built:
-    alpha = node.real("alpha", 1.0)
-    return lambda x: torch.where(x > alpha, x, 0.0)  # 0 for NaN, too
-
-
-@row("Shrink")
-def _shrink(node: Node) -> Built:
-    bias, limit = node.real("bias", 0.0), node.real("lambd", 0.5)
-    return lambda x: torch.where(x < -limit, x + bias, torch.where(x > limit, x - bias, 0.0))
-
-
 _SOFTMAXES: dict[str, Callable[..., Tensor]] = {
     "Softmax": torch.softmax,
     "LogSoftmax": torch.log_softmax,
@@ -260,7 +251,7 @@ def _softmax(node: Node) -> Built:
     return lambda x: function(x.flatten(axis), dim=axis).reshape(x.shape)
 
 
-@row("Dropout", random=True, ignored=("seed",))
+@row("Dropout", random=True, ignored=("seed",), fixed=(1, 2))
 def _dropout(node: Node) -> Built:
     if node.opset >= 12:
         ratio = node.optional_scalar(1, "ratio")
@@ -396,7 +387,7 @@ def _lp_normalization(node: Node) -> Built:
     return lambda x: F.normalize(x, power, axis, eps=least)
 
 
-@row("RandomUniform", "RandomUniformLike", random=True, ignored=("seed",))
+@row("RandomUniform", "RandomUniformLike", random=True, ignored=("seed",), fixed=(0,))
 def _uniform(node: Node) -> Built:
     shape, dtype = _made(node)
     low, high = node.real("low", 0.0), node.real("high", 1.0)
@@ -405,7 +396,7 @@ def _uniform(node: Node) -> Built:
     return lambda: torch.empty(shape, dtype=dtype).uniform_(low, high)
 
 
-@row("RandomNormal", "RandomNormalLike", random=True, ignored=("seed",))
+@row("RandomNormal", "RandomNormalLike", random=True, ignored=("seed",), fixed=(0,))
 def _normal(node: Node) -> Built:
     shape, dtype = _made(node)
     mean, scale = node.real("mean", 0.0), node.real("scale", 1.0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 
@@ -236,21 +237,20 @@ def _global_pool(node: Node) -> Built:
 # -- normalisation ----------------------------------------------------------------------------------
 
 
-@row("BatchNormalization", ignored=("training_mode",))
+@row("BatchNormalization", ignored=("training_mode",), fixed=(3, 4))
 def _batch_normalization(node: Node) -> Built:
     node.buffer(3)
     node.buffer(4)
     epsilon = node.real("epsilon", 1e-5)
     momentum = complement(node.real("momentum", 0.9))
 
-    def train(x: Tensor, scale: Tensor, shift: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
-        return F.batch_norm(x, mean, variance, scale, shift, True, momentum, epsilon)
-
-    def evaluate(x: Tensor, scale: Tensor, shift: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
-        return F.batch_norm(x, mean, variance, scale, shift, False, momentum, epsilon)
+    def run(
+        x: Tensor, scale: Tensor, shift: Tensor, mean: Tensor, variance: Tensor, *, is_training: bool
+    ) -> Tensor:
+        return F.batch_norm(x, mean, variance, scale, shift, is_training, momentum, epsilon)
 
     # further outputs are the running statistics, which torch updates in place
-    return Modal(train, evaluate)
+    return Modal(functools.partial(run, is_training=True), functools.partial(run, is_training=False))
 
 
 @row("InstanceNormalization")
@@ -388,7 +388,7 @@ def _rotary_embedding(node: Node) -> Built:
 # -- losses -----------------------------------------------------------------------------------------
 
 
-@row("SoftmaxCrossEntropyLoss", "NegativeLogLikelihoodLoss")
+@row("SoftmaxCrossEntropyLoss", "NegativeLogLikelihoodLoss", fixed=(2,))
 def _class_loss(node: Node) -> Built:
     if node.read_count > 1:
         raise node.error("its second output (log-probabilities) is not supported")

@@ -97,7 +97,7 @@ class _Rule:
         return np.where(d <= 1, near, np.where(d < 2, far, 0))
 
 
-@row("Resize", "Upsample")
+@row("Resize", "Upsample", fixed=(1, 2, 3))
 def _resize(node: Node) -> Built:
     modern = node.proto.op_type == "Resize" and node.opset >= 11
     modes = ("nearest", "linear", "cubic") if modern else ("nearest", "linear")

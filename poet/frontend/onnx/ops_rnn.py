@@ -17,15 +17,8 @@ from poet.frontend.onnx.node import Built, Node, row
 from poet.frontend.onnx.reader import OnnxFile, StoredTensor
 from poet.frontend.traced_operators import layer
 
-
-@dataclass(frozen=True)
-class _Weights:
-    """One direction's weights in torch's layout: gates stacked along the first dimension."""
-
-    of_input: Tensor
-    of_hidden: Tensor
-    input_bias: Tensor | None
-    hidden_bias: Tensor | None
+_Weights = tuple[Tensor, Tensor, Tensor | None, Tensor | None]
+"""Of one direction, in torch's order of gates: of input and hidden state, then the biases of these."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +39,7 @@ TORCH_GATES = {operator: kind.gates for operator, kind in _KINDS.items()}
 """By operator: for each gate in torch's order, its place in ONNX's."""
 
 
-@row(*_KINDS, heavy=True)
+@row(*_KINDS, heavy=True, fixed=(4, 5, 6, 7))
 def _recurrent(node: Node) -> Built:
     kind = _KINDS[node.proto.op_type]
     cell = _cell(node, kind)
@@ -77,12 +70,9 @@ def _recurrent(node: Node) -> Built:
             y, last = _library_lstm(x, weights, begin)
         else:
             found = [
-                layer(
-                    cell, x, begin[index], (one.of_input, one.of_hidden),
-                    (one.input_bias, one.hidden_bias), reverse=direction == "reverse" or index == 1,
-                )
+                layer(cell, x, begin[index], one[:2], one[2:], reverse=direction == "reverse" or index == 1)
                 for index, one in enumerate(weights)
-            ]  # fmt: skip
+            ]
             y = torch.stack([output for output, _ in found], 1)
             last = [torch.stack(entries, 0) for entries in zip(*(final for _, final in found), strict=True)]
         if batch_first:
@@ -135,9 +125,9 @@ def _weights(kind: _Kind, w: Tensor, r: Tensor, bias: Tensor | None) -> _Weights
         return torch.cat([parts[gate] for gate in kind.gates])
 
     if bias is None:
-        return _Weights(ordered(w), ordered(r), None, None)
+        return ordered(w), ordered(r), None, None
     of_input, of_hidden = bias.chunk(2, 0)
-    return _Weights(ordered(w), ordered(r), ordered(of_input), ordered(of_hidden))
+    return ordered(w), ordered(r), ordered(of_input), ordered(of_hidden)
 
 
 def _state(given: Tensor, index: int, batch: int, *, batch_first: bool) -> Tensor:
@@ -149,14 +139,9 @@ def _library_lstm(
     x: Tensor, weights: Sequence[_Weights], states: Sequence[Sequence[Tensor]]
 ) -> tuple[Tensor, list[Tensor]]:
     """What ``nn.LSTM`` calls: outputs (time, directions, batch, size), and the last states."""
-    parameters = [
-        item
-        for one in weights
-        for item in (one.of_input, one.of_hidden, one.input_bias, one.hidden_bias)
-        if item is not None
-    ]
+    parameters = [item for one in weights for item in one if item is not None]
     initial = tuple(torch.stack(entries, 0) for entries in zip(*states, strict=True))
-    has_biases = weights[0].input_bias is not None
+    has_biases = weights[0][2] is not None
     output, hidden, cell = torch.lstm(
         x, initial, parameters, has_biases, 1, 0.0, True, len(weights) == 2, False
     )

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-import mmap
 import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -22,12 +21,18 @@ from torch import Tensor
 
 from poet.errors import ModelError
 from poet.files.kinds import FileKind, says_what_it_is
-from poet.frontend.onnx.wire import Span, split_weights
 from poet.util.brief import brief
-from poet.util.reading import MOST_DIMENSIONS, is_same_file, open_regular
+from poet.util.reading import MOST_DIMENSIONS, is_same_file, open_regular, read_regular
 
 OLDEST_OPSET, NEWEST_OPSET = 9, 24
+LARGEST_BYTES = 2**31 - 1
+"""Of a protobuf message; what is larger keeps its weights in external data files."""
 _MOST_NODES = 1 << 20
+_INLINE_BYTES = 256
+"""Data up to this size stays in the structure: shapes and scalars are needed at once."""
+
+Span = tuple[int, int]
+"""First byte and size of a stretch of the file."""
 
 DTYPES: dict[int, torch.dtype] = {
     TensorProto.FLOAT: torch.float32,
@@ -45,6 +50,8 @@ DTYPES: dict[int, torch.dtype] = {
     TensorProto.BOOL: torch.bool,
 }
 """ONNX element types and the torch types that stand for them."""
+NUMBERS = {dtype: number for number, dtype in DTYPES.items()}
+"""The other way round."""
 
 
 def dtype_of(data_type: int, where: str) -> torch.dtype:
@@ -113,11 +120,12 @@ def read_onnx(path: str | Path) -> OnnxFile:
     path = Path(path)
     try:
         with open_regular(path) as file:
-            if os.fstat(file.fileno()).st_size == 0:
+            size_bytes = os.fstat(file.fileno()).st_size
+            if not size_bytes:
                 raise ModelError("the file is empty")
-            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-                structure, spans = split_weights(data)
-        model = _parse(structure)
+            if size_bytes > LARGEST_BYTES:
+                raise ModelError("an ONNX file above 2 GiB; save it with its weights as external data")
+            model, spans = _without_weights(file.read())
         stored = [
             stored_tensor(t, path, span) for t, span in zip(model.graph.initializer, spans, strict=True)
         ]
@@ -140,6 +148,23 @@ def read_structure(structure: bytes, name: str = "structure") -> OnnxFile:
         return _checked(name, model, stored, hashlib.sha256(structure).hexdigest())
     except ModelError as error:
         raise ModelError(f"{name}: {error}") from None
+
+
+def _without_weights(data: bytes) -> tuple[ModelProto, list[Span | None]]:
+    """The model without its weights, and per initialiser where they lie in ``data`` (``None``: inside)."""
+    model, spans, end = _parse(data), list[Span | None](), 0
+    for tensor in model.graph.initializer:
+        raw = tensor.raw_data
+        if len(raw) <= _INLINE_BYTES:
+            spans.append(None)
+            continue
+        start = data.find(raw, end)  # initialisers stand in the file in their order
+        end = start + len(raw)
+        spans.append((start, len(raw)))
+        tensor.ClearField("raw_data")
+    structure = ModelProto()  # a message keeps the memory of what is cleared in it
+    structure.CopyFrom(model)
+    return structure, spans
 
 
 def _parse(structure: bytes) -> ModelProto:
@@ -234,11 +259,12 @@ def stored_tensor(tensor: TensorProto, path: Path | None, span: Span | None) -> 
         location, start, found = _external(tensor, path, size_bytes)
         source = (location, start)
     elif span is not None and path is not None:
-        source, found = (path, span.start), span.size
-    elif not tensor.HasField("raw_data") and not _typed_data(tensor) and size_bytes > 0:
+        source, found = (path, span[0]), span[1]
+    elif not tensor.HasField("raw_data") and not _typed_numbers(tensor) and size_bytes > 0:
         return StoredTensor(dtype, shape, None)
     else:
-        return StoredTensor(dtype, shape, _inline_reader(tensor, dtype, shape, where))
+        value = tensor_value(tensor, where)
+        return StoredTensor(dtype, shape, value.clone)
     if found != size_bytes:
         raise ModelError(f"{where} needs {size_bytes} bytes, the file holds {found}")
     return StoredTensor(dtype, shape, lambda: _read_file(*source, dtype, shape))
@@ -250,20 +276,10 @@ def _shape(tensor: TensorProto, where: str) -> tuple[int, ...]:
     return tuple(tensor.dims)
 
 
-def _typed_data(tensor: TensorProto) -> bool:
-    return any(
-        len(field)
-        for field in (
-            tensor.float_data, tensor.int32_data, tensor.int64_data, tensor.double_data, tensor.uint64_data,
-        )
-    )  # fmt: skip
-
-
-def _inline_reader(
-    tensor: TensorProto, dtype: torch.dtype, shape: tuple[int, ...], where: str
-) -> Callable[[], Tensor]:
-    value = tensor_value(tensor, where)
-    return lambda: value.clone()
+def _typed_numbers(tensor: TensorProto) -> int:
+    """How many numbers stand in the fields for one type each, beside ``raw_data``."""
+    return max(len(tensor.float_data), len(tensor.int32_data), len(tensor.int64_data),
+               len(tensor.double_data), len(tensor.uint64_data))  # fmt: skip
 
 
 def tensor_value(tensor: TensorProto, where: str) -> Tensor:
@@ -279,8 +295,7 @@ def tensor_value(tensor: TensorProto, where: str) -> Tensor:
     if tensor.HasField("raw_data"):
         raw = tensor.raw_data
     else:
-        count = max(len(tensor.float_data), len(tensor.int32_data), len(tensor.int64_data),
-                    len(tensor.double_data), len(tensor.uint64_data))  # fmt: skip
+        count = _typed_numbers(tensor)
         if count != math.prod(shape):
             raise ModelError(f"{where} has shape {list(shape)}, but {count} numbers")
         try:
@@ -290,10 +305,11 @@ def tensor_value(tensor: TensorProto, where: str) -> Tensor:
     needed = math.prod(shape) * dtype.itemsize
     if len(raw) != needed or any(size < 0 for size in shape):
         raise ModelError(f"{where} needs {needed} bytes for shape {list(shape)}, but has {len(raw)}")
-    return _from_bytes(bytearray(raw), dtype, shape)
+    return from_bytes(bytearray(raw), dtype, shape)
 
 
-def _from_bytes(raw: bytearray, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
+def from_bytes(raw: bytearray, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
+    """A tensor in the memory of ``raw``, which has as many bytes."""
     if not raw:
         return torch.empty(shape, dtype=dtype)
     return torch.frombuffer(raw, dtype=torch.uint8).view(dtype).reshape(shape)
@@ -309,7 +325,7 @@ def _read_file(path: Path, start: int, dtype: torch.dtype, shape: tuple[int, ...
         raise ModelError(f"{path}: cannot be read: {error.strerror}") from None
     if found != len(raw):
         raise ModelError(f"{path}: has {found} bytes at {start}, expected {len(raw)}; did it change?")
-    return _from_bytes(raw, dtype, shape)
+    return from_bytes(raw, dtype, shape)
 
 
 def _external(tensor: TensorProto, path: Path, size_bytes: int) -> tuple[Path, int, int]:
@@ -350,14 +366,14 @@ def external_path(model: Path, location: str, where: str) -> Path:
 def data_files(path: Path, among: Iterable[Path]) -> list[Path]:
     """Which of the files ``among`` hold weights of the model at ``path``; none where it cannot be read."""
     try:
-        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-            named = [other for other in among if content.find(other.name.encode()) >= 0]
-            if not named:
-                return []
-            model = _parse(split_weights(content)[0])
+        content = read_regular(path, most_bytes=LARGEST_BYTES)
+        named = [other for other in among if other.name.encode() in content]
+        if not named:
+            return []
+        model = _parse(content)
         stored = [external_path(path, location, path.name) for location in _locations(model)]
         return [other for other in named if any(is_same_file(other, file) for file in stored)]
-    except (OSError, ValueError, ModelError):  # an empty file cannot be mapped
+    except (OSError, ModelError):
         return []
 
 
@@ -386,3 +402,10 @@ def subgraphs(attribute: AttributeProto) -> list[GraphProto]:
     if attribute.type == AttributeProto.GRAPH:
         return [attribute.g]
     return list(attribute.graphs)
+
+
+def names_read(graph: GraphProto) -> set[str]:
+    """Names that a node of ``graph`` or of a graph inside it reads, and its outputs."""
+    inner = [entry for node in graph.node for attribute in node.attribute for entry in subgraphs(attribute)]
+    names = {name for node in graph.node for name in node.input} | {output.name for output in graph.output}
+    return names.union(*map(names_read, inner))

@@ -9,11 +9,13 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import torch
-from onnx import AttributeProto, GraphProto, ModelProto, NodeProto
+from onnx import AttributeProto, ModelProto, NodeProto
 from torch import Tensor
 
 from poet.errors import ModelError
-from poet.frontend.onnx.reader import DTYPES, OnnxFile, StoredTensor, subgraphs, tensor_value
+from poet.frontend.onnx.build import TABLES  # noqa: F401  fills ROWS
+from poet.frontend.onnx.node import ROWS
+from poet.frontend.onnx.reader import DTYPES, NUMBERS, OnnxFile, StoredTensor, names_read, tensor_value
 from poet.util.reading import MOST_DIMENSIONS, parse_json
 
 TRAINABLE_KEY = "poet.trainable"
@@ -27,32 +29,16 @@ _MASKED = 1e30
 _MAX_FILLED = 1 << 33
 """Elements of a weight that a file gives as one number; more is a trap, not a model."""
 
-# inputs that are never weights: statistics, initial states, limits, scales, what is only compared or measured
-_NEVER_TRAINED: dict[str, tuple[int, ...]] = {
-    "BatchNormalization": (3, 4),
-    "Clip": (1, 2),
-    "Greater": (0, 1),
-    "Dropout": (1, 2),
-    "GRU": (4, 5),
-    "LSTM": (4, 5, 6, 7),
-    "Less": (0, 1),
-    "NegativeLogLikelihoodLoss": (2,),
-    "OneHot": (1, 2),
-    "Pad": (1, 2, 3),
-    "RNN": (4, 5),
-    "RandomNormalLike": (0,),
-    "RandomUniformLike": (0,),
-    "Range": (0, 1, 2),
-    "Resize": (1, 2, 3),
-    "SoftmaxCrossEntropyLoss": (2,),
-    "Upsample": (1,),
-}
-
 _OF_SHAPE_OR_TYPE = frozenset(
     ("Cast", "CastLike", "Expand", "Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze")
 )
 _WITH_WEIGHTS = frozenset(("Conv", "ConvTranspose", "Gemm", "MatMul", "LayerNormalization", "PRelu"))
 """Operators whose weights may be single numbers, which elsewhere are no weights."""
+
+
+def _fixed(op: str) -> tuple[int, ...]:
+    """Inputs of an operator that are never weights."""
+    return ROWS[op].fixed if op in ROWS else ()
 
 
 def with_own_weights(file: OnnxFile) -> OnnxFile:
@@ -78,19 +64,12 @@ def with_own_weights(file: OnnxFile) -> OnnxFile:
     inputs = [entry for entry in model.graph.input if entry.name not in file.tensors]
     del model.graph.input[:]
     model.graph.input.extend(inputs)
-    read = _read_names(model.graph)
+    read = names_read(model.graph)
     initializers = [tensor for tensor in model.graph.initializer if tensor.name in read]
     del model.graph.initializer[:]
     model.graph.initializer.extend(initializers)
     tensors = {tensor.name: edit.tensors[tensor.name] for tensor in initializers}
     return replace(file, model=model, tensors=tensors, constants=frozenset(edit.constants & tensors.keys()))
-
-
-def _read_names(graph: GraphProto) -> set[str]:
-    """Names that a node of ``graph`` or of a graph inside it reads, and its outputs."""
-    inner = [entry for node in graph.node for attribute in node.attribute for entry in subgraphs(attribute)]
-    names = {name for node in graph.node for name in node.input} | {output.name for output in graph.output}
-    return names.union(*map(_read_names, inner))
 
 
 class _Edit:
@@ -165,15 +144,14 @@ class _Edit:
             return not bool((content == content.reshape(-1)[0]).all())
         return all(
             reader.op_type == "BatchNormalization"
-            or (index not in _NEVER_TRAINED.get(reader.op_type, ()) and not is_single)
+            or (index not in _fixed(reader.op_type) and not is_single)
             or (reader.op_type in _WITH_WEIGHTS and index > 0)
             for reader, index in places
         )
 
     def add(self, name: str, stored: StoredTensor) -> None:
         """Enters an initialiser; its content is in ``tensors`` only."""
-        number = next(number for number, dtype in DTYPES.items() if dtype == stored.dtype)
-        self.model.graph.initializer.add(name=name, dims=stored.shape, data_type=number)
+        self.model.graph.initializer.add(name=name, dims=stored.shape, data_type=NUMBERS[stored.dtype])
         self.tensors[name] = stored
 
     def untranspose(self, node: NodeProto) -> None:
@@ -183,7 +161,10 @@ class _Edit:
             return
         if not stored.dtype.is_floating_point:
             return
-        turned = StoredTensor(stored.dtype, stored.shape[::-1], _transposed(stored))
+        read = stored.read
+        turned = StoredTensor(
+            stored.dtype, stored.shape[::-1], None if read is None else lambda: read().t().contiguous()
+        )
         weight = self.shared(name, turned)
         if weight is None:
             weight = self.weight_name(name, self.vectors.get(node.output[0], ""))
@@ -213,11 +194,6 @@ class _Edit:
                 if torch.equal(stored.read(), content) and not _all_equal(stored):
                     return other
         return None
-
-
-def _transposed(stored: StoredTensor) -> Callable[[], Tensor] | None:
-    read = stored.read
-    return None if read is None else lambda: read().t().contiguous()
 
 
 def _all_equal(stored: StoredTensor) -> bool:
@@ -258,7 +234,7 @@ def trainable_initializers(file: OnnxFile) -> frozenset[str]:
     fixed = {
         node.input[index]
         for node in file.model.graph.node
-        for index in _NEVER_TRAINED.get(node.op_type, ())
+        for index in _fixed(node.op_type)
         if index < len(node.input)
     }
     return frozenset(
