@@ -11,7 +11,7 @@ from poet.errors import PlanError
 from poet.ir.micro import IS_FIRST
 from poet.plans.training_plan import ACCUMULATION, Plan
 from poet.runtime.kernels.cells import Cells, Padded
-from poet.runtime.steps.companions import CompanionPages
+from poet.runtime.steps.companions import companion_pages
 from poet.runtime.steps.lasting import LastingTensors
 from poet.runtime.steps.replay import StepReplay, Tap
 from poet.runtime.storage.background import Pager
@@ -42,7 +42,7 @@ class StepBeside:
         """
         self._plan, self._tensors = plan, tensors
         self._cells = Cells(plan.graph)
-        pages = None if pager is None else CompanionPages(called, plan, pager)
+        pages = None if pager is None else companion_pages(called, plan, pager)
         self._replay = StepReplay(
             plan,
             self._cells,

@@ -18,7 +18,7 @@ from poet.runtime.kernels import arguments
 from poet.runtime.kernels.cells import Cells
 from poet.runtime.kernels.guards import check_calls
 from poet.runtime.steps import program
-from poet.runtime.storage.background import Background, Timed
+from poet.runtime.storage.background import Pager
 from poet.runtime.storage.page_file import PageFile
 from poet.runtime.system.process import check_computes
 from poet.util.reading import Closing
@@ -42,8 +42,8 @@ class SplitReplay(Closing):
         check_calls(plan.graph)
         self.plan, self._pages = plan, pages
         self._cells = Cells(plan.graph)
-        in_background = pages is not None and plan.problem.background_storage
-        self._pager = None if pages is None else Timed(Background(pages) if in_background else pages)
+        in_background = plan.problem.background_storage
+        self._pager = None if pages is None else Pager(pages, is_background=in_background)
         self._loss_op, self._pause = _callers_loss(plan)
         self._program = program.compile_plan(plan, self._cells, pages=self._pager)
         self._is_checked = False

@@ -254,21 +254,6 @@ class PageFile:
     def _transfers_of(self, file: int) -> Transfers:
         return CachedTransfers(file) if self._buffer is None else DirectTransfers(file, self._buffer)
 
-    @property
-    def is_background(self) -> bool:
-        """A transfer is done when the call returns; not so in `poet.runtime.storage.background`."""
-        return False
-
-    def wait(self, tensor: str) -> None:
-        """Nothing: the last transfer of ``tensor`` is done."""
-
-    def drain(self) -> None:
-        """Nothing: every transfer is done."""
-
-    def give_up(self) -> frozenset[str]:
-        """Nothing: no transfer is in flight, and what could not be read was not installed."""
-        return frozenset()
-
     def close(self) -> None:
         """Close and remove the file; a second call does nothing."""
         while self._others:

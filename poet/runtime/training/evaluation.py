@@ -18,7 +18,7 @@ from poet.plans.training_plan import Plan
 from poet.runtime.data.metrics import LossWeights, Metric, loss_of_all, metric_named
 from poet.runtime.kernels.cells import Cells
 from poet.runtime.steps import instructions, program
-from poet.runtime.steps.companions import CompanionPages
+from poet.runtime.steps.companions import companion_pages
 from poet.runtime.steps.lasting import LastingTensors
 from poet.runtime.storage.background import Pager
 from poet.util.brief import brief
@@ -70,7 +70,7 @@ class Evaluator:
         self.graph = self._evaluation.graph
         self._tensors, self._theirs = tensors, tensors.cells
         self._cells = Cells(self.graph)
-        self._pages = None if pager is None else CompanionPages(called, self._evaluation, pager)
+        self._pages = None if pager is None else companion_pages(called, self._evaluation, pager)
         self._program: program.Program | None = None
         persistent = self.graph.persistent()
         self._held = [name for name in program.initially_in_ram(plan) if name in persistent]

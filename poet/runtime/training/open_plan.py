@@ -23,7 +23,7 @@ from poet.runtime.steps.companions import Draws, slots_beside, slots_of
 from poet.runtime.steps.lasting import ArenaUse, LastingTensors
 from poet.runtime.steps.replay import StepReplay, Tap
 from poet.runtime.storage import state
-from poet.runtime.storage.background import Background, Timed
+from poet.runtime.storage.background import Pager
 from poet.runtime.storage.page_file import PageFile
 from poet.runtime.system.outputs import Outputs
 from poet.runtime.system.process import check_computes, check_owns_pages
@@ -55,9 +55,9 @@ def open_pages(plan: Plan, folder: Path, page_file: str | Path | None) -> PageFi
     )
 
 
-def pager_of(plan: Plan, pages: PageFile) -> Timed:
+def pager_of(plan: Plan, pages: PageFile) -> Pager:
     """Moves what ``plan`` pages, beside its ops where the plan counts on that."""
-    return Timed(Background(pages) if plan.problem.background_storage else pages)
+    return Pager(pages, is_background=plan.problem.background_storage)
 
 
 Made = tuple[float, Outputs]
