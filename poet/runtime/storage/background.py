@@ -92,7 +92,7 @@ class Pager:
         self._names: Mapping[str, str] = {}
 
     def renamed(self, names: Mapping[str, str]) -> Pager:
-        """This pager, for a schedule whose tensors have these names in the page file."""
+        """The same pager, for a schedule whose tensors have these names in the page file."""
         made = copy.copy(self)
         made._names = names
         return made
