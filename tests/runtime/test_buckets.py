@@ -21,9 +21,8 @@ from poet.frontend.plain import PlainTrainer
 from poet.ir.optimizer import OptimizerSpec
 from poet.planning.shape_planner import ShapePlanner
 from poet.runtime import Buckets, Trainer, native
-from poet.runtime.data.given import next_larger
+from poet.runtime.data.given import next_larger, types_of
 from poet.runtime.system.process import torch_threads
-from poet.runtime.training.shapes import types_of
 
 WORDS, CLASSES, SAMPLES, LENGTHS = 11, 5, 4, (32, 24, 16)
 ADAMW = OptimizerSpec("adamw", lr=0.01)

@@ -17,7 +17,6 @@ from poet.ir.optimizer import OptimizerSpec
 from poet.planning.auxiliary import plan_again
 from poet.plans.training_plan import Plan, Shape
 from poet.runtime import Trainer
-from poet.runtime.storage.page_file import PageFile
 from poet.runtime.system.process import torch_threads
 from poet.runtime.training import open_plan as pages_module
 from poet.runtime.training.budgets import Budgets, within
@@ -135,17 +134,12 @@ def test_a_shape_that_is_added_leaves_the_other_budgets(tmp_path: Path) -> None:
     assert smaller is not None
     replace(planned(), plan=replace(plan, budgets=(smaller,))).save(tmp_path / "p.poet")
     with Trainer.open(tmp_path / "p.poet", seed=5) as trainer:
-        trainer._open.add_shape(Shape(plan.shapes[0].step), no_pages)
+        trainer._open.add_shape(Shape(plan.shapes[0].step))
         losses = [trainer.step(*batch(number)).loss for number in (0, 2)]
         trainer.set_budget(plan.held_bytes)
         assert trainer.plan.request.limits.ram_budget_bytes == plan.held_bytes
         losses.append(trainer.step(*batch(2)).loss)
     assert losses == run_batches(tmp_path / "p.poet", (0, 2, 2))
-
-
-def no_pages(slots: object) -> PageFile:
-    """For a shape that pages nothing."""
-    raise AssertionError(slots)
 
 
 def run_batches(path: Path, numbers: tuple[int, ...]) -> list[float]:

@@ -30,8 +30,8 @@ from poet.plans.training_plan import Plan
 from poet.problem.simulator import judge
 from poet.problem.solution import SolveOptions, Start
 from poet.runtime import Trainer
+from poet.runtime.data.given import types_of
 from poet.runtime.system.process import torch_threads
-from poet.runtime.training.shapes import types_of
 from poet.runtime.trials.measure import measured
 
 ADAMW = OptimizerSpec("adamw", lr=0.01)

@@ -112,7 +112,7 @@ def test_a_state_is_saved_part_by_part(tmp_path: Path) -> None:
     sizes_bytes = list[int]()
     with Trainer.open(tmp_path / "p", arena=False) as trainer:
         for parameter in graph.parameters:
-            sizes_bytes += (piece.nbytes for piece in trainer._session.pieces(parameter.value))
+            sizes_bytes += (piece.nbytes for piece in trainer._pieces(parameter.value))
         trainer.save(tmp_path / "s")
         assert 0 < max(sizes_bytes) < min(whole.type.extent_bytes for whole in graph.wholes)
         states = trainer.state_dict()

@@ -10,7 +10,7 @@ import torch
 from poet.errors import PlanError
 from poet.ir.micro import IS_FIRST
 from poet.plans.training_plan import ACCUMULATION, Plan
-from poet.runtime.kernels.cells import Cells, Padded
+from poet.runtime.kernels.cells import Cells, Padded, Repeated
 from poet.runtime.steps.companions import companion_pages
 from poet.runtime.steps.lasting import LastingTensors
 from poet.runtime.steps.replay import StepReplay, Tap
@@ -54,8 +54,8 @@ class StepBeside:
 
     def run(
         self,
-        number: int,
-        given: Sequence[torch.Tensor | Padded],
+        number: int | None,
+        given: Sequence[torch.Tensor | Padded | Repeated],
         scalars: Mapping[str, float],
         *,
         on_gradient: Tap | None = None,

@@ -125,7 +125,7 @@ class LastingTensors:
 
     # --- their beginning ---
 
-    def fill(self, source: state.Source, *, arena: ArenaUse, announces: bool) -> None:
+    def fill(self, source: state.Source, *, arena: ArenaUse) -> None:
         """Fill the buffers, and put copies into storage where the plan has them.
 
         Those that do not begin a step in RAM pass through it first, before any arena takes its share.
@@ -144,7 +144,7 @@ class LastingTensors:
         }
         for buffer in sorted(values, key=lambda name: name in self.held):
             if arena and self.placed is None and buffer in self.held:
-                self.placed = self._placing(arena, announces)
+                self.placed = self._placing(arena)
             self.cells.install(buffer, self._home_of(buffer))
             for name in filter(stored_names.__contains__, values[buffer]):
                 source.fill(name, self.cells.contents[self.cells.value(name)])
@@ -155,7 +155,7 @@ class LastingTensors:
             if buffer not in self.held:
                 self.cells.clear(buffer)
         if arena and self.placed is None:
-            self.placed = self._placing(arena, announces)
+            self.placed = self._placing(arena)
 
     def _stays(
         self, buffer: str, types: Sequence[tuple[str, TensorType | None]], source: state.Source
@@ -169,13 +169,12 @@ class LastingTensors:
             return False
         return self._pages.find_in(*place, buffer, memory_of(self.cells.raw(buffer))[:size_bytes])
 
-    def _placing(self, arena: ArenaUse, announces: bool) -> PlacedSteps:
+    def _placing(self, arena: ArenaUse) -> PlacedSteps:
         limit_bytes = self._arena_limit_bytes()
         return PlacedSteps(
             self._plan,
             limit_bytes,
             is_required=arena == "require",
-            announces=announces,
             moving=self.moving,
             standing_bytes=self._counted_bytes,
         )
