@@ -290,7 +290,6 @@ def test_text_goes_out_in_one_place() -> None:
         "poet/util/streams.py", "cli/output.py", "poet/runtime/runs/confined.py",
         "cli/options.py",  # the help
         "poet/whatif/run.py",  # in a docstring
-        "poet/runtime/runs/footprint.py",  # a child's JSON
         "poet/calibration/command.py",  # a question
     }  # fmt: skip
 

@@ -12,8 +12,7 @@ from helpers import hand_net
 from poet.errors import InputError
 from poet.plans.run_request import RunRequest, was_interrupted
 from poet.runtime import Trainer
-from poet.runtime.runs.fit import Samples, fit, load_samples
-from poet.runtime.runs.spending import Allowance, Spending
+from poet.runtime.runs.fit import Allowance, Samples, Spending, fit, load_samples
 
 
 @pytest.fixture

@@ -27,8 +27,7 @@ from poet.plans.plan_file import read_plan
 from poet.plans.training_plan import Plan
 from poet.problem import Objective
 from poet.runtime import Trainer
-from poet.runtime.runs.fit import fit, load_samples
-from poet.runtime.runs.spending import Allowance, Spending
+from poet.runtime.runs.fit import Allowance, Spending, fit, load_samples
 from poet.runtime.runs.watching import MemoryWatcher, SystemMemory
 from poet.runtime.system.process import torch_threads
 from poet.runtime.training import open_plan as pages_module

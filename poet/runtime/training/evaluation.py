@@ -17,9 +17,8 @@ import torch
 from poet.errors import InputError, PlanError
 from poet.ir.loss import LossSpec
 from poet.plans.training_plan import EVALUATION, Plan, shape_called
-from poet.runtime.data.counting import fingerprint
 from poet.runtime.data.given import Given, GivenTensors, as_tensors, holds_samples_of, is_as_large
-from poet.runtime.data.metrics import LossWeights, Metric, loss_of_all, metric_named
+from poet.runtime.data.metrics import LossWeights, Metric, chosen_metrics, fingerprint, loss_of_all
 from poet.runtime.kernels.cells import Repeated
 from poet.runtime.steps.beside import StepBeside
 from poet.runtime.steps.companions import Draws
@@ -294,26 +293,3 @@ def counted_batches(
         if not 0 < count <= size:
             raise InputError(f"a batch to evaluate has 1 to {size} samples, the same number in each tensor")
         yield given, count
-
-
-def chosen_metrics(plan: Plan, names: Sequence[str] | None) -> list[Metric]:
-    """Metrics by name, for the plan's first output; not given: that which suits its targets.
-
-    Raises:
-        InputError: there is no such metric, or the output has no classes.
-    """
-    return [metric_named(name, plan) for name in (default_metrics(plan) if names is None else names)]
-
-
-def default_metrics(plan: Plan) -> tuple[str, ...]:
-    """What suits the plan's targets: accuracy of classes, mean absolute error of numbers, else nothing."""
-    graph = plan.graph
-    if not graph.targets:
-        return ()
-    for name in ("accuracy", "mae"):
-        try:
-            metric_named(name, plan)
-        except InputError:
-            continue
-        return (name,)
-    return ()
