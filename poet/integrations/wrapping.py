@@ -30,7 +30,6 @@ from poet.errors import InputError, ReplayError, one_of
 from poet.frontend.eager import original
 from poet.frontend.wrapped import WrappedStep, check_hooks_for_all, trace_wrapped
 from poet.ir.calls import TensorType
-from poet.ir.graph import stored_row_bytes
 from poet.ir.strips import Gradients
 from poet.planning.planned import Planned, limits_of, plan_step
 from poet.planning.prepared import Prepared
@@ -43,6 +42,7 @@ from poet.runtime.data.given import as_tensors
 from poet.runtime.steps.split_replay import SplitReplay
 from poet.runtime.storage.page_file import PageFile
 from poet.runtime.system.memory import return_freed_memory
+from poet.runtime.training.open_plan import open_pages
 
 
 def wrap(
@@ -412,13 +412,5 @@ def _owner(module: nn.Module, name: str) -> tuple[nn.Module, str]:
 
 
 def _open_pages(plan: Plan, page_file: str | Path | None) -> PageFile | None:
-    if not plan.slots:
-        return None
     path = None if page_file is None else Path(page_file)
-    return PageFile(
-        plan.slots,
-        path=path,
-        folder=Path(),
-        buffer_bytes=plan.page_buffer_bytes,
-        row_bytes=stored_row_bytes(plan.graph),
-    )
+    return open_pages(plan, functools.partial(PageFile, path=path, folder=Path()))

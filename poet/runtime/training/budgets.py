@@ -6,13 +6,11 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from poet.errors import Infeasible, InvalidSchedule, OutOfTime, PlanError
-from poet.ir.calls import TensorType
 from poet.plans.plan_parts import Request
-from poet.plans.training_plan import Plan, Shape
+from poet.plans.training_plan import Plan
 from poet.problem import Objective
 from poet.util.units import format_bytes
 
-Types = tuple[TensorType, ...]
 Planner = Callable[[Plan, int], Plan]
 """Makes the plan for another budget, as `poet.plan_again` does."""
 
@@ -26,35 +24,6 @@ class Budgets:
         self._made: dict[int, Plan] = {  # by the budget that each was made for
             made_for: made for made in plan.budgets if (made_for := made.request.limits.ram_budget_bytes)
         }
-        self._added: dict[int | None, dict[Types, Shape]] = {}  # by the plan that they belong to
-
-    def keep(self, plan: Plan, shape: Shape) -> None:
-        """Have ``shape``, planned for ``plan`` while it ran, when the training comes back to that plan."""
-        for made_for, known in ((None, self._opened), *self._made.items()):
-            if (known.schedule, known.arena) == (plan.schedule, plan.arena):
-                its = self._added.setdefault(made_for, {})
-                its.pop(shape.step.given_types, None)  # the newest stands last, as in the plan that runs
-                its[shape.step.given_types] = shape
-
-    def _within(self, made_for: int | None, plan: Plan, ram_bytes: int) -> Plan | None:
-        """``plan`` with the shapes kept for it, as one for this budget; without where they take more."""
-        added = self._added.get(made_for, {})
-        found = within(plan, ram_bytes)
-        if found is None or not added:
-            return found
-        others = (item for item in found.shapes if item.step.given_types not in added)
-        kept = (
-            Shape(
-                _bounded(item.step, ram_bytes),
-                None if item.evaluation is None else _bounded(item.evaluation, ram_bytes),
-            )
-            for item in added.values()
-        )
-        try:
-            extended = replace(found, shapes=(*others, *kept))
-        except (PlanError, InvalidSchedule):
-            return found
-        return extended if extended.held_bytes <= ram_bytes else found
 
     @property
     def sizes_bytes(self) -> tuple[int, ...]:
@@ -76,11 +45,8 @@ class Budgets:
         """
         opened_bytes = self._opened.request.limits.ram_budget_bytes
         asked = [(opened_bytes, self._opened), *self._made.items()]
-        keys = (None, *self._made)
         fitting = [
-            (made_for, plan)
-            for key, (made_for, made) in zip(keys, asked, strict=True)
-            if (plan := self._within(key, made, ram_bytes)) is not None
+            (made_for, plan) for made_for, made in asked if (plan := within(made, ram_bytes)) is not None
         ]
         may_gain = all(
             plan.outcome.is_online or (made_for is not None and made_for < ram_bytes)

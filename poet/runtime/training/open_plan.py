@@ -282,7 +282,7 @@ class OpenPlan:
             for made, its in zip(self.plan.shapes, self.shapes, strict=True)
             if its.given.types != types
         ]
-        # plans for other budgets have no such shape; the session keeps them
+        # plans for other budgets have no such shape
         plan = replace(self.plan, shapes=(*(made for made, _ in others), shape), budgets=())
         self._added += 1
         called = f"added{self._added}/"

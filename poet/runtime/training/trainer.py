@@ -255,7 +255,7 @@ class Trainer(TrainingState):
         self._open.check_may_run()
         improved = improver(self.plan)
         if improved is not None:
-            self._add(improved)
+            self._open.add_shape(improved)
         return improved is not None
 
     def accumulate(self, inputs: Given, targets: Given | None = None) -> StepResult:

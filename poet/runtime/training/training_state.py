@@ -190,7 +190,8 @@ class TrainingState(Closing):
         self._check_has_state()
         self._check_between_steps("change the budget")
         chosen = self._budgets.plan_for(parse_bytes(ram) if isinstance(ram, str) else ram, planner)
-        if chosen != replace(self.plan, budgets=()) or self._spill is not None:
+        is_other = replace(chosen, shapes=()) != replace(self.plan, shapes=(), budgets=())
+        if is_other or self._spill is not None:
             self._change_to(chosen)
 
     def parameters(self) -> dict[str, torch.Tensor]:
@@ -354,11 +355,7 @@ class TrainingState(Closing):
             PageFileError: there is no room for what it pages; likewise.
         """
         if not self._open.takes(inputs, targets, buckets):
-            self._add(planner(self.plan, types_of((*as_tensors(inputs), *as_tensors(targets)))))
-
-    def _add(self, shape: Shape) -> None:
-        self._open.add_shape(shape)
-        self._budgets.keep(self.plan, shape)
+            self._open.add_shape(planner(self.plan, types_of((*as_tensors(inputs), *as_tensors(targets)))))
 
     def _change_to(self, plan: Plan) -> None:
         """What lives across steps is in ``_spill`` from here on until a plan is open again."""
