@@ -41,9 +41,6 @@ def write_hand_net(path: Path, seed: int, *, in_storage: bool = False) -> Plan:
     return plan
 
 
-# --- exactness --------------------------------------------------------------------------------
-
-
 # --- waits only where data is needed ----------------------------------------------------------
 
 

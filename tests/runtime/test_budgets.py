@@ -21,7 +21,7 @@ from poet.runtime.system.process import torch_threads
 from poet.runtime.training import open_plan as pages_module
 from poet.runtime.training.budgets import Budgets, within
 
-LAYERS = 5
+LAYERS = 3
 QUICKLY = partial(plan_again, time_limit_seconds=0.5)
 
 

@@ -1,4 +1,4 @@
-"""Recurrent nets and encoders in evaluation mode: the bits of ``module.eval()`` under ``torch.no_grad()``.
+"""Recurrent nets in evaluation mode: the bits of ``module.eval()`` under ``torch.no_grad()``.
 
 torch asks there whether a weight requires a gradient, and takes another kernel where it does; batches are
 strided and sizes odd, so that these kernels give other bits.
@@ -6,7 +6,6 @@ strided and sizes odd, so that these kernels give other bits.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,42 +24,20 @@ from poet.verification import verify
 class Sequence(nn.Module):
     """A layer over a sequence, and classes from its last moment."""
 
-    def __init__(self, layer: nn.Module, *, batch_first: bool, size: int) -> None:
+    def __init__(self, layer: nn.Module) -> None:
         super().__init__()
-        self.into, self.layer, self.out = nn.Linear(3, 4), layer, nn.Linear(size, 3)
-        self.time = 1 if batch_first else 0
+        self.into, self.layer, self.out = nn.Linear(3, 4), layer, nn.Linear(5, 3)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Scores [N,3] of [N,T,3], or of [T,N,3]."""
-        y = self.layer(self.into(x))
-        scores: Tensor = self.out((y[0] if isinstance(y, tuple) else y).select(self.time, -1))
+        """Scores [N,3] of [N,T,3]."""
+        scores: Tensor = self.out(self.layer(self.into(x))[0][:, -1])
         return scores
 
 
-def _recurrent(kind: Callable[..., nn.Module], batch_first: bool) -> nn.Module:
-    return Sequence(kind(4, 5, 2, batch_first=batch_first, dropout=0.2), batch_first=batch_first, size=5)
-
-
-def _encoder(batch_first: bool) -> nn.Module:
-    layer = nn.TransformerEncoderLayer(4, 2, 7, dropout=0.2, batch_first=batch_first)
-    return Sequence(layer, batch_first=batch_first, size=4)
-
-
-BUILD: dict[str, Callable[[bool], nn.Module]] = {
-    "rnn": lambda batch_first: _recurrent(nn.RNN, batch_first),
-    "gru": lambda batch_first: _recurrent(nn.GRU, batch_first),
-    "lstm": lambda batch_first: _recurrent(nn.LSTM, batch_first),
-    "encoder": _encoder,
-}
-CASES = {f"{kind}, {order} first": (kind, order) for kind in BUILD for order in ("batch", "time")}
-
-
-def built(case: str) -> tuple[nn.Module, Tensor]:
-    """The net, and a batch of 2 samples of 5 moments."""
-    kind, order = CASES[case]
+def built(kind: type[nn.RNN | nn.GRU]) -> tuple[nn.Module, Tensor]:
+    """A net of two layers, and a batch of 2 samples of 5 moments, which is strided."""
     torch.manual_seed(0)
-    module = BUILD[kind](order == "batch")
-    return module, torch.randn((2, 5, 3) if order == "batch" else (5, 2, 3))
+    return Sequence(kind(4, 5, 2, batch_first=True, dropout=0.2)), torch.randn(2, 5, 3)
 
 
 def planned(module: nn.Module, inputs: Tensor, *, share: float, path: Path) -> Plan:
@@ -74,7 +51,7 @@ def planned(module: nn.Module, inputs: Tensor, *, share: float, path: Path) -> P
 
 def test_a_frozen_weight_takes_the_kernel_that_it_takes_in_plain_pytorch(tmp_path: Path) -> None:
     """Of a strided batch: `mm` where the weight is trained, `bmm` where it is not."""
-    module, inputs = built("gru, batch first")
+    module, inputs = built(nn.GRU)
     trained = trace_training_step(module, inputs, measure=False)
     module.requires_grad_(False)
     module.get_submodule("out").requires_grad_(True)
@@ -117,7 +94,7 @@ def test_an_lstm_without_gradients_inside_a_step_is_that_of_plain_pytorch(tmp_pa
 
 @pytest.mark.slow
 def test_verify_finds_an_evaluation_whose_loss_differs(tmp_path: Path) -> None:
-    module, inputs = built("rnn, batch first")
+    module, inputs = built(nn.RNN)
     plan = planned(module, inputs, share=0.0, path=tmp_path / "p")
     assert plan.evaluation is not None
     graph = plan.evaluation.graph
