@@ -71,10 +71,6 @@ class Evaluations:
             for (called, evaluation), taken in zip(evaluations, given, strict=True)
         ]
 
-    def allow_nan(self, allowed: bool) -> None:
-        """Whether targets may be NaN or infinite."""
-        self._shapes[0].given.allow_nan = allowed
-
     def check(self) -> None:
         """Do nothing if the plan has an evaluation.
 

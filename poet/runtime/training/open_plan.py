@@ -307,7 +307,6 @@ class OpenPlan:
         """Whether targets may be NaN or infinite."""
         for given in (self.given, *(shape.given for shape in self.shapes)):
             given.allow_nan = allowed
-        self.evaluations.allow_nan(allowed)
 
     def check_may_run(self) -> None:
         """Do nothing if a step or an evaluation may begin.
