@@ -49,12 +49,8 @@ def test_arrays_by_their_usual_names(plan: Plan, tmp_path: Path, names: tuple[st
     assert torch.equal(samples.tensors[1][:], y)
 
 
-def test_samples_in_a_safetensors_file(plan: Plan, tmp_path: Path) -> None:
+def test_an_unusable_safetensors_file_is_one_line(plan: Plan, tmp_path: Path) -> None:
     x, y = (torch.randn(20, hand_net.WIDTH) for _ in range(2))
-    save_file({"x": x.double(), "targets": y}, tmp_path / "d.safetensors")
-    samples = load_samples(tmp_path / "d.safetensors", plan)
-    assert torch.equal(samples.tensors[0][:], x)
-    assert torch.equal(samples.tensors[1][:], y)
     save_file({"x": x.bfloat16(), "y": y}, tmp_path / "d.safetensors")
     with pytest.raises(InputError, match=r"d\.safetensors: x is bfloat16; save samples as float32"):
         load_samples(tmp_path / "d.safetensors", plan)

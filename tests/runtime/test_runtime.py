@@ -60,7 +60,7 @@ any_schedule = given(
     in_storage=st.booleans(),
     threads=st.sampled_from([1, 2]),
 )
-few = settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+few = settings(max_examples=4, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 @few
