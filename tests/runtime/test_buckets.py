@@ -24,7 +24,7 @@ from poet.planning.shape_planner import ShapePlanner
 from poet.runtime import Buckets, Trainer, native
 from poet.runtime.data.given import next_larger, types_of
 from poet.runtime.system.process import torch_threads
-from poet.runtime.training.budgets import within
+from poet.runtime.training.training_state import within
 
 WORDS, CLASSES, SAMPLES, LENGTHS = 11, 5, 4, (32, 24, 16)
 ADAMW = OptimizerSpec("adamw", lr=0.01)

@@ -19,7 +19,7 @@ from poet.plans.training_plan import Plan, Shape
 from poet.runtime import Trainer
 from poet.runtime.system.process import torch_threads
 from poet.runtime.training import open_plan as pages_module
-from poet.runtime.training.budgets import Budgets, within
+from poet.runtime.training.training_state import Budgets, within
 
 LAYERS = 3
 QUICKLY = partial(plan_again, time_limit_seconds=0.5)

@@ -32,7 +32,7 @@ from poet.runtime.runs.fit import Allowance, Spending, fit, load_samples
 from poet.runtime.runs.watching import MemoryWatcher, SystemMemory
 from poet.runtime.system.process import torch_threads
 from poet.runtime.training import open_plan as pages_module
-from poet.runtime.training.budgets import Budgets, within
+from poet.runtime.training.training_state import Budgets, within
 from poet.verification import verify
 
 MIB = 1 << 20
