@@ -21,7 +21,6 @@ from poet.runtime.kernels.cells import Cells, memory_of, new_buffer, resolved, v
 from poet.runtime.kernels.tables import StoredTable
 from poet.runtime.native import ArenaMemory
 from poet.runtime.storage.background import Pager
-from poet.runtime.storage.page_file import PageFile
 
 
 class Moving:
@@ -93,12 +92,12 @@ class Straight:
         self.contents[self.cell] = result if isinstance(result, torch.Tensor) else result[0]
 
 
-def page_out(buffer: str, cells: Cells, pages: Pager | PageFile) -> None:
+def page_out(buffer: str, cells: Cells, pages: Pager) -> None:
     """Copy a buffer's bytes to its slot."""
     pages.write(buffer, memory_of(cells.raw(buffer)))
 
 
-def page_in(buffer: str, cells: Cells, pages: Pager | PageFile) -> None:
+def page_in(buffer: str, cells: Cells, pages: Pager) -> None:
     """Allocate a buffer and fill it from its slot."""
     raw = new_buffer(cells.sizes_bytes[buffer])
     pages.read_into(buffer, memory_of(raw))

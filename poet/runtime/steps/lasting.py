@@ -105,6 +105,7 @@ class LastingTensors:
     def __init__(self, plan: Plan, cells: Cells, pages: PageFile | None) -> None:
         self.cells = cells
         self._plan, self._pages = plan, pages
+        self._pager = None if pages is None else Pager(pages, is_background=False)
         self._persistent = plan.graph.persistent()
         self.held = frozenset(program.initially_in_ram(plan)) & self._persistent
         self.placed: PlacedSteps | None = None
@@ -148,10 +149,10 @@ class LastingTensors:
             self.cells.install(buffer, self._home_of(buffer))
             for name in filter(stored_names.__contains__, values[buffer]):
                 source.fill(name, self.cells.contents[self.cells.value(name)])
-            if buffer in stored and self._pages is not None:
+            if buffer in stored and self._pager is not None:
                 types = [(name, stored_names.get(name)) for name in values[buffer]]
                 if buffer in updated or not self._stays(buffer, types, source):
-                    instructions.page_out(buffer, self.cells, self._pages)
+                    instructions.page_out(buffer, self.cells, self._pager)
             if buffer not in self.held:
                 self.cells.clear(buffer)
         if arena and self.placed is None:
@@ -201,10 +202,10 @@ class LastingTensors:
     def fetched(self, value: str) -> torch.Tensor:
         """The tensor itself where it is in RAM, else one that was fetched for the caller."""
         buffer = self._plan.graph.buffer_of(value)
-        if self.cells.holds(buffer) or self._pages is None:
+        if self.cells.holds(buffer) or self._pager is None:
             kept: torch.Tensor = self.cells.contents[self.cells.value(value)]
             return kept
-        instructions.page_in(buffer, self.cells, self._pages)
+        instructions.page_in(buffer, self.cells, self._pager)
         fetched: torch.Tensor = self.cells.contents[self.cells.value(value)]
         self.cells.clear(buffer)
         return fetched

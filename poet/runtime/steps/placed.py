@@ -59,6 +59,7 @@ class PlacedSteps:
         limit_bytes: int | None,
         *,
         is_required: bool = False,
+        announces: bool = True,
         moving: Moving | None = None,
         standing_bytes: Callable[[bool], int] = lambda _: 0,
     ) -> None:
@@ -68,6 +69,7 @@ class PlacedSteps:
             plan: to be replayed.
             limit_bytes: what an arena found here may take; ``None``: anything.
             is_required: whether steps must lie at the plan's places.
+            announces: whether a fallback to the heap is logged.
             moving: who makes the plan's moves, while steps lie at the plan's places; ``None``: nobody.
             standing_bytes: what is held across steps, where there is an arena, in which the rest lies, and
                 where there is none.
@@ -76,7 +78,7 @@ class PlacedSteps:
             ReplayError: they must and cannot.
         """
         self._plan = plan
-        self._is_required = is_required
+        self._is_required, self._announces = is_required, announces
         self._moving = moving
         self.obstacle = self.refusal = ""
         self._limit_bytes = limit_bytes
@@ -367,7 +369,7 @@ class PlacedSteps:
         self.how = f"heap: {reason}"
         if self._is_required:
             self._refuse(reason)
-        elif reason not in _announced:
+        elif self._announces and reason not in _announced:
             _announced.add(reason)
             _log.warning(
                 "poet: training steps take their memory from the heap: %s. "
