@@ -76,7 +76,7 @@ def test_what_lies_in_another_file_is_read_there_until_it_is_written(
 def test_a_row_comes_back_and_one_that_changed_is_noticed(
     pages: PageFile, row_bytes: int, tmp_path: Path
 ) -> None:
-    rows, data = 5_000_001 // row_bytes, content(5_000_001 // row_bytes * row_bytes, 9)
+    rows, data = 1_000_000 // row_bytes, content(1_000_000 // row_bytes * row_bytes, 9)
     slots, size = (PageSlot("t", 0, len(data)),), pages.buffer_bytes
     by_row = PageFile(
         slots, path=tmp_path / "rows", folder=tmp_path, buffer_bytes=size, row_bytes={"t": row_bytes}

@@ -52,7 +52,7 @@ class _Job:
 
 @dataclass(slots=True)
 class _Transfers:
-    """What is under way, for a `Pager` and for those that have other names."""
+    """What is in flight, for a `Pager` and for those that have other names."""
 
     jobs: queue.SimpleQueue[_Job | None] = field(default_factory=queue.SimpleQueue)
     last: dict[str, _Job] = field(default_factory=dict)
@@ -71,7 +71,7 @@ class _Transfers:
             del job
 
     def settle(self) -> None:
-        """Until nothing is under way."""
+        """Until nothing is in flight."""
         if self.thread is not None:
             last = _Job(None)
             self.jobs.put(last)
@@ -170,7 +170,7 @@ class Pager:
         return frozenset(tensor for tensor, name in self._names.items() if name in unread)
 
     def close(self) -> None:
-        """End the thread; the page file stays open. A second call does nothing."""
+        """End the thread, and leave the page file. A second call does nothing."""
         shared = self._transfers
         shared.is_closed = True
         if shared.thread is not None:
