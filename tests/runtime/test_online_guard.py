@@ -33,7 +33,7 @@ from poet.util.clock import WorkClock
 
 ADAMW = OptimizerSpec("adamw", lr=0.01)
 AT_ONCE = partial(plan_again, time_limit_seconds=0.0)
-LAYERS, ROWS = 4, 256
+LAYERS, ROWS = 6, 512
 
 
 def net() -> nn.Module:
