@@ -38,8 +38,13 @@ from poet.runtime.system.process import check_computes, check_owns_pages
 from poet.runtime.training.evaluation import Evaluations
 
 
-def open_pages(plan: Plan, new_pages: Callable[..., PageFile]) -> PageFile | None:
+def open_pages(plan: Plan, folder: Path, page_file: str | Path | None) -> PageFile | None:
     """The page file of ``plan``; ``None`` where it pages nothing.
+
+    Args:
+        plan: to train with.
+        folder: for an unnamed file.
+        page_file: its path; ``None``: an unnamed one.
 
     Raises:
         PageFileError: it cannot be had.
@@ -47,8 +52,13 @@ def open_pages(plan: Plan, new_pages: Callable[..., PageFile]) -> PageFile | Non
     slots = slots_of(plan)
     if not slots:
         return None
-    rows = stored_row_bytes(plan.graph)
-    return new_pages(slots, buffer_bytes=plan.page_buffer_bytes, row_bytes=rows)
+    return PageFile(
+        slots,
+        path=None if page_file is None else Path(page_file),
+        folder=folder,
+        buffer_bytes=plan.page_buffer_bytes,
+        row_bytes=stored_row_bytes(plan.graph),
+    )
 
 
 def pager_of(plan: Plan, pages: PageFile) -> Pager:
@@ -114,10 +124,8 @@ class OpenPlan:
             PlanError: the plan asks for what this runtime does not have.
             ReplayError: an arena is required and cannot be had.
         """
-        self._new_pages = functools.partial(
-            PageFile, path=None if page_file is None else Path(page_file), folder=folder
-        )
-        self.plan, self.pages = plan, open_pages(plan, self._new_pages)
+        self.plan, self.pages = plan, open_pages(plan, folder, page_file)
+        self._folder, self._page_file = folder, page_file
         with contextlib.ExitStack() as undo:
             if self.pages is not None:
                 undo.callback(self.pages.close)
@@ -288,7 +296,8 @@ class OpenPlan:
         called = f"added{self._added}/"
         slots = slots_beside(called, shape.step, () if self.pages is None else self.pages.slots)
         if slots and self.pages is None:
-            self.pages = self._new_pages(slots, buffer_bytes=0)
+            path = None if self._page_file is None else Path(self._page_file)
+            self.pages = PageFile(slots, path=path, folder=self._folder, buffer_bytes=0)
             self._pager = pager_of(plan, self.pages)
         elif slots and self.pages is not None:
             self.pages.extend(slots)
