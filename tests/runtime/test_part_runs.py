@@ -24,8 +24,7 @@ from poet.ir.wholes import Axis, PartedCall, Whole, check_whole, cuts_of
 from poet.passes.part_uses import blanked
 from poet.passes.parts import in_parts_of, with_parts
 from poet.planning.exported import export_state
-from poet.report.plan_data import parts_data
-from poet.report.training import part_lines
+from poet.report.check import part_lines, parts_data
 from poet.runtime import Trainer
 from poet.runtime.data.random_batches import random_batch
 from poet.runtime.steps.lasting import joined
