@@ -67,8 +67,9 @@ def what_if_page(result: WhatIf) -> str:
     """
     found = planned(result)
     subject = None if result.chosen is None else subject_of_point(result, result.chosen)
-    drawn = {"status": status_chart(result), "marginal": marginal_chart(result)}
-    charts = {name: spec for name, spec in drawn.items() if spec is not None}
+    charts = {"status": status_chart(result)}
+    if (bought := marginal_chart(result)) is not None:
+        charts["marginal"] = bought
     panels: dict[str, list[tuple[str, str]]] = {}
     for name, axes in FRONTS.items():
         made = front_charts(result, found, *axes) if found else {}
@@ -141,18 +142,13 @@ def _tiles(result: WhatIf) -> Iterator[Tile]:
     """What the chosen plan takes, and what it means in daily use where that was asked."""
     if result.chosen is None:
         return
-    point, usage = result.points[result.chosen], result.usages[result.chosen]
-    plan, duty = result.plan_of(point), result.question.duty
-    if plan is None:
-        return
+    (point, _, plan, usage), duty = result.of_chosen(), result.question.duty
     budget = point.limits.ram_budget_bytes
     deadline = "no deadline" if point.deadline is None else f"deadline {point.deadline}"
     ram = "no budget" if budget is None else f"budget {format_bytes(budget)}"
     yield Tile("Energy per step", format_joules(plan.joules), proof_text(point))
     yield Tile("Time per step", format_seconds(plan.seconds), deadline)
     yield Tile("RAM at the peak", format_bytes(plan.peak_ram_bytes), ram)
-    if usage is None:
-        return
     if usage.battery_share_per_session is not None:
         number = usage.sessions_per_charge
         sessions = "unlimited" if number is None else format_count(number)
@@ -255,11 +251,11 @@ def series_labels(result: WhatIf, *, device: bool = True) -> tuple[str, ...]:
 
 def front_of(amounts: Sequence[tuple[float, float]]) -> frozenset[int]:
     """Indices of the pairs that no other beats: less in one and not more in the other."""
-    best, kept = float("inf"), set()
-    for index in sorted(range(len(amounts)), key=lambda index: amounts[index]):
+    best, kept = float("inf"), []
+    for index in sorted(range(len(amounts)), key=amounts.__getitem__):
         if amounts[index][1] < best:
             best = amounts[index][1]
-            kept.add(index)
+            kept.append(index)
     return frozenset(kept)
 
 
