@@ -66,38 +66,37 @@ class Operands:
         return tuple(output for output in self.outputs if output is not None)
 
 
-Rule = Callable[[Operands], float]
-"""FLOPs of a run, or bytes."""
+# --- FLOPs ------------------------------------------------------------------------------------
 
 
-def per_element(flops: float) -> Rule:
+def per_element(o: Operands, flops: float) -> float:
     """``flops`` per element of the largest tensor read or written."""
-    return lambda o: flops * max((t.elements for t in (*o.inputs, *o.written)), default=0)
+    return flops * max((t.elements for t in (*o.inputs, *o.written)), default=0)
 
 
-def per_output(flops: float) -> Rule:
+def per_output(o: Operands, flops: float) -> float:
     """``flops`` per element written."""
-    return lambda o: flops * sum(output.elements for output in o.written)
+    return flops * sum(output.elements for output in o.written)
 
 
-def per_input(flops: float) -> Rule:
+def per_input(o: Operands, flops: float) -> float:
     """``flops`` per element of the first tensor."""
-    return lambda o: flops * o.tensor(0).elements
+    return flops * o.tensor(0).elements
 
 
-def per_read(flops: float) -> Rule:
+def per_read(o: Operands, flops: float) -> float:
     """``flops`` per element read."""
-    return lambda o: flops * sum(given.elements for given in o.inputs)
+    return flops * sum(given.elements for given in o.inputs)
 
 
-def per_picked(flops: float) -> Rule:
+def per_picked(o: Operands, flops: float) -> float:
     """``flops`` per element of the second tensor, which picks from the first."""
-    return lambda o: flops * o.tensor(1).elements
+    return flops * o.tensor(1).elements
 
 
-def matrix_product(left: int) -> Rule:
+def matrix_product(o: Operands, left: int) -> float:
     """2 × elements written × the inner size, which is the last of positional argument ``left``."""
-    return lambda o: 2.0 * sum(t.elements for t in o.written) * o.tensor(left).shape[-1]
+    return 2.0 * sum(t.elements for t in o.written) * o.tensor(left).shape[-1]
 
 
 def _macs(weight: TensorType, output: TensorType, input_: TensorType, transposed: Argument) -> float:
@@ -105,9 +104,9 @@ def _macs(weight: TensorType, output: TensorType, input_: TensorType, transposed
     return float((input_ if transposed else output).elements * math.prod(weight.shape[1:]))
 
 
-def bag(weight: int) -> Rule:
+def bag(o: Operands, weight: int) -> float:
     """One FLOP per element of every row looked up; the indices follow the table of rows."""
-    return lambda o: float(o.tensor(weight + 1).elements * o.tensor(weight).shape[-1])
+    return float(o.tensor(weight + 1).elements * o.tensor(weight).shape[-1])
 
 
 def convolution(o: Operands) -> float:
@@ -153,16 +152,12 @@ SHORT_ROW_ELEMENTS = 16
 core, against 1 ns in rows of 16. With shorter vectors the difference is less."""
 
 
-def row_class(dim: int) -> Callable[[Operands], OpClass]:
+def row_class(o: Operands, dim: int) -> OpClass:
     """Of softmax along the dimension in positional argument ``dim``."""
-
-    def rule(o: Operands) -> OpClass:
-        shape, along = o.tensor(0).shape, o.argument(dim)
-        is_row = isinstance(along, int) and along in (-1, len(shape) - 1)
-        is_short = is_row and shape[-1] < SHORT_ROW_ELEMENTS
-        return OpClass.SHORT_ROWS if is_short else OpClass.TRANSCENDENTAL
-
-    return rule
+    shape, along = o.tensor(0).shape, o.argument(dim)
+    is_row = isinstance(along, int) and along in (-1, len(shape) - 1)
+    is_short = is_row and shape[-1] < SHORT_ROW_ELEMENTS
+    return OpClass.SHORT_ROWS if is_short else OpClass.TRANSCENDENTAL
 
 
 def time_convolution(o: Operands) -> float:
@@ -178,39 +173,27 @@ def convolution_backward(o: Operands) -> float:
     return 2.0 * macs * (bool(wanted[0]) + bool(wanted[1])) + grad_output.elements * bool(wanted[2])
 
 
-def attention(query: int, products: float) -> Rule:
+def attention(o: Operands, query: int, products: float) -> float:
     """``products`` / 2 × (2 L S E + 2 L S Ev) per head; query, key and value follow one another."""
-
-    def rule(o: Operands) -> float:
-        q, k, v = (o.tensor(query + offset) for offset in range(3))
-        return products * q.elements * k.shape[-2] * (1 + v.shape[-1] / q.shape[-1])
-
-    return rule
+    q, k, v = (o.tensor(query + offset) for offset in range(3))
+    return products * q.elements * k.shape[-2] * (1 + v.shape[-1] / q.shape[-1])
 
 
-def recurrent(passes: float) -> Rule:
+def recurrent(o: Operands, passes: float) -> float:
     """Every element of both weight matrices meets every time step of every sequence."""
-
-    def rule(o: Operands) -> float:
-        steps = math.prod(o.tensor(0).shape[:2])
-        return passes * 2.0 * steps * (o.tensor(1).elements + o.tensor(2).elements)
-
-    return rule
+    steps = math.prod(o.tensor(0).shape[:2])
+    return passes * 2.0 * steps * (o.tensor(1).elements + o.tensor(2).elements)
 
 
-def recurrent_steps(passes: float) -> Rule:
+def recurrent_steps(o: Operands, passes: float) -> float:
     """Every element of the hidden weights meets every step of every sequence; the gates count a little more.
 
     The arguments are those of `poet.runtime.kernels.recurrent`, the products of the input first among
     tensors; the backward makes each step again.
     """
-
-    def rule(o: Operands) -> float:
-        first = 1 if passes == 1.0 else 2
-        products, weight = o.tensor(first), o.tensor(first + 2)
-        return passes * (2.0 * math.prod(products.shape[:2]) * weight.elements + 3.0 * products.elements)
-
-    return rule
+    first = 1 if passes == 1.0 else 2
+    products, weight = o.tensor(first), o.tensor(first + 2)
+    return passes * (2.0 * math.prod(products.shape[:2]) * weight.elements + 3.0 * products.elements)
 
 
 def linear_backward(o: Operands) -> float:
@@ -236,16 +219,21 @@ def sorting(o: Operands) -> float:
     return elements * math.log2(max(elements, 2))
 
 
-def pooling(windows: Callable[[Operands], int], *, window: int) -> Rule:
-    """One FLOP per element of every window; positional argument ``window`` gives its shape."""
+def pooling(o: Operands) -> float:
+    """One FLOP per element of every window of the result."""
+    return float(o.written[0].elements * _area(o, 1))
 
-    def rule(o: Operands) -> float:
-        shape, spatial = o.argument(window), len(o.tensor(0).shape) - 2
-        sizes = [size for size in shape if isinstance(size, int)] if isinstance(shape, tuple) else []
-        area = sizes[0] ** spatial if len(sizes) == 1 else math.prod(sizes)
-        return float(windows(o) * area)
 
-    return rule
+def pooling_backward(o: Operands) -> float:
+    """Likewise of the gradient's."""
+    return float(o.tensor(0).elements * _area(o, 2))
+
+
+def _area(o: Operands, window: int) -> int:
+    """Elements of a window, whose shape positional argument ``window`` gives."""
+    shape, spatial = o.argument(window), len(o.tensor(0).shape) - 2
+    sizes = [size for size in shape if isinstance(size, int)] if isinstance(shape, tuple) else []
+    return sizes[0] ** spatial if len(sizes) == 1 else math.prod(sizes)
 
 
 def indices_bytes(o: Operands) -> float:
@@ -269,29 +257,38 @@ def drawn_bits(o: Operands) -> float:
     return 10.0 * 8 * sum(output.elements for output in o.written)
 
 
-def logits(hidden: int, products: float) -> Rule:
+def logits(o: Operands, hidden: int, products: float) -> float:
     """So many products of the input with the weight after it, and an exponential for each logit."""
-
-    def rule(o: Operands) -> float:
-        given, weight = o.tensor(hidden), o.tensor(hidden + 1)
-        return (2.0 * products * given.shape[1] + 1.0) * given.shape[0] * weight.shape[0]
-
-    return rule
+    given, weight = o.tensor(hidden), o.tensor(hidden + 1)
+    return (2.0 * products * given.shape[1] + 1.0) * given.shape[0] * weight.shape[0]
 
 
-def logits_bytes(hidden: int, passes: int, rows: int | None) -> Rule:
+def logits_bytes(o: Operands, hidden: int, passes: int, rows: int | None) -> float:
     """Logits go to RAM or back in each of the ``passes`` over them.
 
     Each strip of rows, as many as argument ``rows`` says, reads the weight again; each block of classes, of
     the size in argument 10, reads the input.
     """
+    given, weight = o.tensor(hidden), o.tensor(hidden + 1)
+    size = o.argument(rows) if rows is not None else o.argument(10)
+    whole, again = (given, weight) if rows is not None else (weight, given)
+    strips = -(-whole.shape[0] // size) if isinstance(size, int) and size > 0 else 1
+    repeated = (strips - 1) * again.elements * ITEM_BYTES[again.dtype]
+    return passes * given.shape[0] * weight.shape[0] * ITEM_BYTES[given.dtype] + repeated
 
-    def rule(o: Operands) -> float:
-        given, weight = o.tensor(hidden), o.tensor(hidden + 1)
-        size = o.argument(rows) if rows is not None else o.argument(10)
-        whole, again = (given, weight) if rows is not None else (weight, given)
-        strips = -(-whole.shape[0] // size) if isinstance(size, int) and size > 0 else 1
-        repeated = (strips - 1) * again.elements * ITEM_BYTES[again.dtype]
-        return passes * given.shape[0] * weight.shape[0] * ITEM_BYTES[given.dtype] + repeated
 
-    return rule
+FLOPS: Mapping[str, Callable[..., float]] = {
+    rule.__name__: rule
+    for rule in (
+        *(per_element, per_output, per_input, per_read, per_picked, matrix_product, bag, convolution),
+        *(convolution_backward, time_convolution, attention, recurrent, recurrent_steps, linear_backward),
+        *(distances, lstm_cell, sorting, pooling, pooling_backward, drawn_bits, logits),
+    )
+}
+BYTES: Mapping[str, Callable[..., float]] = {
+    rule.__name__: rule for rule in (indices_bytes, row_passes, drawn_bytes, logits_bytes)
+}
+CLASSES: Mapping[str, Callable[..., OpClass]] = {
+    rule.__name__: rule for rule in (convolution_class, convolution_backward_class, row_class)
+}
+"""The rules that rows of `poet.ir.operators` name; each is given the operands, then what the row says."""

@@ -37,7 +37,7 @@ def amounts_of(op: OpTime) -> Amounts:
     """Of one run of ``op``.
 
     Raises:
-        UnsupportedOperator: the cost table has no row for it.
+        UnsupportedOperator: its cost is not known.
         GraphError: its arguments are not those of its operator.
     """
     types = {f"v{index}": type_ for index, type_ in enumerate(op.types)}
@@ -151,7 +151,7 @@ def estimate(graph: Graph, profile: Profile, amounts: dict[str, Amounts] | None 
     one graph on several devices finds them once.
 
     Raises:
-        UnsupportedOperator: an op has no row in the cost table.
+        UnsupportedOperator: the cost of an op is not known.
     """
     types = {value.name: value.type for value in graph.values}
     sizes_bytes = {buffer.name: buffer.size_bytes for buffer in graph.buffers}

@@ -45,7 +45,7 @@ def build_problem(
 
     Raises:
         ProfileError: ``home`` is storage and the device has none.
-        UnsupportedOperator: an op has no row in the cost table.
+        UnsupportedOperator: the cost of an op is not known.
     """
     if home is Place.BOTH:
         raise InputError("between steps parameters are in ram or in storage, not in both")

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Iterator
 from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
+from poet.ir.op_spec import OpClass as OpClass
 from poet.util.reading import LARGEST_AMOUNT, LARGEST_WHOLE, LEAST_AMOUNT
 
 _POSITIVE = frozenset(
@@ -49,31 +49,6 @@ UNITS = {
     "ratio": "times",
 }  # fmt: skip
 """Endings of figure names and the unit that each stands for."""
-
-
-class OpClass(enum.Enum):
-    """What limits an op. A device has one throughput per class; they lie up to 100 times apart."""
-
-    MATMUL = "matmul"  # matrix products, attention, recurrent layers
-    CONVOLUTION = "convolution"
-    ELEMENTWISE = "elementwise"
-    REDUCTION = "reduction"  # sums, norms, pooling
-    TRANSCENDENTAL = "transcendental"  # exp, log, tanh ...: one evaluation counts as one FLOP
-    MOVEMENT = "movement"  # copies, concatenation, gathers: one element counts as one FLOP
-    CONVOLUTION_BACKWARD = "convolution_backward"  # gradients of a convolution
-    DEPTHWISE = "depthwise"  # convolution of each channel by itself
-    DEPTHWISE_BACKWARD = "depthwise_backward"
-    GROUPED = "grouped"  # convolution of groups of channels, and its gradients
-    POINTWISE = "pointwise"  # convolution of single pixels, across all channels
-    POINTWISE_BACKWARD = "pointwise_backward"
-    POOLING = "pooling"  # maxima and means of windows
-    GELU = "gelu"  # and its gradient
-    BATCH_NORM = "batch_norm"
-    BATCH_NORM_BACKWARD = "batch_norm_backward"
-    ADAPTIVE_UPDATE = "adaptive_update"  # Adam and its kin: several kernels for each parameter
-    RANDOM = "random"  # numbers drawn from a generator
-    TANH = "tanh"
-    SHORT_ROWS = "short_rows"  # softmax and its logarithm of rows that fill no vector
 
 
 PARENT: dict[OpClass, OpClass] = {

@@ -161,7 +161,7 @@ def fit_speeds(
     Their intervals are of fits to so many ``resamplings`` of the ops.
 
     Raises:
-        UnsupportedOperator: an op has no row in the cost table.
+        UnsupportedOperator: the cost of an op is not known.
     """
     found = [(amounts_of(op), op.seconds) for op in ops]
     measured = {amounts.op_class for amounts, _ in found}

@@ -37,7 +37,8 @@ from torch import Tensor
 from torch._prims_common import suggest_memory_format
 
 from poet.ir.calls import Argument, TensorType
-from poet.ir.operators import ATEN, full_name
+from poet.ir.op_spec import full_name
+from poet.ir.operators import ATEN
 from poet.runtime.kernels.arguments import operator
 
 Given = Argument | TensorType
