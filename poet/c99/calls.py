@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from poet.errors import UnsupportedOperator
@@ -302,6 +302,3 @@ def _joined(shape: Sequence[int], rows: Sequence[Sequence[int]]) -> tuple[list[i
             for out, row in zip(strides, rows, strict=True):
                 out.append(row[d])
     return (sizes, strides) if sizes else ([1], [[1] for _ in rows])
-
-
-Rule = Callable[[OpRun], list[CCall]]

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from poet.c99.calls import WORD_BYTES, CCall, OpRun, Placed, placed_at
-from poet.c99.rows import ROWS, c_calls, strip_calls
+from poet.c99.rows import KERNELS, c_calls, strip_calls
 from poet.errors import GraphError, PlanError, UnsupportedOperator
 from poet.ir.graph import Call, Graph, Op, Symbol
 from poet.ir.strips import Strip
@@ -103,7 +103,7 @@ def missing_rows(graph: Graph) -> dict[str, int]:
     """Operators of ``graph`` without a C kernel, and how many ops are of each."""
     found: dict[str, int] = {}
     for op in graph.ops:
-        if op.call.target not in ROWS and op.strip is None:
+        if op.call.target not in KERNELS and op.strip is None:
             found[op.call.target] = found.get(op.call.target, 0) + 1
     return dict(sorted(found.items()))
 

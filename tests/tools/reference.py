@@ -19,7 +19,7 @@ from typer.main import get_command
 
 import poet
 import poet.runtime
-from poet.c99.rows import ROWS as C_ROWS
+from poet.c99.rows import KERNELS
 from poet.frontend.onnx.build import TABLES  # noqa: F401  fills ROWS
 from poet.frontend.onnx.node import ROWS as ONNX_ROWS
 from poet.ir import loss, operators
@@ -272,7 +272,7 @@ def operators_page() -> str:
         "\n## In C99\n",
         "Operators with a C kernel ([train on a microcontroller](microcontroller.md)).",
         "`poet check model.onnx --kernels poet-c99` lists those that a model lacks.\n",
-        _bases(C_ROWS),
+        _bases(KERNELS),
     ]
     return "\n".join(lines) + "\n"
 

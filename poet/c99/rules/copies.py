@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from poet.c99.calls import WORD_BYTES, CCall, CStruct, OpRun, Placed, Rule, pointwise
+from poet.c99.calls import WORD_BYTES, CCall, CStruct, OpRun, Placed, pointwise
 from poet.ir.graph import ITEM_BYTES, Ref, TensorType
 
 
@@ -185,26 +185,18 @@ def _border(run: OpRun, x: TensorType, y: TensorType, pads: tuple[int, ...], *, 
     return CStruct("poet_pad2d_shape", tuple(map(str, numbers)))
 
 
-def pad_edges(*, is_mirrored: bool) -> Rule:
+def pad_edges(run: OpRun, *, is_mirrored: bool) -> list[CCall]:
     """A border of what is at the edge, or mirrored there."""
-
-    def rule(run: OpRun) -> list[CCall]:
-        x, y = run.dense(0), run.output()
-        shape = _border(run, x.type, y.type, run.wholes(1), is_mirrored=is_mirrored)
-        return [CCall("poet_pad_edges", (y.pointer(), x.pointer(), str(int(is_mirrored)), shape))]
-
-    return rule
+    x, y = run.dense(0), run.output()
+    shape = _border(run, x.type, y.type, run.wholes(1), is_mirrored=is_mirrored)
+    return [CCall("poet_pad_edges", (y.pointer(), x.pointer(), str(int(is_mirrored)), shape))]
 
 
-def pad_edges_backward(*, is_mirrored: bool) -> Rule:
+def pad_edges_backward(run: OpRun, *, is_mirrored: bool) -> list[CCall]:
     """The way back."""
-
-    def rule(run: OpRun) -> list[CCall]:
-        gy, gx = run.dense(0), run.output()
-        shape = _border(run, gx.type, gy.type, run.wholes(2), is_mirrored=is_mirrored)
-        return [CCall("poet_pad_edges_backward", (gx.pointer(), gy.pointer(), str(int(is_mirrored)), shape))]
-
-    return rule
+    gy, gx = run.dense(0), run.output()
+    shape = _border(run, gx.type, gy.type, run.wholes(2), is_mirrored=is_mirrored)
+    return [CCall("poet_pad_edges_backward", (gx.pointer(), gy.pointer(), str(int(is_mirrored)), shape))]
 
 
 def _between(run: OpRun, small: TensorType, large: TensorType, at: int) -> CStruct:

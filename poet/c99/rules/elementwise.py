@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 
-from poet.c99.calls import WORD_BYTES, CCall, CStruct, OpRun, Placed, Rule, pointwise
+from poet.c99.calls import WORD_BYTES, CCall, CStruct, OpRun, Placed, pointwise
 from poet.c99.rules import selection
 from poet.ir.graph import ITEM_BYTES
 
 _MOST_FACTORS = 8
 
 
-def unary(function: str) -> Rule:
-    """A kernel of one operand."""
-    return lambda run: pointwise(run, function, run.made(), [run.tensor(0)])
-
-
-def backward(function: str) -> Rule:
-    """Gradient and saved value."""
-    return lambda run: pointwise(run, function, run.made(), [run.tensor(0), run.tensor(1)])
+def each(
+    run: OpRun, function: str, read: Sequence[int], numbers: Sequence[int | tuple[int, float]]
+) -> list[CCall]:
+    """A function of operands and numbers, each by its place; a number may have a default."""
+    given = (run.number(*item) if isinstance(item, tuple) else run.number(item) for item in numbers)
+    tensors = [run.tensor(place) for place in read]
+    return pointwise(run, function, run.made(), tensors, *map(run.float_text, given))
 
 
 def add(run: OpRun, sign: float = 1.0) -> list[CCall]:
@@ -96,16 +96,6 @@ def power_of_number(run: OpRun) -> list[CCall]:
     return pointwise(run, "poet_powers_of_number", run.made(), [run.tensor(1)], *numbers)
 
 
-def maximum(run: OpRun) -> list[CCall]:
-    """The larger of two."""
-    return pointwise(run, "poet_maximum", run.made(), [run.tensor(0), run.tensor(1)])
-
-
-def minimum(run: OpRun) -> list[CCall]:
-    """The smaller of two."""
-    return pointwise(run, "poet_minimum", run.made(), [run.tensor(0), run.tensor(1)])
-
-
 def taken_from(run: OpRun) -> list[CCall]:
     """A number, less a tensor times a factor."""
     out, factor = run.made(), run.float_text(-run.number(2, 1, name="alpha"))
@@ -130,45 +120,15 @@ def _bounded(run: OpRun, place: int, sign: str) -> list[CCall]:
     return pointwise(run, "poet_bounded", run.made(), [run.tensor(0)], sign, bound)
 
 
-def prelu(run: OpRun) -> list[CCall]:
-    """With a slope below 0 that is trained."""
-    return pointwise(run, "poet_prelu", run.made(), [run.tensor(0), run.tensor(1)])
-
-
 def prelu_backward(run: OpRun) -> list[CCall]:
     """The way back to both."""
     written = [run.output(0), run.output(1)]
     return pointwise(run, "poet_prelu_backward", written, [run.tensor(place) for place in range(3)])
 
 
-def softplus(run: OpRun) -> list[CCall]:
-    """A logarithm of 1 and an exponential."""
-    numbers = (run.float_text(run.number(1, 1.0)), run.float_text(run.number(2, 20.0)))
-    return pointwise(run, "poet_softplus", run.made(), [run.tensor(0)], *numbers)
-
-
-def softplus_backward(run: OpRun) -> list[CCall]:
-    """The way back through it."""
-    numbers = (run.float_text(run.number(2)), run.float_text(run.number(3)))
-    read = [run.tensor(0), run.tensor(1)]
-    return pointwise(run, "poet_softplus_backward", run.made(), read, *numbers)
-
-
 def log_sigmoid(run: OpRun) -> list[CCall]:
     """The logarithm of the sigmoid, and what the way back reads."""
     return pointwise(run, "poet_log_sigmoid", [run.output(0), run.output(1)], [run.tensor(0)])
-
-
-def log_sigmoid_backward(run: OpRun) -> list[CCall]:
-    """The way back through it."""
-    read = [run.tensor(place) for place in range(3)]
-    return pointwise(run, "poet_log_sigmoid_backward", run.made(), read)
-
-
-def threshold_backward(run: OpRun) -> list[CCall]:
-    """The way back through ReLU."""
-    read, threshold = [run.tensor(0), run.tensor(1)], run.float_text(run.number(2))
-    return pointwise(run, "poet_threshold_backward", run.made(), read, threshold)
 
 
 _GELU = {"none": "poet_gelu", "tanh": "poet_gelu_tanh"}
@@ -197,17 +157,6 @@ def hardtanh(run: OpRun) -> list[CCall]:
     """Between two numbers."""
     ends = (run.float_text(run.number(1, -1.0)), run.float_text(run.number(2, 1.0)))
     return pointwise(run, "poet_hardtanh", run.made(), [run.tensor(0)], *ends)
-
-
-def hardtanh_backward(run: OpRun) -> list[CCall]:
-    """The way back through it."""
-    ends = (run.float_text(run.number(2)), run.float_text(run.number(3)))
-    return pointwise(run, "poet_hardtanh_backward", run.made(), [run.tensor(0), run.tensor(1)], *ends)
-
-
-def leaky_relu(run: OpRun) -> list[CCall]:
-    """With a slope below 0."""
-    return pointwise(run, "poet_leaky_relu", run.made(), [run.tensor(0)], run.float_text(run.number(1, 0.01)))
 
 
 def leaky_relu_backward(run: OpRun) -> list[CCall]:
@@ -313,25 +262,6 @@ def _halves(run: OpRun, x: Placed, dim: int) -> list[Placed]:
     dim %= rank
     half = replace(kind, shape=(*kind.shape[:dim], kind.shape[dim] // 2, *kind.shape[dim + 1 :]))
     return [Placed(half, x.word), Placed(half, x.word + half.shape[dim] * kind.strides[dim])]
-
-
-def threshold(run: OpRun) -> list[CCall]:
-    """A value of its own at and below a threshold."""
-    numbers = (run.float_text(run.number(1)), run.float_text(run.number(2)))
-    return pointwise(run, "poet_threshold", run.made(), [run.tensor(0)], *numbers)
-
-
-def shrink(function: str) -> Rule:
-    """What is near to 0 made 0."""
-    return lambda run: pointwise(
-        run, function, run.made(), [run.tensor(0)], run.float_text(run.number(1, 0.5))
-    )
-
-
-def shrink_backward(run: OpRun) -> list[CCall]:
-    """The way back through it."""
-    bound = run.float_text(run.number(2))
-    return pointwise(run, "poet_shrink_backward", run.made(), [run.tensor(0), run.tensor(1)], bound)
 
 
 def identity(run: OpRun) -> list[CCall]:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from itertools import pairwise
 
-from poet.c99.calls import CCall, CStruct, OpRun, Placed, Rule, pointer_or_null, pointwise
+from poet.c99.calls import CCall, CStruct, OpRun, Placed, pointer_or_null, pointwise
 from poet.c99.rules.reductions import folded
 from poet.ir.graph import TensorType
 
@@ -316,22 +316,18 @@ def mse_loss_backward(run: OpRun) -> list[CCall]:
     return [CCall("poet_mse_loss_backward", (*pointers, str(count), factor))]
 
 
-def bce(function: str) -> Rule:
+def bce(run: OpRun, function: str) -> list[CCall]:
     """The mean or the sum of binary cross-entropies, without weights."""
     places = (2, 3) if function == "poet_bce_with_logits" else (2,)
-
-    def rule(run: OpRun) -> list[CCall]:
-        x, target, reduction = run.dense(0), run.dense(1), run.whole(places[-1] + 1, 1)
-        is_weighted = any(run.argument(place) is not None for place in places)
-        if reduction not in (1, 2) or is_weighted or x.type.shape != target.type.shape:
-            raise run.refuse("except for the mean or the sum over tensors of one shape, without weights")
-        _check_one(run, run.output())
-        count = x.type.elements
-        divisor = run.float_text(float(count) if reduction == 1 else 1.0)
-        pointers = (run.output().pointer(), x.pointer(), target.pointer())
-        return [CCall(function, (*pointers, str(count), divisor))]
-
-    return rule
+    x, target, reduction = run.dense(0), run.dense(1), run.whole(places[-1] + 1, 1)
+    is_weighted = any(run.argument(place) is not None for place in places)
+    if reduction not in (1, 2) or is_weighted or x.type.shape != target.type.shape:
+        raise run.refuse("except for the mean or the sum over tensors of one shape, without weights")
+    _check_one(run, run.output())
+    count = x.type.elements
+    divisor = run.float_text(float(count) if reduction == 1 else 1.0)
+    pointers = (run.output().pointer(), x.pointer(), target.pointer())
+    return [CCall(function, (*pointers, str(count), divisor))]
 
 
 def bce_backward(run: OpRun) -> list[CCall]:

@@ -6,7 +6,7 @@ import itertools
 import math
 from dataclasses import replace
 
-from poet.c99.calls import WORD_BYTES, Address, CCall, OpRun, Placed, Rule, pointwise
+from poet.c99.calls import WORD_BYTES, Address, CCall, OpRun, Placed, pointwise
 from poet.c99.rules.reductions import folded
 from poet.c99.rules.selection import whole_numbers
 from poet.ir.graph import ITEM_BYTES, Argument, Ref, TensorType
@@ -202,16 +202,12 @@ def top_k(run: OpRun) -> list[CCall]:
     return first_of(run, run.whole(1), run.whole(2, -1), 1 if run.argument(3, True) is not False else -1)
 
 
-def ordered(first: int) -> Rule:
+def ordered(run: OpRun, first: int) -> list[CCall]:
     """All in order; argument ``first`` is the dimension."""
-
-    def rule(run: OpRun) -> list[CCall]:
-        kind, dim = run.tensor(0).type, run.argument(first, -1, name="dim")
-        sign = 1 if run.argument(first + 1, False, name="descending") is True else -1
-        at = _dimension(run, kind, dim if isinstance(dim, int) else -1)
-        return first_of(run, kind.shape[at], at, sign)
-
-    return rule
+    kind, dim = run.tensor(0).type, run.argument(first, -1, name="dim")
+    sign = 1 if run.argument(first + 1, False, name="descending") is True else -1
+    at = _dimension(run, kind, dim if isinstance(dim, int) else -1)
+    return first_of(run, kind.shape[at], at, sign)
 
 
 def cumulative_sum(run: OpRun) -> list[CCall]:

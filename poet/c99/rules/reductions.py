@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from poet.c99.calls import CCall, Given, OpRun, Placed, Rule, in_order, memory_order, pointwise
+from poet.c99.calls import CCall, Given, OpRun, Placed, in_order, memory_order, pointwise
 from poet.c99.rules.selection import mask_of, whole_numbers
 from poet.c99.rules.updates import stored_at, use
 from poet.ir.graph import TensorType
@@ -49,27 +49,19 @@ def aligned(
     return turned, sizes
 
 
-def extreme(sign: int) -> Rule:
+def extreme(run: OpRun, sign: int) -> list[CCall]:
     """The largest, or with ``sign`` -1 the smallest, over some dimensions."""
-
-    def rule(run: OpRun) -> list[CCall]:
-        (x, out), sizes = aligned(run, run.wholes(1, ()), run.tensor(0), run.made()[0])
-        pointers = (run.checked(out).pointer(), run.checked(x).pointer())
-        return [CCall("poet_extreme", (*pointers, f"{sign}.0f", *map(str, sizes)))]
-
-    return rule
+    (x, out), sizes = aligned(run, run.wholes(1, ()), run.tensor(0), run.made()[0])
+    pointers = (run.checked(out).pointer(), run.checked(x).pointer())
+    return [CCall("poet_extreme", (*pointers, f"{sign}.0f", *map(str, sizes)))]
 
 
-def extreme_at(sign: int) -> Rule:
+def extreme_at(run: OpRun, sign: int) -> list[CCall]:
     """Likewise over one dimension, and where it is."""
-
-    def rule(run: OpRun) -> list[CCall]:
-        (x, out, places), sizes = aligned(run, (run.whole(1),), run.tensor(0), *run.made()[:2])
-        numbers = whole_numbers(run, places, out.type.elements)
-        pointers = (run.checked(out).pointer(), numbers.pointer(), run.checked(x).pointer())
-        return [CCall("poet_extreme_at", (*pointers, f"{sign}.0f", *map(str, sizes)))]
-
-    return rule
+    (x, out, places), sizes = aligned(run, (run.whole(1),), run.tensor(0), *run.made()[:2])
+    numbers = whole_numbers(run, places, out.type.elements)
+    pointers = (run.checked(out).pointer(), numbers.pointer(), run.checked(x).pointer())
+    return [CCall("poet_extreme_at", (*pointers, f"{sign}.0f", *map(str, sizes)))]
 
 
 def log_sum_exp(run: OpRun) -> list[CCall]:
@@ -105,21 +97,17 @@ def scatter_at(run: OpRun) -> list[CCall]:
     return [*whole, CCall("poet_scatter_at", (*pointers, *map(str, sizes_given)))]
 
 
-def variance(*, is_root: bool) -> Rule:
+def variance(run: OpRun, *, is_root: bool) -> list[CCall]:
     """The mean square from the mean, or the root of that; a correction is taken off the count."""
-
-    def rule(run: OpRun) -> list[CCall]:
-        dims = run.wholes(1, ()) if run.argument(1) is not None else ()
-        (x, out), sizes = aligned(run, dims, run.tensor(0), run.made()[0])
-        given = run.argument(2, None, name="correction")
-        correction = 1.0 if given is None else run.number(2, name="correction")
-        if sizes[1] <= correction:
-            raise run.refuse(f"of {sizes[1]} elements less {correction:g}")
-        numbers = (run.float_text(sizes[1] - correction), str(int(is_root)), *map(str, sizes))
-        pointers = (run.checked(out).pointer(), run.checked(x).pointer())
-        return [CCall("poet_variance", (*pointers, *numbers))]
-
-    return rule
+    dims = run.wholes(1, ()) if run.argument(1) is not None else ()
+    (x, out), sizes = aligned(run, dims, run.tensor(0), run.made()[0])
+    given = run.argument(2, None, name="correction")
+    correction = 1.0 if given is None else run.number(2, name="correction")
+    if sizes[1] <= correction:
+        raise run.refuse(f"of {sizes[1]} elements less {correction:g}")
+    numbers = (run.float_text(sizes[1] - correction), str(int(is_root)), *map(str, sizes))
+    pointers = (run.checked(out).pointer(), run.checked(x).pointer())
+    return [CCall("poet_variance", (*pointers, *numbers))]
 
 
 def vector_norm(run: OpRun) -> list[CCall]:

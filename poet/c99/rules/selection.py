@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import struct
 
-from poet.c99.calls import CCall, Given, OpRun, Placed, Rule, in_order, memory_order
+from poet.c99.calls import CCall, Given, OpRun, Placed, in_order, memory_order
 
 
 def mask_of(run: OpRun, found: Placed | None) -> Placed:
@@ -72,8 +72,16 @@ def upper(run: OpRun) -> list[CCall]:
 
 
 _LARGEST = 2**31 - 1
-LESS, EQUAL, MORE, UNORDERED = 1, 2, 4, 8
-"""How a number stands to another; a comparison asks for some of these, summed."""
+_LESS, _EQUAL, _MORE, _UNORDERED = 1, 2, 4, 8
+_STANDING = {
+    "eq": _EQUAL,
+    "ne": _LESS | _MORE | _UNORDERED,
+    "lt": _LESS,
+    "le": _LESS | _EQUAL,
+    "gt": _MORE,
+    "ge": _MORE | _EQUAL,
+}
+"""How a number may stand to another, by the name of the comparison."""
 
 
 def repeats(run: OpRun, small: Placed, shape: tuple[int, ...]) -> tuple[str, str]:
@@ -103,22 +111,19 @@ def _aligned(run: OpRun, *places: int) -> list[Placed]:
     return [in_order(tensor, order) for tensor in (out, *given)]
 
 
-def compared(wanted: int) -> Rule:
+def compared(run: OpRun, how: str) -> list[CCall]:
     """Whether elements stand so to those of another tensor, or to a number."""
-
-    def rule(run: OpRun) -> list[CCall]:
-        if run.optional(1) is None and run.tensor(0).type.dtype == "int64":
-            return _numbers_compared_to(run, wanted)
-        if run.optional(1) is None:
-            return _compared_to(run, wanted, run.float_text(run.number(1)))
-        out, *pair = _aligned(run, 0, 1)
-        mask = mask_of(run, out)
-        read: list[Given] = []
-        for x in pair:
-            read += [run.checked(x).pointer(), *repeats(run, x, out.type.shape)]
-        return [CCall("poet_compared", (mask.pointer(), str(wanted), *read, str(out.type.elements)))]
-
-    return rule
+    wanted = _STANDING[how]
+    if run.optional(1) is None and run.tensor(0).type.dtype == "int64":
+        return _numbers_compared_to(run, wanted)
+    if run.optional(1) is None:
+        return _compared_to(run, wanted, run.float_text(run.number(1)))
+    out, *pair = _aligned(run, 0, 1)
+    mask = mask_of(run, out)
+    read: list[Given] = []
+    for x in pair:
+        read += [run.checked(x).pointer(), *repeats(run, x, out.type.shape)]
+    return [CCall("poet_compared", (mask.pointer(), str(wanted), *read, str(out.type.elements)))]
 
 
 def _compared_to(run: OpRun, wanted: int, number: str) -> list[CCall]:
@@ -140,19 +145,15 @@ def _numbers_compared_to(run: OpRun, wanted: int) -> list[CCall]:
 
 def is_no_number(run: OpRun) -> list[CCall]:
     """Whether each element is none."""
-    return _compared_to(run, UNORDERED, "0.0f")
+    return _compared_to(run, _UNORDERED, "0.0f")
 
 
-def joined(*, is_either: bool) -> Rule:
+def joined(run: OpRun, *, is_either: bool) -> list[CCall]:
     """Whether both masks, or either, are set."""
-
-    def rule(run: OpRun) -> list[CCall]:
-        out, *pair = (mask_of(run, found) for found in _aligned(run, 0, 1))
-        read = [text for mask in pair for text in (mask.pointer(), *repeats(run, mask, out.type.shape))]
-        arguments = (out.pointer(), str(int(is_either)), *read, str(out.type.elements))
-        return [CCall("poet_both_masks", arguments)]
-
-    return rule
+    out, *pair = (mask_of(run, found) for found in _aligned(run, 0, 1))
+    read = [text for mask in pair for text in (mask.pointer(), *repeats(run, mask, out.type.shape))]
+    arguments = (out.pointer(), str(int(is_either)), *read, str(out.type.elements))
+    return [CCall("poet_both_masks", arguments)]
 
 
 def times_mask(run: OpRun) -> list[CCall]:
