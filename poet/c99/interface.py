@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from poet.c99.calls import WORD_BYTES, Placed, float_text
 from poet.c99.statements import Home, Prediction, Statements
 from poet.errors import PlanError, UnsupportedOperator
-from poet.ir.graph import Graph, Ref, TensorType
+from poet.ir.calls import Counted, counted
+from poet.ir.graph import Graph, TensorType
+from poet.ir.operators import TABLE_ROWS
 from poet.ir.optimizer import OptimizerSpec
 
-_LOSSES_OF_CLASSES = ("aten.nll_loss_forward.default", "aten.nll_loss2d_forward.default")
 _NOT_IN_COMMENTS = re.compile(r"[^A-Za-z0-9_.:+ -]")
 
 
@@ -129,7 +130,9 @@ def interface_of(graph: Graph, statements: Statements) -> Interface:
     target = graph.inputs[count] if graph.targets else None
     placed = (target, statements.given[target]) if target is not None else None
     classes, ignored = None, 0
-    rows = tuple(_rows(graph, name) if place.type.dtype == "int64" else 0 for name, place in inputs)
+    rows = tuple(
+        _rows(graph, name, place.type) if place.type.dtype == "int64" else 0 for name, place in inputs
+    )
     floats = [item for item, count in zip(inputs, rows, strict=True) if not count] + [*outputs]
     if placed is not None and placed[1].type.dtype == "int64":
         classes, ignored = _classes(graph, placed[0])
@@ -144,16 +147,25 @@ def interface_of(graph: Graph, statements: Statements) -> Interface:
     return Interface(inputs, rows, placed, classes, ignored, outputs, statements.left[graph.loss])
 
 
-def _rows(graph: Graph, name: str) -> int:
+def _counts(graph: Graph, name: str, *, of_rows: bool) -> list[Counted]:
+    """What the calls say that read an input as numbers, of rows or of classes."""
+    types = {value.name: value.type for value in graph.values}
+    found = (counted(op.call, types) for op in graph.ops)
+    buffer = graph.buffer_of(name)
+    return [
+        item
+        for item in found
+        if item is not None
+        and graph.buffer_of(item.value) == buffer
+        and (item.numbers.what == TABLE_ROWS) == of_rows
+    ]
+
+
+def _rows(graph: Graph, name: str, kind: TensorType) -> int:
     """How many rows the smallest table has that an input looks up; 0: its numbers are no numbers of rows."""
-    types = {value.name: value for value in graph.values}
-    sizes = []
-    for op in graph.ops:
-        table, numbers = (*op.call.args, None, None)[:2]
-        is_look_up = op.call.target == "aten.embedding.default" and isinstance(table, Ref)
-        if is_look_up and isinstance(numbers, Ref) and types[numbers.value].buffer == types[name].buffer:
-            sizes.append(types[table.value].type.shape[0])  # type: ignore[union-attr]  # a Ref, as was asked
-    return min(sizes, default=0) if types[name].type.strides == _dense(types[name].type) else 0
+    if kind.strides != _dense(kind):
+        return 0
+    return min((item.below for item in _counts(graph, name, of_rows=True)), default=0)
 
 
 def _dense(kind: TensorType) -> tuple[int, ...]:
@@ -162,14 +174,8 @@ def _dense(kind: TensorType) -> tuple[int, ...]:
 
 def _classes(graph: Graph, target: str) -> tuple[int, int]:
     """How many classes there are, and which number is ignored."""
-    types = {value.name: value for value in graph.values}
-    for op in graph.ops:
-        scores, classes = (*op.call.args, None, None)[:2]
-        if op.call.target not in _LOSSES_OF_CLASSES or not isinstance(scores, Ref):
-            continue
-        if isinstance(classes, Ref) and types[classes.value].buffer == types[target].buffer:
-            ignored = op.call.args[4] if len(op.call.args) > 4 else -100
-            return types[scores.value].type.shape[1], ignored if isinstance(ignored, int) else -100
+    for found in _counts(graph, target, of_rows=False):
+        return found.below, -100 if found.ignored is None else found.ignored
     raise UnsupportedOperator(f"{target}: whole numbers that are no classes of a loss have no C kernel")
 
 

@@ -23,7 +23,7 @@ from poet.c99.rules import (
 from poet.errors import GraphError, UnsupportedOperator
 from poet.ir.graph import Call, Op, Ref, Strip, TensorType
 from poet.ir.op_spec import CKernel
-from poet.ir.operators import SPECS
+from poet.ir.operators import SPECS, spec_of
 
 _MODULES = {
     module.__name__.rpartition(".")[2]: module
@@ -45,7 +45,7 @@ def rule_of(kernel: CKernel) -> Callable[..., list[CCall]]:
 
 def wants_dense(op: Op, types: Mapping[str, TensorType]) -> tuple[int, ...]:
     """Places of the operands of ``op`` that its kernel refuses as they lie and torch's copies as well."""
-    kernel = KERNELS.get(op.call.target)
+    kernel = spec_of(op.call.target).c
     if kernel is None:
         return ()
     found = [
@@ -67,7 +67,7 @@ def wants_dense(op: Op, types: Mapping[str, TensorType]) -> tuple[int, ...]:
 
 def overwrites(call: Call) -> tuple[int, ...]:
     """Places of the operands that the first output of ``call`` may lie on."""
-    kernel = KERNELS.get(call.target)
+    kernel = spec_of(call.target).c
     return () if kernel is None else kernel.over
 
 
@@ -89,7 +89,7 @@ def strip_calls(
     gradient, *users = strip.links
     if strip.is_whole and users and users[0].call.target == "poet.assign":
         return _calls_in_place(name, strip, values, outputs)
-    kernel = KERNELS.get(gradient.call.target)
+    kernel = spec_of(gradient.call.target).c
     if not strip.is_whole or kernel is None or not kernel.hands_on:
         raise UnsupportedOperator(
             f"op {name}: its strip is cut for PyTorch's kernels; plan for a device with poet-c99"
@@ -137,7 +137,7 @@ def c_calls(run: OpRun) -> list[CCall]:
         UnsupportedOperator: the operator has no kernel, or its kernel does not do what the run asks for.
         GraphError: its arguments are not those of the operator.
     """
-    kernel = KERNELS.get(run.call.target)
+    kernel = spec_of(run.call.target).c
     if kernel is None:
         raise run.refuse("at all")
     try:

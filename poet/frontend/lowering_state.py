@@ -15,21 +15,8 @@ from torch._ops import OpOverload
 
 from poet.errors import ModelError
 from poet.ir.graph import ITEM_BYTES, Argument, Blank, Call, Op, Ref, Symbol, TensorType, Value
-from poet.ir.operators import RANDOM
+from poet.ir.operators import RANDOM, spec_of
 from poet.passes.layouts import is_dense, tensor_type
-
-SHAPE_ONLY: dict[str, tuple[str, ...]] = {
-    "aten.max_pool2d_with_indices_backward.default": ("self",),
-    "aten.max_pool3d_with_indices_backward.default": ("self",),
-    "aten.avg_pool2d_backward.default": ("self",),
-    "aten.avg_pool3d_backward.default": ("self",),
-    "aten._adaptive_avg_pool2d_backward.default": ("self",),
-    "aten._adaptive_avg_pool3d_backward.default": ("self",),
-    "aten.adaptive_max_pool2d_backward.default": ("self",),
-    "aten.nll_loss_backward.default": ("self",),
-    "aten.nll_loss2d_backward.default": ("self",),
-}
-"""Arguments of which a kernel reads the shape and strides and never the contents."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +124,7 @@ class Lowering:
     def plain_call(self, node: fx.Node, target: str | None = None, *, without: str | None = None) -> Call:
         """The node as a call, of ``target`` where given, without its keyword ``without``."""
         own = operator_of(node)
-        blanks = SHAPE_ONLY.get(str(own), ())
+        blanks = spec_of(str(own)).shape_only
         args = [
             Blank(self.region(item).type) if parameter.name in blanks else self.argument(item)
             for parameter, item in zip(own._schema.arguments, node.args, strict=False)

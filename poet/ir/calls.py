@@ -8,11 +8,13 @@ from __future__ import annotations
 import functools
 import math
 import typing
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from poet.errors import GraphError
+from poet.ir.op_spec import Numbers
+from poet.ir.operators import spec_of
 from poet.util import codec
 from poet.util.reading import LARGEST_WHOLE, MOST_DIMENSIONS, is_whole, shown
 
@@ -248,3 +250,31 @@ def _decode_argument(data: Any, where: str, depth: int) -> Argument:
             if kind in Symbol.KINDS:
                 return Symbol(kind, name)
     raise GraphError(f"{where}: {shown(data)} is not an operator's argument")
+
+
+class Counted(NamedTuple):
+    """Whole numbers that a call is given: the value, how many there are, of what, and one that is left out."""
+
+    value: str
+    below: int
+    numbers: Numbers
+    ignored: int | None
+
+
+def counted(call: Call, types: Mapping[str, TensorType]) -> Counted | None:
+    """The argument of ``call`` that numbers classes or rows; ``None``: it has none."""
+    numbers = spec_of(call.target).numbers
+    if numbers is None:
+        return None
+
+    def argument(place: int | None) -> Argument:
+        return call.args[place] if place is not None and place < len(call.args) else None
+
+    given, table, below = argument(numbers.place), argument(numbers.table[0]), argument(numbers.total)
+    if numbers.total is None and isinstance(table, Ref):
+        shape, dim = types[table.value].shape, numbers.table[1]
+        below = (*shape, None)[min(dim if len(shape) > 1 else 0, len(shape))]
+    ignored = argument(numbers.ignored)
+    if not isinstance(given, Ref) or not isinstance(below, int):
+        return None
+    return Counted(given.value, below, numbers, ignored if isinstance(ignored, int) else None)

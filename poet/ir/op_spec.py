@@ -70,7 +70,7 @@ class Numbers(NamedTuple):
         place: of the argument.
         what: they are numbers of, for messages.
         table: the place of a tensor, and its dimension that has one element for each.
-        count: in its stead, the place of an argument that says how many there are.
+        total: in its stead, the place of an argument that says how many there are.
         ignored: the place of one more number that is allowed, and left out.
         padded: whether all below 0 are allowed too, behind the last that counts.
     """
@@ -78,7 +78,7 @@ class Numbers(NamedTuple):
     place: int
     what: str
     table: tuple[int, int] = (0, 0)
-    count: int | None = None
+    total: int | None = None
     ignored: int | None = None
     padded: bool = False
 
@@ -113,7 +113,7 @@ class OpSpec:
         input_passes: how often the inputs are read from memory.
         gathers: of its first input it reads only as many elements as it writes.
         weight: the positional argument that is a convolution's.
-        groups: the place of its number of groups, each of which it takes by itself.
+        count: the place of a number of groups, or of rows that it makes, of which it can take some alone.
         arguments: their names, of an operator of our own.
         writes: places of the tensors that it writes; all else is functional.
         is_random: it draws from torch's default generator.
@@ -139,7 +139,7 @@ class OpSpec:
     input_passes: int = 1
     gathers: bool = False
     weight: int | None = None
-    groups: int | None = None
+    count: int | None = None
     arguments: str = ""
     writes: tuple[int, ...] = ()
     is_random: bool = False

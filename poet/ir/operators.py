@@ -181,9 +181,9 @@ _TABLE: tuple[OpSpec, ...] = (
     op("_cdist_forward _cdist_backward _euclidean_dist", MATMUL, rule("distances")),
     # convolution
     op("convolution", OpClass.CONVOLUTION, rule("convolution"), special_class=rule("convolution_class"),
-        weight=1, groups=8, slices=rule("convolution"), c=c("products.convolution", dense=(0, 1))),
+        weight=1, count=8, slices=rule("convolution"), c=c("products.convolution", dense=(0, 1))),
     op("convolution_backward", OpClass.CONVOLUTION_BACKWARD, rule("convolution_backward"),
-        special_class=rule("convolution_backward_class"), weight=2, groups=9,
+        special_class=rule("convolution_backward_class"), weight=2, count=9,
         gradient_cut=rule("convolution_backward"), slices=rule("convolution_backward"),
         sums=rule("input_gradient"), c=c("products.convolution_backward", dense=(0, 1, 2), hands_on=True)),
     op("im2col", M, per_output(1), c=c("copies.unfold", dense=(0,))),
@@ -315,7 +315,7 @@ _TABLE: tuple[OpSpec, ...] = (
     op("_embedding_bag_per_sample_weights_backward", R, rule("bag", 1)),
     op("_unsafe_index.Tensor take take_along_dim", M, per_output(1), gathers=True),
     op("embedding", M, per_output(1), gathers=True, numbers=Numbers(1, TABLE_ROWS), c=c("places.embedding")),
-    op("embedding_dense_backward", M, per_output(1), gradient_cut=rule("table_rows"),
+    op("embedding_dense_backward", M, per_output(1), count=2, gradient_cut=rule("table_rows"),
         c=c("places.embedding_backward", dense=(0,))),
     op("gather index_select", M, per_output(1), gathers=True, c=c("places.gather", dense=(0,))),
     op("index.Tensor", M, per_output(1), gathers=True, c=c("places.index", dense=(0,))),
@@ -407,7 +407,7 @@ _TABLE: tuple[OpSpec, ...] = (
     op("poet.callers_loss", M, per_element(0.0), arguments="outputs gradients"),
     op("poet.accumulate", E, per_input(1), arguments="total gradient is_first", writes=(0,)),
     op("poet.look_up", M, per_output(1), gathers=True, arguments="rows numbers first count found",
-        numbers=Numbers(1, TABLE_ROWS, count=3)),
+        numbers=Numbers(1, TABLE_ROWS, total=3)),
     op("poet.look_up_backward", M, per_output(1), arguments="gradient numbers first count padding"),
     op("poet.stored_rows", M, per_output(1), arguments="numbers count width element"),
     op("poet.stored_rows_sgd", E, per_input(3), more_bytes=rule("row_passes"),
@@ -419,7 +419,7 @@ _TABLE: tuple[OpSpec, ...] = (
         more_bytes=rule("logits_bytes", 1, 8, 8),
         arguments="gradient hidden weight bias classes total reduction ignored rows"),
     op("poet.logits_weight_gradient", MATMUL, rule("logits", 1, 2),
-        more_bytes=rule("logits_bytes", 1, 14, None),
+        more_bytes=rule("logits_bytes", 1, 14, None), count=11,
         arguments="gradient hidden weight bias classes total largest shift reduction ignored columns count",
         gradient_cut=rule("classes")),
     op("poet.relu", E, per_input(3), input_passes=2, arguments="source rows"),
@@ -450,6 +450,14 @@ _TABLE: tuple[OpSpec, ...] = (
 
 SPECS: Mapping[str, OpSpec] = {spec.name: spec for row in _TABLE for spec in row.named()}
 """Every operator that a plan may call, by its name."""
+
+_NOTHING = OpSpec("", M, per_element(0.0))
+
+
+def spec_of(target: str) -> OpSpec:
+    """The row of an operator; of what has none, such as a strip of several, one that says nothing more."""
+    return SPECS.get(target, _NOTHING)
+
 
 ATEN: frozenset[str] = frozenset(name for name in SPECS if name.startswith("aten."))
 """Those of PyTorch, as ``aten.<name>.<overload>``."""

@@ -18,7 +18,7 @@ from typing import ClassVar
 
 from poet.errors import GraphError
 from poet.ir.calls import Argument, Blank, Call, Ref, TensorType, Value
-from poet.ir.operators import RANDOM, WRITES
+from poet.ir.operators import RANDOM, WRITES, spec_of
 
 MOST_BLOCKS = 256
 _EVEN = 16
@@ -26,12 +26,6 @@ _EVEN = 16
 _COPIED_BLOCKS = 16
 _COPIED_BLOCK_BYTES = 64 * 1024
 """Of what is made in blocks and copied over an operand: more or smaller blocks save nothing worth a call."""
-
-BY_NUMBER = frozenset({"aten.embedding_dense_backward.default", "poet.logits_weight_gradient"})
-"""Operators of which a number says how many rows they make, and which can make some of the rows alone."""
-
-BY_GROUPS = {"aten.convolution.default": 8, "aten.convolution_backward.default": 9}
-"""Operators that take each group by itself, and which argument is their number."""
 
 
 class Gradients(enum.Enum):
@@ -245,7 +239,7 @@ class _StripCheck:
             sizes = argument.type.shape
         elif isinstance(argument, tuple):
             sizes = argument
-        elif type(argument) is int and (target in BY_NUMBER or place == BY_GROUPS.get(target)):
+        elif type(argument) is int and place == spec_of(target).count:
             sizes = (argument,)
         if not 0 <= dim < len(sizes) or type(sizes[dim]) is not int or sizes[dim] != self.strip.size:
             raise self.fail(

@@ -5,7 +5,7 @@ its window. Eager keeps 4 or 8 bytes of each element for that. Here the op that 
 short one, or both, and backward reads the short one (`poet.runtime.kernels.packed`). Bits of results are the
 same.
 
-Each kind is a row of `_RULES`. What something else reads stays as it is.
+What something else reads stays as it is.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import torch
 
 from poet.ir.calls import contiguous
 from poet.ir.graph import Argument, Blank, Call, Graph, Op, Ref, Role, TensorType, Value
+from poet.ir.operators import spec_of
 from poet.passes.rewrite import Rewrite, Technique, rewritten
 from poet.passes.uses import GraphUses, is_pure
 from poet.runtime.kernels.arguments import dtype, same_layout
@@ -29,7 +30,6 @@ LEAST_BYTES = 4096
 
 _BYTE_PLACES = 256
 _FLOATING = frozenset(("float64", "float32", "float16", "bfloat16"))
-_POOL = "aten.max_pool2d_with_indices.default"
 _POOL_BACKWARD = "aten.max_pool2d_with_indices_backward.default"
 
 
@@ -39,7 +39,7 @@ def compressible(graph: Graph) -> dict[str, Rewrite]:
     found: dict[str, Rewrite] = {}
     changed: set[str] = set()
     for op in graph.ops:
-        rule = _RULES.get(op.call.target)
+        rule = _RULES.get(spec_of(op.call.target).saved)
         is_plain = op.strip is None and not op.updates and not uses.is_backward(op)
         change = None if rule is None or not is_plain else rule(uses, op)
         if change is not None and not changed & change.ops.keys():
@@ -260,8 +260,8 @@ def _pairs(sizes: Iterable[Argument]) -> tuple[tuple[int, int], ...] | None:
 
 
 _RULES: Mapping[str, Callable[[_Uses, Op], Rewrite | None]] = {
-    "aten.relu.default": _signs,
-    "poet.bernoulli": _mask,
-    _POOL: _places,
+    "signs": _signs,
+    "mask": _mask,
+    "places": _places,
 }
-"""By the operator that makes the long form."""
+"""By what rows of operators say is saved."""

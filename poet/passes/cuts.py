@@ -1,6 +1,6 @@
-"""Which arguments of a call are cut where one dimension of its output is: one row per operator.
+"""Which arguments of a call are cut where one dimension of its output is, by the rules that rows name.
 
-A row says what makes sense by the operator's meaning. Whether a call on blocks gives the bits of the whole
+A rule says what makes sense by the operator's meaning. Whether a call on blocks gives the bits of the whole
 is another question, which `poet.runtime.trials.blocks` answers.
 """
 
@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from poet.ir.calls import Argument, Blank, Call, Ref, TensorType
+from poet.ir.op_spec import Rule
+from poet.ir.operators import spec_of
 from poet.ir.strips import outermost
 
 Cuts = tuple[tuple[int, int], ...]
@@ -32,22 +34,18 @@ class Cut:
 
 
 Types = Mapping[str, TensorType]
-Rule = Callable[[Call, Types, int], Cut | None]
-"""Given a call, the types of values and the dimension of the first output that is to be cut."""
-SliceRule = Callable[[Call, Types], Iterator[tuple[int, Cut]]]
-"""Given a call and the types of values, the ways to cut it with the elements along what is cut."""
 
 
 def gradient_cut(call: Call, types: Types, dim: int) -> Cut | None:
     """How a call that makes a parameter's gradient is cut along ``dim`` of it; ``None``: not at all."""
-    rule = _GRADIENTS.get(call.target)
-    return None if rule is None else rule(call, types, dim)
+    rule = spec_of(call.target).gradient_cut
+    return None if rule is None else _CUTS[rule.name](call, types, dim)
 
 
 def passing_cut(call: Call, types: Types, dim: int) -> Cut | None:
     """Likewise of a call that changes a gradient element by element; its tensors are cut alike."""
-    rule = _PASSING.get(call.target)
-    return None if rule is None else rule(call, types, dim)
+    rule = spec_of(call.target).passing_cut
+    return None if rule is None else _CUTS[rule.name](call, types, dim)
 
 
 def update_cut(call: Call, dim: int) -> Cut:
@@ -57,18 +55,17 @@ def update_cut(call: Call, dim: int) -> Cut:
 
 def slice_cuts(call: Call, types: Types) -> Iterator[tuple[int, Cut]]:
     """Ways to cut ``call`` by itself, each with the elements along what is cut; none where none is known."""
-    yield from _ways_of(_SLICES, call, types)
+    yield from _ways_of(spec_of(call.target).slices, call, types)
 
 
 def sum_cuts(call: Call, types: Types) -> Iterator[tuple[int, Cut]]:
     """Likewise, where what ``call`` makes is a sum over the blocks."""
-    yield from _ways_of(_SUMS, call, types)
+    yield from _ways_of(spec_of(call.target).sums, call, types)
 
 
-def _ways_of(rules: Mapping[str, SliceRule], call: Call, types: Types) -> Iterator[tuple[int, Cut]]:
-    rule = rules.get(call.target)
+def _ways_of(rule: Rule | None, call: Call, types: Types) -> Iterator[tuple[int, Cut]]:
     if rule is not None and not any(isinstance(item, Ref) for _, item in call.kwargs):
-        yield from rule(call, types)
+        yield from _SLICES[rule.name](call, types, *rule.given, **dict(rule.named))
 
 
 def _shape(argument: Argument, types: Types) -> tuple[int, ...]:
@@ -193,30 +190,22 @@ def _batch_norm_backward_slices(call: Call, types: Types) -> Ways:
     yield channels, Cut(_along(call, {0: 1, 1: 1, 2: 0, 3: 0, 4: 0, 5: 0, 6: 0}), ((0, 1), (1, 0), (2, 0)))
 
 
-def _softmax_slices(*places: int, dim: int) -> SliceRule:
-    """By rows: along any dimension but that of the softmax, the largest first."""
-
-    def rule(call: Call, types: Types) -> Ways:
-        shape, own = _shape(call.args[0], types), call.args[dim]
-        if not isinstance(own, int):
-            return
-        for along in sorted(range(len(shape)), key=lambda place: -shape[place]):
-            if along != own % len(shape):
-                yield shape[along], Cut(tuple((place, along) for place in places), ((0, along),))
-
-    return rule
+def _row_slices(call: Call, types: Types, *places: int, dim: int) -> Ways:
+    """Along any dimension but that in argument ``dim``, the largest first."""
+    shape, own = _shape(call.args[0], types), call.args[dim]
+    if not isinstance(own, int):
+        return
+    for along in sorted(range(len(shape)), key=lambda place: -shape[place]):
+        if along != own % len(shape):
+            yield shape[along], Cut(tuple((place, along) for place in places), ((0, along),))
 
 
-def _attention_slices(*places: int, outputs: int) -> SliceRule:
+def _head_slices(call: Call, types: Types, *places: int, outputs: int) -> Ways:
     """By heads."""
-
-    def rule(call: Call, types: Types) -> Ways:
-        shapes = [_shape(call.args[place], types) for place in places]
-        if all(len(shape) > 1 and shape[1] == shapes[0][1] for shape in shapes):
-            cut = Cut(tuple((place, 1) for place in places), tuple((place, 1) for place in range(outputs)))
-            yield shapes[0][1], cut
-
-    return rule
+    shapes = [_shape(call.args[place], types) for place in places]
+    if all(len(shape) > 1 and shape[1] == shapes[0][1] for shape in shapes):
+        cut = Cut(tuple((place, 1) for place in places), tuple((place, 1) for place in range(outputs)))
+        yield shapes[0][1], cut
 
 
 def _bmm_slices(call: Call, types: Types) -> Ways:
@@ -224,35 +213,23 @@ def _bmm_slices(call: Call, types: Types) -> Ways:
     yield _shape(call.args[0], types)[0], Cut(((0, 0), (1, 0)))
 
 
-_SLICES: dict[str, SliceRule] = {
-    "aten.convolution.default": _convolution_slices,
-    "aten.convolution_backward.default": _convolution_backward_slices,
-    "aten.native_batch_norm_backward.default": _batch_norm_backward_slices,
-    "aten._log_softmax.default": _softmax_slices(0, dim=1),
-    "aten._softmax.default": _softmax_slices(0, dim=1),
-    "aten._log_softmax_backward_data.default": _softmax_slices(0, 1, dim=2),
-    "aten._softmax_backward_data.default": _softmax_slices(0, 1, dim=2),
-    "aten._scaled_dot_product_flash_attention_for_cpu.default": _attention_slices(0, 1, 2, outputs=2),
-    "aten._scaled_dot_product_flash_attention_for_cpu_backward.default": _attention_slices(
-        0, 1, 2, 3, 4, 5, outputs=3
-    ),
-    "aten.bmm.default": _bmm_slices,
+_CUTS: Mapping[str, Callable[[Call, Types, int], Cut | None]] = {
+    "mm": _mm,
+    "convolution_backward": _convolution_backward,
+    "table_rows": _embedding_backward,
+    "classes": _logits_weight_gradient,
+    "elementwise": _elementwise,
+    "copy": _copy,
 }
+"""Given a call, the types of values and the dimension of the first output that is to be cut."""
 
-
-_SUMS: dict[str, SliceRule] = {"aten.convolution_backward.default": _input_gradient_sums}
-
-_GRADIENTS: dict[str, Rule] = {
-    "aten.mm.default": _mm,
-    "aten.convolution_backward.default": _convolution_backward,
-    "aten.embedding_dense_backward.default": _embedding_backward,
-    "poet.logits_weight_gradient": _logits_weight_gradient,
+_SLICES: Mapping[str, Callable[..., Ways]] = {
+    "convolution": _convolution_slices,
+    "convolution_backward": _convolution_backward_slices,
+    "input_gradient": _input_gradient_sums,
+    "channels": _batch_norm_backward_slices,
+    "rows": _row_slices,
+    "heads": _head_slices,
+    "products": _bmm_slices,
 }
-_PASSING: dict[str, Rule] = {
-    "aten.add.Tensor": _elementwise,
-    "aten.mul.Tensor": _elementwise,
-    "aten.mul.Scalar": _elementwise,
-    "aten.neg.default": _elementwise,
-    "aten._to_copy.default": _elementwise,
-    "poet.copy": _copy,
-}
+"""Given a call and the types of values, the ways to cut it with the elements along what is cut."""

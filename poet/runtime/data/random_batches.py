@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from poet.errors import ModelError, PlanError
-from poet.ir.graph import Graph, TensorType
-from poet.ir.graph_parts import stored_row_of
+from poet.ir.graph import TensorType
 from poet.ir.loss import LossSpec
 from poet.plans.training_plan import Plan
+from poet.runtime.data.ranges import rules
 from poet.runtime.data.samples import batch_of, load_samples
 
 Batch = tuple[tuple[Tensor, ...], Tensor | tuple[Tensor, ...] | None]
@@ -43,7 +43,8 @@ def random_batch(plan: Plan, seed: int) -> Batch:
     graph = plan.graph
     generator = torch.Generator().manual_seed(seed)
     types = {value.name: value.type for value in graph.values}
-    drawn = [_random_tensor(types[name], _rows(graph, name), generator) for name in graph.inputs]
+    below = {name: rule.below or 2 for name, rule in rules(graph).items()}
+    drawn = [_random_tensor(types[name], below.get(name, 2), generator) for name in graph.inputs]
     if not graph.targets:
         return tuple(drawn), None
     inputs, targets = drawn[: -graph.targets], drawn[-graph.targets :]
@@ -116,19 +117,3 @@ def _random_tensor(kind: TensorType, below: int, generator: torch.Generator) -> 
     if dtype.is_floating_point:
         return torch.randn(kind.shape, generator=generator).to(dtype)
     return torch.randint(below, kind.shape, generator=generator).to(dtype)
-
-
-def _rows(graph: Graph, name: str) -> int:
-    """Rows of the smallest table that the input ``name`` indexes; 2 if there is none."""
-    types = {value.name: value.type for value in graph.values}
-    buffer = graph.buffer_of(name)
-    rows = []
-    for op in graph.ops:
-        if op.stored and graph.buffer_of(next(op.call.refs())) == buffer:
-            rows.append(stored_row_of(op)[1])
-        if op.call.target in {"aten.embedding.default", "poet.look_up"}:
-            refs, count = tuple(op.call.refs()), op.call.args[-2]
-            if graph.buffer_of(refs[1]) == buffer:
-                whole = types[refs[0]].shape[0]
-                rows.append(count if op.call.target == "poet.look_up" and isinstance(count, int) else whole)
-    return min(rows, default=2)

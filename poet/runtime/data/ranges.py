@@ -13,29 +13,16 @@ from dataclasses import dataclass
 import torch
 
 from poet.errors import InputError
+from poet.ir.calls import TensorType, counted
 from poet.ir.graph import Argument, Graph, Op, Ref
 from poet.ir.graph_parts import stored_row_of
+from poet.ir.operators import TABLE_ROWS
 from poet.runtime.data.metrics import least_and_largest
 
 _CHUNK = 4096  # elements looked at one by one at a time, where some are outside the usual range
 
 _COPIES = frozenset({"aten._to_copy.default", "aten.clone.default", "poet.copy"})
 """Operators whose result holds the numbers of their first argument."""
-
-_CLASSES = {"aten.nll_loss_forward.default", "aten.nll_loss2d_forward.default"}
-"""Arguments: scores, classes, weights, reduction, the number that is left out."""
-
-_LOGITS = "poet.logits_loss"
-"""Arguments: input, weight of a row per class, bias, classes, reduction, the number that is left out."""
-
-_SEQUENCES = "poet.ctc_loss"
-"""Arguments: scores [T, N, C], classes with anything below 0 behind them."""
-
-_TABLES = {"aten.embedding.default": (0, 1), "aten._embedding_bag.default": (0, 1)}
-"""Operator: where the table and the numbers of its rows stand."""
-
-_PART_OF_TABLE = "poet.look_up"
-"""Arguments: rows, numbers of rows, the first row's, how many the table has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +63,9 @@ def rules(graph: Graph) -> dict[str, Rule]:
             copied, output = _input(call.args[0], graph, source), op.outputs[0]
             if copied is not None and not types[output].dtype.startswith(("float", "bfloat")):
                 source[graph.buffer_of(output)] = copied
-        for name, rule in _asked(op, graph, source):
+        asked = _asked(op, graph, types, source)
+        if asked is not None:
+            name, rule = asked
             found[name] = rule if name not in found else _both(found[name], rule)
     if graph.targets and types[graph.inputs[-1]].dtype.startswith(("float", "bfloat")):
         found[graph.inputs[-1]] = Rule(finite=True)
@@ -105,45 +94,18 @@ def check(where: str, tensor: torch.Tensor, rule: Rule, *, allow_nan: bool = Fal
             raise InputError(f"{where}: sample {number} {verb} {value}; {rule}")
 
 
-def _asked(op: Op, graph: Graph, source: Mapping[str, str]) -> list[tuple[str, Rule]]:
-    """What ``op`` requires of the inputs that it reads numbers from."""
-    types = {value.name: value.type for value in graph.values}
-    args = op.call.args
-
-    def size(argument: Argument, dimension: int) -> int | None:
-        shape = types[argument.value].shape if isinstance(argument, Ref) else ()
-        return shape[dimension] if len(shape) > dimension else None
-
-    if op.call.target in _CLASSES and len(args) > 4:
-        name = _input(args[1], graph, source)
-        scores = args[0]
-        is_single = isinstance(scores, Ref) and len(types[scores.value].shape) == 1
-        classes, left_out = size(scores, 0 if is_single else 1), args[4]
-        if name is not None and classes is not None and isinstance(left_out, int):
-            return [(name, Rule(classes, left_out, what="classes"))]
-    if op.call.target == _LOGITS:
-        name, classes, left_out = _input(args[3], graph, source), size(args[1], 0), args[5]
-        if name is not None and classes is not None and isinstance(left_out, int):
-            return [(name, Rule(classes, left_out, what="classes"))]
-    if op.call.target == _SEQUENCES and len(args) > 1:
-        name, classes = _input(args[1], graph, source), size(args[0], 2)
-        if name is not None and classes is not None:
-            return [(name, Rule(classes, padded=True, what="classes"))]
-    if op.call.target == _PART_OF_TABLE and len(args) > 3:
-        name, count = _input(args[1], graph, source), args[3]
-        if name is not None and isinstance(count, int):
-            return [(name, Rule(count, what="rows of its table"))]
+def _asked(
+    op: Op, graph: Graph, types: Mapping[str, TensorType], source: Mapping[str, str]
+) -> tuple[str, Rule] | None:
+    """What ``op`` requires of the input that it reads numbers from."""
     if op.stored:
-        name = _input(args[0], graph, source)
-        if name is not None:
-            return [(name, Rule(stored_row_of(op)[1], what="rows of its table"))]
-    if op.call.target in _TABLES:
-        table, numbers = _TABLES[op.call.target]
-        name = _input(args[numbers], graph, source) if len(args) > numbers else None
-        rows = size(args[table], 0) if args else None
-        if name is not None and rows is not None:
-            return [(name, Rule(rows, what="rows of its table"))]
-    return []
+        name = _input(op.call.args[0], graph, source)
+        return None if name is None else (name, Rule(stored_row_of(op)[1], what=TABLE_ROWS))
+    found = counted(op.call, types)
+    name = None if found is None else source.get(graph.buffer_of(found.value))
+    if found is None or name is None:
+        return None
+    return name, Rule(found.below, found.ignored, padded=found.numbers.padded, what=found.numbers.what)
 
 
 def _input(argument: Argument, graph: Graph, source: Mapping[str, str]) -> str | None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -17,54 +16,16 @@ from torch import Tensor
 
 from poet.errors import PlanError
 from poet.ir.graph import Call, TensorType
+from poet.ir.op_spec import Out
+from poet.ir.operators import SPECS, spec_of
 from poet.ir.strips import Strip, copied_blocks
 from poet.runtime.kernels import packed
 
+ROWS: Mapping[str, Out] = {name: spec.out for name, spec in SPECS.items() if spec.out is not None}
+"""Per operator, how it writes over an operand."""
 
-@dataclass(frozen=True, slots=True)
-class Row:
-    """How an operator writes over an operand.
-
-    Attributes:
-        places: of the operands that it may overwrite.
-        name: of the ATen operator that does; ``""``: one of our own.
-        keyword: of the tensor that it writes; ``""``: it writes its first argument.
-        in_rows: it asks for no strides, and writes as many elements as there are one after the other.
-    """
-
-    places: tuple[int, ...]
-    name: str = ""
-    keyword: str = ""
-    in_rows: bool = False
-
-
-ROWS: dict[str, Row] = {
-    "aten._log_softmax_backward_data.default": Row(
-        (0,), "_log_softmax_backward_data.out", "out", in_rows=True
-    ),
-    "aten._softmax_backward_data.default": Row(
-        (0,), "_softmax_backward_data.out", "grad_input", in_rows=True
-    ),
-    "aten.add.Tensor": Row((0, 1), "add.out", "out"),
-    "aten.div.Scalar": Row((0,), "div_.Scalar"),
-    "aten.div.Tensor": Row((0,), "div.out", "out"),
-    "aten.elu_backward.default": Row((0,), "elu_backward.grad_input", "grad_input"),
-    "aten.gelu_backward.default": Row((0, 1), "gelu_backward.grad_input", "grad_input"),
-    "aten.hardsigmoid_backward.default": Row((0, 1), "hardsigmoid_backward.grad_input", "grad_input"),
-    "aten.hardtanh_backward.default": Row((0, 1), "hardtanh_backward.grad_input", "grad_input"),
-    "aten.leaky_relu_backward.default": Row((0, 1), "leaky_relu_backward.grad_input", "grad_input"),
-    "aten.mul.Scalar": Row((0,), "mul_.Scalar"),
-    "aten.mul.Tensor": Row((0, 1), "mul.out", "out"),
-    "aten.native_batch_norm_backward.default": Row((0,)),
-    "aten.neg.default": Row((0,), "neg.out", "out"),
-    "aten.sigmoid_backward.default": Row((0,), "sigmoid_backward.grad_input", "grad_input"),
-    "aten.silu_backward.default": Row((0, 1), "silu_backward.grad_input", "grad_input"),
-    "aten.sub.Tensor": Row((0, 1), "sub.out", "out"),
-    "aten.tanh_backward.default": Row((0,), "tanh_backward.grad_input", "grad_input"),
-    "aten.threshold_backward.default": Row((0,), "threshold_backward.grad_input", "grad_input"),
-    "poet.masked": Row((0,), in_rows=True),
-    "poet.relu_backward": Row((0,), in_rows=True),
-}
+COPIED = frozenset(name for name, row in ROWS.items() if row.is_copied)
+"""The operators of which blocks are made apart and copied."""
 
 
 def _batch_norm_backward(
@@ -113,13 +74,9 @@ _OWN: dict[str, Callable[..., Any]] = {
 }
 
 
-COPIED = frozenset({"aten.native_batch_norm_backward.default"})
-"""The operators of which blocks are made apart and copied."""
-
-
 def overwrites(call: Call) -> tuple[int, ...]:
     """Places of the operands that the result of ``call`` may be written over; none: it has no such kernel."""
-    row = ROWS.get(call.target)
+    row = spec_of(call.target).out
     return () if row is None else row.places
 
 
@@ -151,14 +108,15 @@ def kernel(target: str) -> Callable[..., Any]:
         PlanError: this torch does not have it.
     """
     row = ROWS[target]
-    if not row.name:
+    if not row.kernel:
         return _OWN[target]
-    name, overload = row.name.split(".")
+    name, overload = row.kernel.split(".")
+    keyword = "" if name.endswith("_") else row.keyword or overload  # ``mul_`` writes its first argument
     try:
         found: Callable[..., Tensor] = getattr(getattr(torch.ops.aten, name), overload)._op
     except AttributeError:
-        raise PlanError(f"operator aten.{row.name} does not exist in torch {torch.__version__}") from None
-    return functools.partial(_writing, found, row.keyword)
+        raise PlanError(f"operator aten.{row.kernel} does not exist in torch {torch.__version__}") from None
+    return functools.partial(_writing, found, keyword)
 
 
 def _writing(

@@ -259,7 +259,7 @@ _ROWS: dict[str, Kernel] = {
     "aten.embedding_dense_backward.default": _embedding_rows,
     "poet.logits_weight_gradient": logits.weight_gradient,
 }
-"""The operators of `poet.ir.strips.BY_NUMBER` for some of their rows; first comes the number of the first."""
+"""Operators that make some of their rows; first comes the number of the first."""
 
 
 def signature(strip: Strip, outputs: Sequence[str | None], values: Mapping[str, Value]) -> Any:

@@ -20,7 +20,7 @@ from torch import Tensor
 from poet.errors import ModelError
 from poet.ir.graph import ITEM_BYTES, Argument, Call, Graph, Op, Ref, TensorType, Value
 from poet.ir.kernel_facts import KernelAllocation, KernelFacts, OpFacts, peak_bytes
-from poet.ir.operators import MIS_TRACED
+from poet.ir.operators import MIS_TRACED, SPECS
 from poet.runtime import kernels, native
 from poet.runtime.kernels import ALIGNMENT_BYTES, LIBRARY, arguments
 from poet.runtime.kernels.arguments import same_layout, tensor_type
@@ -31,10 +31,7 @@ _RUNS = 3
 _TIMING_SECONDS = 0.05  # more runs of a kernel only within this time
 _LINE_ELEMENTS = 64  # as many as a line of any cache may have
 _FILL = 1.0  # for float inputs; integers are 0, a valid index everywhere, and 1 where they divide
-_DIVIDE = frozenset({
-    "aten.div.Tensor_mode", "aten.floor_divide.default", "aten.fmod.Tensor", "aten.remainder.Tensor",
-    "aten.remainder.Scalar_Tensor",
-})  # fmt: skip
+_DIVIDE = frozenset(name for name, spec in SPECS.items() if spec.divides)
 
 Findings = dict[object, "_Finding"]
 """What runs of kernels showed, by what they did on which types."""
