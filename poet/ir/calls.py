@@ -253,7 +253,7 @@ def _decode_argument(data: Any, where: str, depth: int) -> Argument:
 
 
 class Counted(NamedTuple):
-    """Whole numbers that a call is given: the value, how many there are, of what, and one that is left out."""
+    """Whole numbers that a call is given: the value, how many there are, of what, and one left out."""
 
     value: str
     below: int

@@ -17,7 +17,9 @@ from poet import api
 from poet.errors import PlanError, ReplayError
 from poet.frontend.trace import TrainingStep, trace_training_step
 from poet.ir.graph import Argument, Blank, Call, Graph, Link, Op, Ref, Strip, Value
+from poet.ir.operators import SPECS
 from poet.ir.strips import check_strip
+from poet.passes import compressed, cuts
 from poet.passes.cuts import slice_cuts
 from poet.passes.rewrite import rewritten
 from poet.passes.strips import slice_candidates
@@ -271,3 +273,11 @@ def test_batch_norm_is_cut_by_channels_alone() -> None:
     ops = tuple(replace(op, strip=strip) if other.name == name else other for other in graph.ops)
     with pytest.raises(PlanError, match="its kernel takes"):
         check_calls(replace(graph, ops=ops))
+
+
+def test_rows_name_rules_that_exist_and_no_rule_is_idle() -> None:
+    rows = SPECS.values()
+    along = {rule.name for row in rows for rule in (row.gradient_cut, row.passing_cut) if rule}
+    assert along == cuts._CUTS.keys()
+    assert {rule.name for row in rows for rule in (row.slices, row.sums) if rule} == cuts._SLICES.keys()
+    assert {row.saved for row in rows if row.saved} == compressed._RULES.keys()
