@@ -25,7 +25,7 @@ from poet.frontend.traced_operators import as_wanted
 from poet.ir.graph import Graph
 from poet.ir.named import named_parameters
 from poet.ir.optimizer import OptimizerSpec, ParameterGroup
-from poet.ir.optimizer_kinds import NOT_HAD, OPTIONS
+from poet.ir.optimizer_kinds import KINDS, NOT_HAD, OPTIONS
 
 
 class PlainTrainer:
@@ -222,25 +222,14 @@ def torch_optimizer(spec: OptimizerSpec, parameters: Mapping[str, Tensor]) -> to
 
 
 def _arguments(spec: OptimizerSpec) -> dict[str, Any]:
-    """The settings under torch's names."""
-    return {_TORCHS.get(name, name): getattr(spec, _FILLED.get(name, name)) for name in OPTIONS[spec.name]}
+    """What torch calls the settings."""
+    return {_TORCHS.get(name, name): spec.in_force(name) for name in OPTIONS[spec.name]}
 
 
 _TORCHS = {"initial": "initial_accumulator_value"}
-_FILLED = {"weight_decay": "decay", "momentum": "inertia", "betas": "both_betas", "eps": "epsilon"}
-"""By option, the attribute of a spec that has what was given, or the default."""
+"""What torch calls some settings."""
 _CLASSES: dict[str, Any] = {
-    "sgd": torch.optim.SGD,
-    "momentum": torch.optim.SGD,
-    "adam": torch.optim.Adam,
-    "adamw": torch.optim.AdamW,
-    "rmsprop": torch.optim.RMSprop,
-    "adagrad": torch.optim.Adagrad,
-    "lion": Lion,
-    "adadelta": torch.optim.Adadelta,
-    "adamax": torch.optim.Adamax,
-    "nadam": torch.optim.NAdam,
-    "radam": torch.optim.RAdam,
+    name: getattr(torch.optim, kind.torch) if kind.torch else Lion for name, kind in KINDS.items()
 }
 _NAMES: dict[type, str] = {kind: name for name, kind in _CLASSES.items() if name != "sgd"}
 _OURS = {torchs: ours for ours, torchs in _TORCHS.items()}

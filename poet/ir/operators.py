@@ -21,10 +21,11 @@ from poet.ir.op_spec import (
     per_output,
     rule,
 )
+from poet.ir.optimizer_kinds import updates
 
 op = OpSpec
 E, R, T, M = OpClass.ELEMENTWISE, OpClass.REDUCTION, OpClass.TRANSCENDENTAL, OpClass.MOVEMENT
-MATMUL, POOLING, UPDATE = OpClass.MATMUL, OpClass.POOLING, OpClass.ADAPTIVE_UPDATE
+MATMUL, POOLING = OpClass.MATMUL, OpClass.POOLING
 TABLE_ROWS = "rows of its table"
 
 # fmt: off
@@ -367,42 +368,6 @@ _TABLE: tuple[OpSpec, ...] = (
     op("poet.ctc_loss_backward", T, rule("per_read", 5),
         arguments="gradient log_probs targets input_lengths target_lengths loss log_alpha blank "
             "zero_infinity"),
-    op("poet.sgd", E, per_input(4), arguments="parameter gradient lr weight_decay", writes=(0,),
-        c=c("updates.sgd")),
-    op("poet.momentum", E, per_input(6),
-        arguments="parameter gradient momentum_buffer lr gradient_share momentum weight_decay nesterov",
-        writes=(0, 2), c=c("updates.momentum")),
-    op("poet.adamw", UPDATE, per_input(20),
-        arguments="parameter gradient exp_avg exp_avg_sq decay_factor step_size second_moment_correction "
-            "beta1 beta2 eps", writes=(0, 2, 3), c=c("updates.adamw")),
-    op("poet.adam", UPDATE, per_input(20),
-        arguments="parameter gradient exp_avg exp_avg_sq step_size second_moment_correction beta1 beta2 "
-            "eps weight_decay", writes=(0, 2, 3)),
-    op("poet.adamw_amsgrad", UPDATE, per_input(21),
-        arguments="parameter gradient exp_avg exp_avg_sq max_exp_avg_sq decay_factor step_size "
-            "second_moment_correction beta1 beta2 eps", writes=(0, 2, 3, 4)),
-    op("poet.adam_amsgrad", UPDATE, per_input(21),
-        arguments="parameter gradient exp_avg exp_avg_sq max_exp_avg_sq step_size second_moment_correction "
-            "beta1 beta2 eps weight_decay", writes=(0, 2, 3, 4)),
-    op("poet.rmsprop", UPDATE, per_input(18),
-        arguments="parameter gradient square_avg momentum_buffer grad_avg lr alpha eps momentum "
-            "weight_decay", writes=(0, 2, 3, 4)),
-    op("poet.adagrad", UPDATE, per_input(14),
-        arguments="parameter gradient sum_of_squares step_size eps weight_decay", writes=(0, 2)),
-    op("poet.lion", UPDATE, per_input(9),
-        arguments="parameter gradient exp_avg lr decay_factor beta1 beta2", writes=(0, 2)),
-    op("poet.adadelta", UPDATE, per_input(27),
-        arguments="parameter gradient square_avg acc_delta lr rho eps weight_decay", writes=(0, 2, 3)),
-    op("poet.adamax", UPDATE, per_input(14),
-        arguments="parameter gradient exp_avg exp_inf step_size beta1 beta2 eps weight_decay",
-        writes=(0, 2, 3)),
-    op("poet.nadam", UPDATE, per_input(29),
-        arguments="parameter gradient exp_avg exp_avg_sq decay_factor weight_decay gradient_step_size "
-            "step_size second_moment_correction beta1 beta2 eps", writes=(0, 2, 3)),
-    op("poet.radam", UPDATE, per_input(28),
-        arguments="parameter gradient exp_avg exp_avg_sq decay_factor weight_decay lr "
-            "first_moment_correction second_moment_correction rectification beta1 beta2 eps",
-        writes=(0, 2, 3)),
     op("poet.clip_coefficient", E, rule("per_read", 2), arguments="norms largest"),
     op("poet.callers_loss", M, per_element(0.0), arguments="outputs gradients"),
     op("poet.accumulate", E, per_input(1), arguments="total gradient is_first", writes=(0,)),
@@ -448,7 +413,7 @@ _TABLE: tuple[OpSpec, ...] = (
 )
 # fmt: on
 
-SPECS: Mapping[str, OpSpec] = {spec.name: spec for row in _TABLE for spec in row.named()}
+SPECS: Mapping[str, OpSpec] = {spec.name: spec for row in (*_TABLE, *updates()) for spec in row.named()}
 """Every operator that a plan may call, by its name."""
 
 _NOTHING = OpSpec("", M, per_element(0.0))
@@ -477,6 +442,9 @@ RANDOM: frozenset[str] = frozenset(name for name, spec in SPECS.items() if spec.
 
 WRITES: Mapping[str, tuple[int, ...]] = {name: spec.writes for name, spec in SPECS.items() if spec.writes}
 """The operators that write tensors they are given, and the places of those among the arguments."""
+
+UPDATES: frozenset[str] = frozenset(spec.name for spec in updates())
+"""Those of `WRITES` by which an optimizer changes a parameter."""
 
 MIS_TRACED: frozenset[str] = frozenset(name for name, spec in SPECS.items() if spec.is_mis_traced)
 """Operators of whose outputs the sizes are known when their kernels have run, not from the trace."""

@@ -9,15 +9,17 @@ from __future__ import annotations
 import fnmatch
 import functools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from poet.errors import InputError
 from poet.ir.graph import Argument, Call, Ref, Symbol
-from poet.ir.operators import OWN
-from poet.ir.optimizer_kinds import MAXIMUM, OPTIONS, STATES, UPDATES, options_in, unknown, written
-from poet.ir.optimizer_steps import LARGEST_STEP, nadam_steps, radam_rectification
+from poet.ir.operators import OWN, UPDATES
+from poet.ir.optimizer_kinds import KINDS, MAXIMUM, OPTIONS, Kind, options_in, unknown, written
+
+LARGEST_STEP = 2**24
+"""`torch.optim` counts steps in a float32, which stays there."""
 
 _MOST_GROUPS = 10_000
 _OF_GROUPS = ("lr", "weight_decay", "momentum")
@@ -113,7 +115,7 @@ class OptimizerSpec:
 
     def __post_init__(self) -> None:
         where = f"optimizer {self.name}"
-        if self.name not in STATES:
+        if self.name not in KINDS:
             raise unknown(self.name)
         for field in ("lr", "weight_decay", "momentum", "dampening", "eps", "alpha", "lr_decay", "initial",
                       "rho", "momentum_decay", "clip_value", "clip_norm"):  # fmt: skip
@@ -141,7 +143,7 @@ class OptimizerSpec:
             InputError: there is none of that name, or it has no such option or value.
         """
         name, colon, written = text.partition(":")
-        if name not in STATES:
+        if name not in KINDS:
             raise unknown(name)
         for option in (item.partition("=")[0] for item in written.split(",")):
             if option in ("clip_norm", "clip_value"):
@@ -163,32 +165,35 @@ class OptimizerSpec:
         return ":".join(filter(None, (self.name, written(self, OPTIONS[self.name]))))
 
     @property
+    def kind(self) -> Kind:
+        """What it is, whatever its settings."""
+        return KINDS[self.name]
+
+    def in_force(self, option: str) -> Any:
+        """A setting: as given, or as usual for this optimizer."""
+        given = getattr(self, option)
+        return getattr(self.kind, option) if given is None else given
+
+    @property
     def decay(self) -> float:
         """The weight decay in force."""
-        if self.weight_decay is not None:
-            return self.weight_decay
-        return 0.01 if self.name == "adamw" else 0.0
+        return float(self.in_force("weight_decay"))
 
     @property
     def inertia(self) -> float:
         """The momentum in force."""
-        if self.momentum is not None:
-            return self.momentum
-        return 0.9 if self.name == "momentum" else 0.0
+        return float(self.in_force("momentum"))
 
     @property
     def both_betas(self) -> tuple[float, float]:
         """The betas in force."""
-        if self.betas is not None:
-            return self.betas
-        return (0.9, 0.99) if self.name == "lion" else (0.9, 0.999)
+        beta1, beta2 = self.in_force("betas")
+        return beta1, beta2
 
     @property
     def epsilon(self) -> float:
         """The ``eps`` in force."""
-        if self.eps is not None:
-            return self.eps
-        return {"adagrad": 1e-10, "adadelta": 1e-6}.get(self.name, 1e-8)
+        return float(self.in_force("eps"))
 
     @property
     def has_maximum(self) -> bool:
@@ -210,12 +215,7 @@ class OptimizerSpec:
     @property
     def states(self) -> dict[str, float]:
         """Name of each tensor kept per parameter, and the number it is filled with before step 1."""
-        if self.name == "rmsprop":
-            kept = {"square_avg": True, "momentum_buffer": self.inertia > 0, "grad_avg": self.centered}
-            return {name: 0.0 for name, is_kept in kept.items() if is_kept}
-        if self.has_maximum:
-            return {**STATES[self.name], MAXIMUM: 0.0}
-        return {"sum": self.initial} if self.name == "adagrad" else STATES[self.name]
+        return self.kind.kept(self)
 
     @property
     def rates(self) -> tuple[float, ...]:
@@ -294,53 +294,29 @@ class OptimizerSpec:
         def state(name: str) -> Argument:
             return Ref(kept[name]) if name in kept else None
 
-        names, target = [*STATES[spec.name]], f"poet.{spec.name}"
+        names, target = spec.kind.states.split(), f"poet.{spec.name}"
         if spec.has_maximum:
             names, target = [*names, MAXIMUM], f"{target}_amsgrad"
         tensors = (Ref(parameter), Ref(gradient), *map(state, names))
-        return Call(target, (*tensors, *_FIXED[spec.name](spec, scalar)))
+        changing = spec.kind.numbers(spec, 1.0, spec.lr)
+        numbers = (
+            scalar(name) if name in changing else spec._constant(name) for name in spec.kind.arguments.split()
+        )
+        return Call(target, (*tensors, *numbers))
 
     def _scalars(self, step: int, lr: float) -> dict[str, float]:
-        count = float(min(step, LARGEST_STEP))
-        if self.name == "momentum":
-            # torch.optim.SGD puts the first gradient into an empty buffer as it is
-            share = 1.0 if step == 1 else 1 - self.dampening
-            return {"lr": lr, "gradient_share": share, "momentum": self.inertia}
-        if self.name == "adagrad":
-            return {"step_size": lr / (1 + (count - 1) * self.lr_decay)}
-        beta1, beta2 = self.both_betas
-        if self.name == "adamax":
-            return {"step_size": lr / (1 - beta1**count), "beta1": beta1, "beta2": beta2}
-        if self.name == "nadam":
-            return {
-                "decay_factor": 1 - lr * self.decay,
-                **nadam_steps(lr, self.both_betas, self.momentum_decay, int(count)),
-            }
-        if self.name == "radam":
-            first, second = 1 - beta1**count, 1 - beta2**count
-            return {
-                "decay_factor": 1 - lr * self.decay,
-                "lr": lr,
-                "first_moment_correction": first,
-                "second_moment_correction": second**0.5,
-                "rectification": radam_rectification(beta2, count),
-                "beta1": beta1,
-                "beta2": beta2,
-            }
-        if self.name in ("adam", "adamw"):
-            return {
-                "decay_factor": 1 - lr * self.decay,
-                "step_size": lr / (1 - beta1**count),
-                "second_moment_correction": (1 - beta2**count) ** 0.5,
-                "beta1": beta1,
-                "beta2": beta2,
-            }
-        if self.name == "adadelta":
-            return {"lr": lr}
-        made = {"lr": lr, "decay_factor": 1 - lr * self.decay}
-        if self.name == "lion":
-            made |= {"beta1": beta1, "beta2": beta2}
-        return made | ({"momentum": self.inertia} if self.name == "rmsprop" else {})
+        driven = (name for name in ("beta1", "beta2", "momentum") if name in self.kind.arguments.split())
+        made = self.kind.numbers(self, float(min(step, LARGEST_STEP)), lr)
+        return made | {name: self._constant(name) for name in driven}
+
+    def _constant(self, argument: str) -> Any:
+        """An argument of its kernel that no step changes."""
+        if argument in ("beta1", "beta2"):
+            return self.both_betas[argument == "beta2"]
+        if argument == "decay_factor":
+            return 1.0
+        is_decoupled = self.decoupled_weight_decay and "decoupled_weight_decay" in OPTIONS[self.name]
+        return 0.0 if argument == "weight_decay" and is_decoupled else self.in_force(argument)
 
 
 def with_driven_numbers(call: Call) -> Call:
@@ -359,43 +335,6 @@ def with_driven_numbers(call: Call) -> Call:
 
     named = zip(OWN[call.target], call.args, strict=True)
     return replace(call, args=tuple(told(name, argument) for name, argument in named))
-
-
-_Scalar = Callable[[str], Symbol]
-
-
-def _decays(spec: OptimizerSpec, scalar: _Scalar) -> tuple[Argument, Argument]:
-    """What the parameter is multiplied with, and the share of it that is added to the gradient."""
-    return (scalar("decay_factor"), 0.0) if spec.decoupled_weight_decay else (1.0, spec.decay)
-
-
-_FIXED: dict[str, Callable[[OptimizerSpec, _Scalar], tuple[Argument, ...]]] = {
-    "sgd": lambda spec, scalar: (scalar("lr"), spec.decay),
-    "momentum": lambda spec, scalar: (
-        scalar("lr"), scalar("gradient_share"), spec.inertia, spec.decay, spec.nesterov,
-    ),
-    "adam": lambda spec, scalar: (
-        scalar("step_size"), scalar("second_moment_correction"), *spec.both_betas, spec.epsilon, spec.decay,
-    ),
-    "adamw": lambda spec, scalar: (
-        scalar("decay_factor"), scalar("step_size"), scalar("second_moment_correction"), *spec.both_betas,
-        spec.epsilon,
-    ),
-    "rmsprop": lambda spec, scalar: (scalar("lr"), spec.alpha, spec.epsilon, spec.inertia, spec.decay),
-    "adagrad": lambda spec, scalar: (scalar("step_size"), spec.epsilon, spec.decay),
-    "lion": lambda spec, scalar: (scalar("lr"), scalar("decay_factor"), *spec.both_betas),
-    "adadelta": lambda spec, scalar: (scalar("lr"), spec.rho, spec.epsilon, spec.decay),
-    "adamax": lambda spec, scalar: (scalar("step_size"), *spec.both_betas, spec.epsilon, spec.decay),
-    "nadam": lambda spec, scalar: (
-        *_decays(spec, scalar), scalar("gradient_step_size"), scalar("step_size"),
-        scalar("second_moment_correction"), *spec.both_betas, spec.epsilon,
-    ),
-    "radam": lambda spec, scalar: (
-        *_decays(spec, scalar), scalar("lr"), scalar("first_moment_correction"),
-        scalar("second_moment_correction"), scalar("rectification"), *spec.both_betas, spec.epsilon,
-    ),
-}  # fmt: skip
-"""Per optimizer, what its kernel is given behind the tensors."""
 
 
 @functools.lru_cache(maxsize=64)

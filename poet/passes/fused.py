@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from poet.ir.graph import Argument, Blank, Call, Graph, Link, Op, Parameter, Ref, Strip, TensorType
-from poet.ir.optimizer_kinds import STATES
+from poet.ir.operators import UPDATES
 from poet.passes.rewrite import Rewrite, rewritten
 from poet.passes.uses import GraphUses, is_pure
 
@@ -23,7 +23,6 @@ HasKernel = Callable[[Strip, Graph], bool]
 NORM_RELU, NORM_RELU_BACKWARD = "poet.norm_relu", "poet.norm_relu_backward"
 PADDED, PADDED_BACKWARD = "poet.padded_convolution", "poet.padded_convolution_backward"
 
-_UPDATES = frozenset(f"poet.{name}" for name in STATES)
 _NORM, _NORM_BACKWARD = "aten.native_batch_norm.default", "aten.native_batch_norm_backward.default"
 _RELU, _RELU_BACKWARD = "aten.relu.default", "aten.threshold_backward.default"
 _PAD = "aten.constant_pad_nd.default"
@@ -95,7 +94,7 @@ class _Updates(GraphUses):
         ordered = tuple(sorted(updates.values(), key=lambda op: self.places[op.name]))
         if self.kept.intersection(written) or len(ordered) != len(written):
             return None
-        if any(op.call.target not in _UPDATES or op.strip is not None for op in ordered):
+        if any(op.call.target not in UPDATES or op.strip is not None for op in ordered):
             return None
         return (
             _Fusion(made_by, ordered, self._as_one(made_by, ordered))

@@ -13,7 +13,7 @@ from poet.ir.calls import contiguous
 from poet.ir.graph import Argument, Blank, Call, Graph, Op, Parameter, Ref, TensorType
 from poet.ir.graph_parts import lasting_of
 from poet.ir.named import Bounds
-from poet.ir.optimizer_kinds import STATES
+from poet.ir.operators import UPDATES
 from poet.ir.wholes import Axis, PartedCall
 from poet.passes.uses import GraphUses, is_pure
 
@@ -22,7 +22,7 @@ IsExact = Callable[[PartedCall, Bounds], bool]
 
 
 ACCUMULATE = "poet.accumulate"
-_ENDS = frozenset(f"poet.{name}" for name in STATES) | {ACCUMULATE}
+_ENDS = UPDATES | {ACCUMULATE}
 _LOOK_UP, _TABLE, _SUM = "aten.embedding.default", "aten.embedding_dense_backward.default", "aten.add.Tensor"
 _FACTORS = {"aten.mm.default": 0, "aten.addmm.default": 1}
 

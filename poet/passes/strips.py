@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from poet.ir.graph import Graph, Link, Op, Parameter, Ref, Strip, TensorType
 from poet.ir.kernel_facts import KernelFacts
-from poet.ir.optimizer_kinds import STATES
+from poet.ir.operators import UPDATES
 from poet.ir.strips import MOST_BLOCKS, outermost
 from poet.passes.cuts import Cut, gradient_cut, passing_cut, slice_cuts, sum_cuts, update_cut
 from poet.passes.rewrite import Rewrite
@@ -33,8 +33,7 @@ SUMMED_CHANNELS = (16, 8)
 """In a block of a sum, the best first: as many as kernels add up before they write, one vector's or half."""
 
 _ACCUMULATE = "poet.accumulate"
-_UPDATES = frozenset(f"poet.{name}" for name in STATES)
-_ENDS = _UPDATES | {_ACCUMULATE}
+_ENDS = UPDATES | {_ACCUMULATE}
 """What a chain may end with: updates of parameters, and additions to the sums of their gradients."""
 
 
@@ -141,7 +140,7 @@ class _Chain:
         total = addition.call.args[0]
         assert isinstance(total, Ref)
         for reader in self.index.readers_of(total.value):
-            if reader.call.target in _UPDATES and reader.strip is None and reader.call.args[1] == total:
+            if reader.call.target in UPDATES and reader.strip is None and reader.call.args[1] == total:
                 self._join_update(reader, dim)
 
     def _end(self, value: str) -> Op:

@@ -43,7 +43,7 @@ from poet.frontend.trace import TrainingStep, trace_evaluation, trace_training_s
 from poet.ir.loss import LOSSES as EVERY_LOSS
 from poet.ir.loss import LossSpec
 from poet.ir.micro import MicroBatches
-from poet.ir.optimizer_kinds import STATES
+from poet.ir.optimizer_kinds import KINDS
 from poet.memory.demand import demand_of
 from poet.memory.layout import lay_out
 from poet.planning.ram_survey import budget_between, keep_everything_bytes
@@ -291,4 +291,4 @@ def test_every_pair_that_fits_occurs() -> None:
 def test_every_loss_and_optimizer_is_tried() -> None:
     own = {net.loss for net in NETS.values()}
     assert {LossSpec.parse(text).name for text in own | {*LOSSES} - {OWN_LOSS}} == {*EVERY_LOSS}
-    assert {spec.name for spec in OPTIMIZERS.values()} == {*STATES}
+    assert {spec.name for spec in OPTIMIZERS.values()} == {*KINDS}

@@ -19,7 +19,7 @@ from poet.ir import operators
 from poet.ir.graph import Call, Ref, Symbol, TensorType
 from poet.ir.operators import OWN, WRITES
 from poet.ir.optimizer import OptimizerSpec
-from poet.ir.optimizer_kinds import STATES
+from poet.ir.optimizer_kinds import KINDS
 from poet.passes.layouts import tensor_type
 from poet.runtime import kernels
 from poet.runtime.kernels import arguments
@@ -69,7 +69,7 @@ def test_whatever_writes_its_arguments_is_listed() -> None:
         schema = getattr(kernels.kernel(target), "_schema", None)
         assert schema is None or not schema.is_mutable or target in WRITES, target
     assert set(WRITES) <= operators.ATEN | set(OWN)
-    assert {f"poet.{name}" for name in STATES} <= set(WRITES)
+    assert {f"poet.{name}" for name in KINDS} <= set(WRITES)
 
 
 @pytest.mark.parametrize(
@@ -311,7 +311,7 @@ def _same_bits(one: Tensor, other: Tensor) -> bool:
 
 
 def test_every_optimizer_is_tested() -> None:
-    assert {spec.name for spec in SPECS} == set(STATES)
+    assert {spec.name for spec in SPECS} == set(KINDS)
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from poet.c99.rows import KERNELS
 from poet.frontend.onnx.build import TABLES  # noqa: F401  fills ROWS
 from poet.frontend.onnx.node import ROWS as ONNX_ROWS
 from poet.ir import loss, operators
-from poet.ir.optimizer_kinds import OPTIONS, STATES
+from poet.ir.optimizer_kinds import KINDS, OPTIONS
 
 ROOT = Path(__file__).parents[2]
 EXIT_CODES = {
@@ -254,7 +254,10 @@ def operators_page() -> str:
         "\n## Optimizers\n",
         "`lr` is 0.001 where none is given. Other numbers are defaults, `=yes` turns a switch on.\n",
         "| optimizer | options | tensors that it may keep per parameter |\n|---|---|---|",
-        *(f"| `{name}` | {_settings(name)} | {_quoted(STATES[name]) or 'none'} |" for name in OPTIONS),
+        *(
+            f"| `{name}` | {_settings(name)} | {_quoted(KINDS[name].states.split()) or 'none'} |"
+            for name in OPTIONS
+        ),
         "\n## ONNX\n",
         "Operators of ONNX files that are imported:\n",
         f"`{' '.join(sorted(ONNX_ROWS))}`",

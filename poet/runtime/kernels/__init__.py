@@ -16,7 +16,7 @@ from poet.errors import PlanError, nearest
 from poet.ir.graph import Call
 from poet.ir.graph_parts import STORED_ROWS, STORED_ROWS_SGD
 from poet.ir.kernel_facts import PYTORCH
-from poet.ir.operators import ATEN, OWN, RANDOM
+from poet.ir.operators import ATEN, OWN, RANDOM, UPDATES
 from poet.runtime.kernels import composed as norms
 from poet.runtime.kernels import composed as padded
 from poet.runtime.kernels import ctc, logits, packed, recurrent, tables, updates
@@ -207,19 +207,7 @@ OWN_KERNELS: dict[str, Kernel] = {
     "poet.lstm_without_gradients": recurrent.lstm_without_gradients,
     "poet.ctc_loss": ctc.forward,
     "poet.ctc_loss_backward": ctc.backward,
-    "poet.sgd": updates.sgd,
-    "poet.momentum": updates.momentum,
-    "poet.adamw": updates.adamw,
-    "poet.adam": updates.adam,
-    "poet.adamw_amsgrad": updates.adamw_amsgrad,
-    "poet.adam_amsgrad": updates.adam_amsgrad,
-    "poet.rmsprop": updates.rmsprop,
-    "poet.adagrad": updates.adagrad,
-    "poet.lion": updates.lion,
-    "poet.adadelta": updates.adadelta,
-    "poet.adamax": updates.adamax,
-    "poet.nadam": updates.nadam,
-    "poet.radam": updates.radam,
+    **{target: vars(updates)[target.removeprefix("poet.")] for target in UPDATES},
     "poet.clip_coefficient": _clip_coefficient,
     "poet.callers_loss": _callers_loss,
     "poet.accumulate": _accumulate,

@@ -151,7 +151,7 @@ def rmsprop(
 def adagrad(
     parameter: Tensor,
     gradient: Tensor,
-    sum_of_squares: Tensor,
+    sum: Tensor,
     step_size: float,
     eps: float,
     weight_decay: float,
@@ -159,8 +159,8 @@ def adagrad(
     """`torch.optim.Adagrad`, one tensor at a time."""
     if weight_decay != 0:
         gradient = gradient.add(parameter, alpha=weight_decay)
-    sum_of_squares.addcmul_(gradient, gradient, value=1)
-    parameter.addcdiv_(gradient, sum_of_squares.sqrt().add_(eps), value=-step_size)
+    sum.addcmul_(gradient, gradient, value=1)
+    parameter.addcdiv_(gradient, sum.sqrt().add_(eps), value=-step_size)
 
 
 def lion(
