@@ -23,6 +23,7 @@ from poet.c99.rows import KERNELS
 from poet.frontend.onnx.build import TABLES  # noqa: F401  fills ROWS
 from poet.frontend.onnx.node import ROWS as ONNX_ROWS
 from poet.ir import loss, operators
+from poet.ir.optimizer import OptimizerSpec
 from poet.ir.optimizer_kinds import KINDS, OPTIONS
 
 ROOT = Path(__file__).parents[2]
@@ -43,15 +44,6 @@ TARGETS = {
     "output": "none: the model's first output is the loss",
 }  # fmt: skip
 """What the targets of each loss are."""
-
-DEFAULTS = {
-    ("", "betas"): "=0.9/0.999", ("lion", "betas"): "=0.9/0.99", ("", "momentum"): "=0.9",
-    ("rmsprop", "momentum"): "", ("", "nesterov"): "=yes", ("", "amsgrad"): "=yes",
-    ("", "maximize"): "=yes", ("", "centered"): "=yes",
-    ("", "decoupled_weight_decay"): "=yes", ("adamw", "weight_decay"): "=0.01", ("", "alpha"): "=0.99",
-    ("", "rho"): "=0.9", ("", "momentum_decay"): "=0.004",
-}  # fmt: skip
-"""Of an optimizer's option, or of all optimizers: its default, or how a switch is written."""
 
 RECORDS = {"poet.problem", "poet.ir.optimizer", "poet.problem.solution"}
 """Modules of records, whose methods are left out."""
@@ -291,8 +283,17 @@ def _quoted(names: Any) -> str:
 
 
 def _settings(name: str) -> str:
-    said = {each: DEFAULTS.get((name, each), DEFAULTS.get(("", each), "")) for each in OPTIONS[name]}
-    return _quoted(f"{each}{default}" for each, default in said.items())
+    spec = OptimizerSpec(name)
+    return _quoted(f"{each}{_usual(each, spec.in_force(each))}" for each in OPTIONS[name])
+
+
+def _usual(option: str, value: object) -> str:
+    """``=value`` as usual, where that is not 0; how a switch is written."""
+    if isinstance(value, bool):
+        return "=yes"
+    if option == "lr" or value == 0.0:
+        return ""
+    return "=" + ("/".join(map(str, value)) if isinstance(value, tuple) else f"{value:g}")
 
 
 PAGES: dict[str, Callable[[], str]] = {
