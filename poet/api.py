@@ -25,7 +25,7 @@ from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
 from poet.errors import Infeasible, spelled_out
-from poet.ir.untrained import loss_misfit
+from poet.ir.named import loss_misfit
 from poet.planning.auxiliary import with_accumulation, with_budgets, with_evaluation, with_shapes
 from poet.planning.pipeline import PlanRequest, planned_as, samples_of
 from poet.planning.planned import Planned, limits_of, plan_step

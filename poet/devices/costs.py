@@ -23,8 +23,7 @@ from poet.devices.measurements import OpTime, op_time
 from poet.devices.profile import Direction, OpTimes, Profile, Storage
 from poet.errors import ProfileError
 from poet.ir.calls import Call, Ref, TensorType, contiguous
-from poet.ir.graph import Graph, Op, Strip
-from poet.ir.graph_parts import stored_row_of
+from poet.ir.graph import Graph, Op, Strip, stored_row_of
 from poet.ir.kernel_facts import PYTORCH
 from poet.ir.operators import WRITES
 from poet.ir.strips import copied_blocks

@@ -33,7 +33,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from poet.errors import ModelError, nearest
-from poet.ir.named_options import options_of
+from poet.util.units import options_of
 
 Option = int | float | bool | str | tuple[float, ...]
 """What an option may be given."""

@@ -1,11 +1,19 @@
-"""The parameters of a graph as users know them: by the module's names, whether in parts or not."""
+"""The parameters of a graph as users know them: by the module's names, in parts or not, trained or not.
+
+The loss is that of the model's first output. What leads only to others has no gradient, though it is computed
+and handed over in every step.
+"""
 
 from __future__ import annotations
 
+import enum
+import fnmatch
 import itertools
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from poet.ir.graph import Graph, Parameter, TensorType, Whole
+from poet.ir.loss import LossSpec, misfit
 
 Bounds = tuple[tuple[int, int], ...]
 """First row of each part and the one after its last."""
@@ -92,3 +100,108 @@ def trained_in_words(graph: Graph) -> str:
     """For people: how many of the module's parameters are trained."""
     named = named_parameters(graph)
     return f"{sum(item.is_trained for item in named)} of {len(named)} parameters"
+
+
+# --- what is not trained ----------------------------------------------------------------------
+
+
+class Why(enum.Enum):
+    """Why parameters are not trained; the value says it of several."""
+
+    NOT_ASKED = "they are not among the parameters to train"
+    OTHER_OUTPUT = "they lead only to outputs that the loss does not read"
+    CONSTANT = "they lie in Constant nodes, and are trained only where --train (train=) names them"
+    NO_OUTPUT = "no output depends on them"
+    NO_GRADIENT = "no gradient comes back to them from the loss, or they are frozen"
+
+
+def untrained(graph: Graph, train: Sequence[str] = ("*",)) -> dict[str, Why]:
+    """Per parameter of ``graph`` that has no gradient the reason, in the graph's order.
+
+    Args:
+        graph: of a training step.
+        train: patterns of the names that were to be trained.
+    """
+    of_loss = _leading_to(graph, [graph.loss])
+    of_outputs = _leading_to(graph, graph.predictions)
+    found = {}
+    for parameter in named_parameters(graph):
+        if parameter.is_trained:
+            continue
+        buffer = graph.buffer_of(parameter.content.values[0])
+        if not any(fnmatch.fnmatchcase(parameter.name, pattern) for pattern in train):
+            found[parameter.name] = Why.NOT_ASKED
+        else:
+            found[parameter.name] = why(leads_to_loss=buffer in of_loss, leads_out=buffer in of_outputs)
+    return found
+
+
+def why(*, leads_to_loss: bool, leads_out: bool) -> Why:
+    """Why a parameter has no gradient that was to be trained."""
+    if leads_to_loss:
+        return Why.NO_GRADIENT
+    return Why.OTHER_OUTPUT if leads_out else Why.NO_OUTPUT
+
+
+def unread_outputs(graph: Graph) -> tuple[int, ...]:
+    """Numbers from 1 of the model's outputs on which the loss does not depend."""
+    of_loss = _leading_to(graph, [graph.loss])
+    unread = (graph.buffer_of(name) not in of_loss for name in graph.predictions)
+    return tuple(number for number, is_unread in enumerate(unread, start=1) if is_unread and number > 1)
+
+
+def loss_misfit(graph: Graph, loss: str) -> str:
+    """What `poet.ir.loss.misfit` says of the first output of ``graph``."""
+    spec = LossSpec.parse(loss)
+    if not graph.predictions:
+        return ""
+    shape = next(value.type.shape for value in graph.values if value.name == graph.predictions[0])
+    makers = {buffer: op for op in graph.ops for buffer in graph.writes(op)}
+    maker = makers.get(graph.buffer_of(graph.predictions[0]))
+    while maker is not None and maker.call.target in _COPIES:
+        maker = makers.get(graph.buffer_of(next(maker.call.refs())))
+    has_classes = spec.targets_are_classes and len(shape) > 1
+    classes = shape[spec.class_dim(len(shape))] if has_classes else None
+    return misfit(spec, _ENDINGS.get(maker.call.target) if maker is not None else None, classes)
+
+
+_ENDINGS = {"aten._softmax.default": "softmax", "aten.sigmoid.default": "sigmoid"}
+_COPIES = ("poet.copy", "aten.clone.default", "aten._to_copy.default")
+
+
+def in_words(
+    reasons: Mapping[str, Why], outputs: Sequence[str], *, parameters: int, listed: int = 4
+) -> list[str]:
+    """Lines for people: each output that the loss does not read, then each reason with its parameters.
+
+    Args:
+        reasons: per parameter that is not trained.
+        outputs: that the loss does not read, as people know them.
+        parameters: how many there are, trained or not.
+        listed: how many names a line has at most.
+    """
+    lines = [f"the loss does not read {output}: it is that of the first output" for output in outputs]
+    for reason in Why:
+        names = [name for name, found in reasons.items() if found is reason]
+        if names:
+            more = f" and {len(names) - listed} more" if len(names) > listed else ""
+            shown = ", ".join(names[:listed])
+            lines.append(
+                f"{len(names)} of {parameters} parameters are not trained: {reason.value} ({shown}{more})"
+            )
+    return lines
+
+
+def _leading_to(graph: Graph, values: Iterable[str]) -> set[str]:
+    """The buffers on which ``values`` depend."""
+    makers = {buffer: op for op in graph.ops for buffer in graph.writes(op)}
+    found: set[str] = set()
+    pending = [graph.buffer_of(name) for name in values]
+    while pending:
+        buffer = pending.pop()
+        if buffer in found:
+            continue
+        found.add(buffer)
+        if buffer in makers:
+            pending += graph.reads(makers[buffer].call)
+    return found

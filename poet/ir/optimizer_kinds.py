@@ -13,8 +13,8 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from poet.errors import InputError, nearest
-from poet.ir.named_options import options_of
 from poet.ir.op_spec import CKernel, OpClass, OpSpec, per_input, rule
+from poet.util.units import options_of
 
 if TYPE_CHECKING:
     from poet.ir.optimizer import OptimizerSpec

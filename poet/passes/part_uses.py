@@ -10,8 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from poet.ir.calls import contiguous
-from poet.ir.graph import Argument, Blank, Call, Graph, Op, Parameter, Ref, TensorType
-from poet.ir.graph_parts import lasting_of
+from poet.ir.graph import Argument, Blank, Call, Graph, Op, Parameter, Ref, TensorType, lasting_of
 from poet.ir.named import Bounds
 from poet.ir.operators import UPDATES
 from poet.ir.wholes import Axis, PartedCall

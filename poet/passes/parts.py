@@ -16,8 +16,20 @@ from torch import Tensor
 
 from poet.errors import ModelError
 from poet.ir.calls import contiguous
-from poet.ir.graph import Argument, Buffer, Call, Graph, Op, Parameter, Ref, Role, TensorType, Value, Whole
-from poet.ir.graph_parts import lasting_of
+from poet.ir.graph import (
+    Argument,
+    Buffer,
+    Call,
+    Graph,
+    Op,
+    Parameter,
+    Ref,
+    Role,
+    TensorType,
+    Value,
+    Whole,
+    lasting_of,
+)
 from poet.ir.named import Bounds, bounds_of
 from poet.ir.wholes import Axis, PartedCall, cuts_of, narrowed, result_dim, run_of
 from poet.passes.part_uses import ACCUMULATE, IsExact, found_uses, uses_of

@@ -16,8 +16,18 @@ from collections.abc import Container, Iterable
 from dataclasses import dataclass, replace
 
 from poet.ir.calls import Argument, contiguous
-from poet.ir.graph import Call, Graph, Op, Parameter, Ref, Symbol
-from poet.ir.graph_parts import LARGEST_WRITTEN_ROW_BYTES, STORED_ROWS, STORED_ROWS_SGD, stored_row_of
+from poet.ir.graph import (
+    LARGEST_WRITTEN_ROW_BYTES,
+    STORED_ROWS,
+    STORED_ROWS_SGD,
+    Call,
+    Graph,
+    Op,
+    Parameter,
+    Ref,
+    Symbol,
+    stored_row_of,
+)
 from poet.ir.kernel_facts import KernelAllocation, KernelFacts, OpFacts, peak_bytes
 from poet.passes.rewrite import Rewrite, Technique
 from poet.passes.uses import GraphUses

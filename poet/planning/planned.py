@@ -14,8 +14,7 @@ from poet.devices.device_problem import build_problem, deadline_seconds
 from poet.devices.profile import Profile
 from poet.devices.spread import Price, spread
 from poet.errors import Infeasible, InputError, OutOfTime, spelled_out
-from poet.ir.named import trained_in_words
-from poet.ir.untrained import loss_misfit
+from poet.ir.named import loss_misfit, trained_in_words
 from poet.planning.arena import Fitted, fit, is_mapped, searching
 from poet.planning.prepared import Prepared
 from poet.planning.ram_survey import keep_everything_bytes

@@ -13,7 +13,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from poet.errors import InputError, nearest
-from poet.ir.named_options import options_of
+from poet.util.units import options_of
 
 _OPTIONS = {
     "constant": ("warmup",),

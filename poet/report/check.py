@@ -13,8 +13,7 @@ from rich.text import Text
 from poet.errors import InputError
 from poet.ir.graph import ITEM_BYTES, Graph, Op, Symbol, TensorType
 from poet.ir.loss import LossSpec
-from poet.ir.named import named_parameters
-from poet.ir.untrained import Why, in_words, loss_misfit, unread_outputs, untrained
+from poet.ir.named import Why, in_words, loss_misfit, named_parameters, unread_outputs, untrained
 from poet.report import Column, table
 from poet.util.units import format_bytes
 

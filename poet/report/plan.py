@@ -9,8 +9,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from poet.ir.named import trained_in_words
-from poet.ir.untrained import loss_misfit
+from poet.ir.named import loss_misfit, trained_in_words
 from poet.planning.planned import measured_words
 from poet.plans.page_slots import erases_text, life_steps
 from poet.plans.plan_parts import PriceEnds, PriceRange

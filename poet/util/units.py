@@ -1,4 +1,4 @@
-"""Quantities as people write them. Inside the package everything is SI: bytes, seconds, joules.
+"""Quantities and options as people write them. Inside the package everything is SI: bytes, seconds, joules.
 
 The only place where prefixes are read or written.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Collection, Iterator
 
 from poet.errors import InputError
 from poet.util.reading import LARGEST_WHOLE
@@ -214,3 +215,32 @@ def format_above(share: float, what: str) -> str:
     if share >= 1.0:
         return f"{format_count(1.0 + share)} times {what}"
     return f"{format_share(share)} above {what}"
+
+
+def options_of(
+    where: str, name: str, written: str, known: Collection[str], error: type[InputError] = InputError
+) -> Iterator[tuple[str, str]]:
+    """Each option of ``NAME:option=value,...`` with its value, which is empty where none is written.
+
+    So are losses, optimizers and schedules of learning rates written.
+
+    Args:
+        where: what a message begins with, such as ``loss 'mse:dim=1'``.
+        name: what has the options.
+        written: what stands behind the colon.
+        known: the options that ``name`` has.
+        error: that is raised.
+
+    Raises:
+        InputError: an option is not ``known``, or is given twice.
+    """
+    seen = set[str]()
+    for item in written.split(","):
+        option, _, value = item.partition("=")
+        if option not in known:
+            has = f"the options of {name} are: {', '.join(known)}" if known else f"{name} has no options"
+            raise error(f"{where}: {option!r} is not an option; {has}")
+        if option in seen:
+            raise error(f"{where} gives {option} twice")
+        seen.add(option)
+        yield option, value

@@ -21,8 +21,7 @@ from poet.devices.costs import estimate
 from poet.devices.load import load_profile
 from poet.errors import GraphError, PoetError, ReplayError
 from poet.frontend.trace import TrainingStep, trace_evaluation
-from poet.ir.graph import Call, Graph, Op, Ref, Symbol
-from poet.ir.graph_parts import STORED_ROWS_SGD
+from poet.ir.graph import STORED_ROWS_SGD, Call, Graph, Op, Ref, Symbol
 from poet.ir.optimizer import OptimizerSpec, ParameterGroup
 from poet.passes.rewrite import Technique
 from poet.planning.prepared import Prepared, prepare

@@ -22,7 +22,7 @@ from poet.frontend.onnx.reader import DTYPES, OnnxFile, read_onnx
 from poet.frontend.onnx.weights import trainable_initializers, with_own_weights
 from poet.ir.loss import DEFAULT_LOSS, LossSpec, misfit
 from poet.ir.micro import BATCH_NAMES
-from poet.ir.untrained import Why, why
+from poet.ir.named import Why, why
 from poet.util.brief import brief
 from poet.util.codec import encode
 from poet.util.reading import MOST_DIMENSIONS

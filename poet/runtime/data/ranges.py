@@ -14,8 +14,7 @@ import torch
 
 from poet.errors import InputError
 from poet.ir.calls import TensorType, counted
-from poet.ir.graph import Argument, Graph, Op, Ref
-from poet.ir.graph_parts import stored_row_of
+from poet.ir.graph import Argument, Graph, Op, Ref, stored_row_of
 from poet.ir.operators import TABLE_ROWS
 from poet.runtime.data.metrics import least_and_largest
 

@@ -13,8 +13,7 @@ import torch
 from torch import Tensor
 
 from poet.errors import PlanError, nearest
-from poet.ir.graph import Call
-from poet.ir.graph_parts import STORED_ROWS, STORED_ROWS_SGD
+from poet.ir.graph import STORED_ROWS, STORED_ROWS_SGD, Call
 from poet.ir.kernel_facts import PYTORCH
 from poet.ir.operators import ATEN, OWN, RANDOM, UPDATES
 from poet.runtime.kernels import composed as norms

@@ -9,8 +9,7 @@ from typing import Any, Protocol
 
 import torch
 
-from poet.ir.graph import Graph, Op, Parameter, Symbol
-from poet.ir.graph_parts import stored_row_of
+from poet.ir.graph import Graph, Op, Parameter, Symbol, stored_row_of
 from poet.plans.training_plan import Plan
 from poet.problem.schedule import Compute
 from poet.runtime.kernels.cells import Cells, new_buffer, view_of

@@ -13,8 +13,7 @@ from typing import Any
 
 import torch
 
-from poet.ir.graph import Argument, Call, Graph, Op, Ref, Symbol, TensorType
-from poet.ir.graph_parts import stored_row_of
+from poet.ir.graph import Argument, Call, Graph, Op, Ref, Symbol, TensorType, stored_row_of
 from poet.memory.demand import MadeMove
 from poet.runtime import kernels
 from poet.runtime.kernels.cells import Cells, memory_of, new_buffer, resolved, view_of

@@ -13,8 +13,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from poet.ir.graph import ITEM_BYTES, Argument, Blank, Call, Graph, Op, Ref, TensorType
-from poet.ir.graph_parts import STORED_ROWS_SGD
+from poet.ir.graph import ITEM_BYTES, STORED_ROWS_SGD, Argument, Blank, Call, Graph, Op, Ref, TensorType
 from poet.ir.named import Bounds, bounds_of
 from poet.ir.operators import WRITES
 from poet.ir.wholes import Axis, PartedCall, cuts_of, result_dim, run_of
