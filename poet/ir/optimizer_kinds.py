@@ -10,16 +10,38 @@ import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
 from functools import cache
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 from poet.errors import InputError, nearest
 from poet.ir.op_spec import CKernel, OpClass, OpSpec, per_input, rule
 from poet.util.units import options_of
 
-if TYPE_CHECKING:
-    from poet.ir.optimizer import OptimizerSpec
-
 MAXIMUM = "max_exp_avg_sq"
+
+
+class Settings(Protocol):
+    """What the numbers follow from: the settings in force of a `poet.ir.optimizer.OptimizerSpec`."""
+
+    @property
+    def both_betas(self) -> tuple[float, float]: ...
+    @property
+    def decay(self) -> float: ...
+    @property
+    def inertia(self) -> float: ...
+    @property
+    def dampening(self) -> float: ...
+    @property
+    def lr_decay(self) -> float: ...
+    @property
+    def initial(self) -> float: ...
+    @property
+    def momentum_decay(self) -> float: ...
+    @property
+    def decoupled_weight_decay(self) -> bool: ...
+    @property
+    def centered(self) -> bool: ...
+    @property
+    def has_maximum(self) -> bool: ...
 
 
 class Kind:
@@ -50,12 +72,12 @@ class Kind:
     op_class: ClassVar[OpClass] = OpClass.ADAPTIVE_UPDATE
     c: ClassVar[CKernel | None] = None
 
-    def kept(self, spec: OptimizerSpec) -> dict[str, float]:
+    def kept(self, spec: Settings) -> dict[str, float]:
         """Those of the states that it keeps with these settings."""
         names = (*self.states.split(), *([MAXIMUM] if spec.has_maximum else []))
         return dict.fromkeys(names, self.fill)
 
-    def numbers(self, spec: OptimizerSpec, step: float, lr: float) -> dict[str, float]:
+    def numbers(self, spec: Settings, step: float, lr: float) -> dict[str, float]:
         """Those of its arguments that change with the step, from 1; ``lr`` is the step's learning rate."""
         return {"lr": lr}
 
@@ -78,7 +100,7 @@ class Momentum(Kind):
     momentum = 0.9
     c = CKernel(rule("updates.momentum"))
 
-    def numbers(self, spec: OptimizerSpec, step: float, lr: float) -> dict[str, float]:
+    def numbers(self, spec: Settings, step: float, lr: float) -> dict[str, float]:
         # torch.optim.SGD puts the first gradient into an empty buffer as it is
         return {"lr": lr, "gradient_share": 1.0 if step == 1 else 1 - spec.dampening}
 
@@ -90,7 +112,7 @@ class Adam(Kind):
     states = "exp_avg exp_avg_sq"
     arguments, flops = "step_size second_moment_correction beta1 beta2 eps weight_decay", 20
 
-    def numbers(self, spec: OptimizerSpec, step: float, lr: float) -> dict[str, float]:
+    def numbers(self, spec: Settings, step: float, lr: float) -> dict[str, float]:
         beta1, beta2 = spec.both_betas
         return {"step_size": lr / (1 - beta1**step), "second_moment_correction": (1 - beta2**step) ** 0.5}
 
@@ -102,7 +124,7 @@ class AdamW(Adam):
     arguments = "decay_factor step_size second_moment_correction beta1 beta2 eps"
     c = CKernel(rule("updates.adamw"))
 
-    def numbers(self, spec: OptimizerSpec, step: float, lr: float) -> dict[str, float]:
+    def numbers(self, spec: Settings, step: float, lr: float) -> dict[str, float]:
         return {"decay_factor": 1 - lr * spec.decay, **super().numbers(spec, step, lr)}
 
 
@@ -113,7 +135,7 @@ class RmsProp(Kind):
     states = "square_avg momentum_buffer grad_avg"
     arguments, flops = "lr alpha eps momentum weight_decay", 18
 
-    def kept(self, spec: OptimizerSpec) -> dict[str, float]:
+    def kept(self, spec: Settings) -> dict[str, float]:
         left_out = {"momentum_buffer": spec.inertia == 0.0, "grad_avg": not spec.centered}
         return {name: 0.0 for name in self.states.split() if not left_out.get(name)}
 
@@ -125,10 +147,10 @@ class Adagrad(Kind):
     states, eps = "sum", 1e-10
     arguments, flops = "step_size eps weight_decay", 14
 
-    def kept(self, spec: OptimizerSpec) -> dict[str, float]:
+    def kept(self, spec: Settings) -> dict[str, float]:
         return {"sum": spec.initial}
 
-    def numbers(self, spec: OptimizerSpec, step: float, lr: float) -> dict[str, float]:
+    def numbers(self, spec: Settings, step: float, lr: float) -> dict[str, float]:
         return {"step_size": lr / (1 + (step - 1) * spec.lr_decay)}
 
 
@@ -138,7 +160,7 @@ class Lion(Kind):
     torch, options, states = "", "lr betas weight_decay maximize", "exp_avg"
     arguments, flops, betas = "lr decay_factor beta1 beta2", 9, (0.9, 0.99)
 
-    def numbers(self, spec: OptimizerSpec, step: float, lr: float) -> dict[str, float]:
+    def numbers(self, spec: Settings, step: float, lr: float) -> dict[str, float]:
         return {"lr": lr, "decay_factor": 1 - lr * spec.decay}
 
 
@@ -157,7 +179,7 @@ class Adamax(Kind):
     states = "exp_avg exp_inf"
     arguments, flops = "step_size beta1 beta2 eps weight_decay", 14
 
-    def numbers(self, spec: OptimizerSpec, step: float, lr: float) -> dict[str, float]:
+    def numbers(self, spec: Settings, step: float, lr: float) -> dict[str, float]:
         return {"step_size": lr / (1 - spec.both_betas[0] ** step)}
 
 
@@ -172,7 +194,7 @@ class NAdam(Kind):
     )
     flops = 29
 
-    def numbers(self, spec: OptimizerSpec, step: float, lr: float) -> dict[str, float]:
+    def numbers(self, spec: Settings, step: float, lr: float) -> dict[str, float]:
         beta1, beta2 = spec.both_betas
         product = _product_of_momenta(beta1, spec.momentum_decay, int(step))
         now, ahead = (_momentum(beta1, spec.momentum_decay, count) for count in (step, step + 1))
@@ -195,7 +217,7 @@ class RAdam(Kind):
     )
     flops = 28
 
-    def numbers(self, spec: OptimizerSpec, step: float, lr: float) -> dict[str, float]:
+    def numbers(self, spec: Settings, step: float, lr: float) -> dict[str, float]:
         beta1, beta2 = spec.both_betas
         return {
             **_decoupled(spec, lr),
@@ -238,7 +260,7 @@ def updates() -> Iterator[OpSpec]:
 # --- numbers of a step ------------------------------------------------------------------------
 
 
-def _decoupled(spec: OptimizerSpec, lr: float) -> dict[str, float]:
+def _decoupled(spec: Settings, lr: float) -> dict[str, float]:
     """What the parameter is multiplied with, where its decay does not pass through the gradient."""
     return {"decay_factor": 1 - lr * spec.decay} if spec.decoupled_weight_decay else {}
 
