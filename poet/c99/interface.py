@@ -1,4 +1,4 @@
-"""What the caller of a C step fills and reads, what lives between two steps, and an optimizer's numbers."""
+"""What the caller of a C step fills and reads, what lives between two steps."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import math
 import re
 from dataclasses import dataclass
 
-from poet.c99.calls import WORD_BYTES, Placed, float_text
+from poet.c99.calls import WORD_BYTES, Placed
 from poet.c99.statements import Home, Prediction, Statements
-from poet.errors import PlanError, UnsupportedOperator
+from poet.errors import UnsupportedOperator
 from poet.ir.calls import Counted, counted
 from poet.ir.graph import Graph, TensorType
 from poet.ir.operators import TABLE_ROWS
@@ -177,49 +177,3 @@ def _classes(graph: Graph, target: str) -> tuple[int, int]:
     for found in _counts(graph, target, of_rows=False):
         return found.below, -100 if found.ignored is None else found.ignored
     raise UnsupportedOperator(f"{target}: whole numbers that are no classes of a loss have no C kernel")
-
-
-DOUBLES = {"adamw": ("beta1_power", "beta2_power")}
-"""Members of a net that are doubles, and begin as 1."""
-FLOATS = {
-    "sgd": (),
-    "momentum": ("gradient_share",),
-    "adamw": ("decay_factor", "step_size", "second_moment_correction"),
-}
-"""Members that are floats."""
-
-
-def check_optimizer(spec: OptimizerSpec) -> None:
-    """Refuse an optimizer whose numbers the C code does not make.
-
-    Raises:
-        PlanError: it is not SGD, SGD with momentum or AdamW, or it has parameter groups or amsgrad.
-    """
-    if spec.name not in FLOATS:
-        raise PlanError(f"optimizer {spec.name} is none that the C code has; plan with {', '.join(FLOATS)}")
-    if spec.has_maximum:
-        raise PlanError("the C code has no amsgrad; plan without it")
-    if spec.groups:
-        raise PlanError("the C code has one learning rate; plan without parameter groups")
-
-
-def scalars(spec: OptimizerSpec) -> str:
-    """C text that makes the numbers of the step about to be made."""
-    if spec.name == "momentum":
-        rest = float_text(1 - spec.dampening)
-        return f"    net->gradient_share = net->steps == 0u ? 1.0f : {rest};\n"
-    if spec.name == "adamw":
-        beta1, beta2 = spec.both_betas
-        return (
-            f"    net->beta1_power *= {beta1!r};\n"
-            f"    net->beta2_power *= {beta2!r};\n"
-            f"    net->decay_factor = (float)(1.0 - (double)net->learning_rate * {spec.decay!r});\n"
-            "    net->step_size = (float)((double)net->learning_rate / (1.0 - net->beta1_power));\n"
-            "    net->second_moment_correction = poet_sqrt((float)(1.0 - net->beta2_power));\n"
-        )
-    return ""
-
-
-def functions_of_numbers(spec: OptimizerSpec) -> set[str]:
-    """Names of the kernels that the text of `scalars` calls."""
-    return {"poet_sqrt"} if spec.name == "adamw" else set()

@@ -16,11 +16,10 @@ from torch import Tensor
 
 from poet.c99 import library, sources, vectors
 from poet.c99.calls import WORD_BYTES
-from poet.c99.emit import step_source
-from poet.c99.functions import functions_of
-from poet.c99.header import net_bytes, step_header
-from poet.c99.interface import ExportedStep, Interface, Span, check_optimizer, comment, interface_of
-from poet.c99.sources import weights_header, weights_source
+from poet.c99.emit import functions_of, net_bytes, step_header, step_source
+from poet.c99.interface import ExportedStep, Interface, Span, comment, interface_of
+from poet.c99.rules.updates import check_optimizer
+from poet.c99.sources import filled, weights_header, weights_source
 from poet.c99.statements import BLOCK_BYTES, LIBRARY, Prediction, Statements, prediction_of, statements_of
 from poet.errors import InputError, PoetError
 from poet.ir.graph import ITEM_BYTES
@@ -33,7 +32,6 @@ from poet.runtime.kernels.arguments import dtype
 from poet.runtime.kernels.cells import memory_of
 from poet.util.units import format_bytes, format_count
 
-TEMPLATES = Path(__file__).parent / "folder"
 _STACK_BYTES, _BESIDE_BYTES = 1024 + 64, 1024 + 128
 """The stack of the test for a board, and gaps; with a small net all that it has in RAM beside the arena."""
 _COPIED = {
@@ -131,12 +129,12 @@ def c_project(file: PlanFile) -> CProject:
     code = {
         "poet_kernels.c": sources.source_text(used),
         "poet_kernels.h": sources.header_text(used),
-        "poet_state.c": (TEMPLATES / "poet_state.c").read_text(encoding="utf-8"),
+        "poet_state.c": filled("poet_state.c"),
         "poet_step.c": step_source(step),
     }
     build = zlib.crc32("".join(code.values()).encode())
     files = {
-        "Makefile": _makefile(_ram_bytes(plan, step)),
+        "Makefile": filled("Makefile", RAM_BYTES=str(_ram_bytes(plan, step))),
         "README.md": _readme(plan, step, len(words), digest),
         **code,
         "poet_library.c": _library(step, digest),
@@ -146,7 +144,7 @@ def c_project(file: PlanFile) -> CProject:
         "poet_weights.h": weights_header(),
         "test/vectors.c": vectors.vectors_source(interface, made),
         "test/vectors.h": vectors.vectors_header(),
-        **{name: (TEMPLATES / source).read_text(encoding="utf-8") for source, name in _COPIED.items()},
+        **{name: filled(source) for source, name in _COPIED.items()},
     }
     return CProject(files, interface, statements, spans, prediction)
 
@@ -206,11 +204,6 @@ def _ram_bytes(plan: Plan, step: ExportedStep) -> int:
     return max(plan.request.limits.ram_budget_bytes or 0, needed)
 
 
-def _makefile(ram_bytes: int) -> str:
-    text = (TEMPLATES / "Makefile").read_text(encoding="utf-8")
-    return text.replace("@RAM_BYTES@", str(ram_bytes))
-
-
 def _library(step: ExportedStep, digest: str) -> str:
     """``poet_library.c``; its lists end with a 0, as none may be empty."""
 
@@ -221,13 +214,15 @@ def _library(step: ExportedStep, digest: str) -> str:
         (placed.type.elements, rows)
         for (_, placed), rows in zip(step.interface.inputs, step.interface.rows, strict=True)
     ]
-    text = (TEMPLATES / "poet_library.c").read_text(encoding="utf-8")
-    text = text.replace("@INPUT_FLOATS@", listed(0 if rows else count for count, rows in inputs))
-    text = text.replace("@INPUT_NUMBERS@", listed(count if rows else 0 for count, rows in inputs))
     outputs = (placed.type.elements for _, placed in step.interface.outputs)
-    text = text.replace("@OUTPUT_FLOATS@", listed(outputs))
-    text = text.replace("@CAN_PREDICT@", str(int(not isinstance(step.prediction, str))))
-    return text.replace("@DIGEST@", digest)
+    return filled(
+        "poet_library.c",
+        INPUT_FLOATS=listed(0 if rows else count for count, rows in inputs),
+        INPUT_NUMBERS=listed(count if rows else 0 for count, rows in inputs),
+        OUTPUT_FLOATS=listed(outputs),
+        CAN_PREDICT=str(int(not isinstance(step.prediction, str))),
+        DIGEST=digest,
+    )
 
 
 def _storage_said(step: ExportedStep) -> str:
@@ -265,25 +260,21 @@ def _readme(plan: Plan, step: ExportedStep, weight_words: int, digest: str) -> s
     plain = (
         "" if everything is None else f"\n| arena of training that keeps everything | {everything} bytes |"
     )
-    return (
-        (TEMPLATES / "README.md")
-        .read_text(encoding="utf-8")
-        .format(
-            model=comment(plan.model.name),
-            device=comment(plan.device.title),
-            digest=digest,
-            arena=arena_bytes,
-            net=net_bytes(step),
-            ram=_ram_bytes(plan, step),
-            arena_words=format_bytes(arena_bytes),
-            budget=budget,
-            plain=plain,
-            weights=WORD_BYTES * weight_words,
-            storage=_storage_said(step),
-            life=_life_said(plan, step),
-            runs=runs,
-            recomputed=runs - len(plan.graph.ops),
-            optimizer=plan.optimizer.name,
-            kernels=LIBRARY,
-        )
+    return filled("README.md").format(
+        model=comment(plan.model.name),
+        device=comment(plan.device.title),
+        digest=digest,
+        arena=arena_bytes,
+        net=net_bytes(step),
+        ram=_ram_bytes(plan, step),
+        arena_words=format_bytes(arena_bytes),
+        budget=budget,
+        plain=plain,
+        weights=WORD_BYTES * weight_words,
+        storage=_storage_said(step),
+        life=_life_said(plan, step),
+        runs=runs,
+        recomputed=runs - len(plan.graph.ops),
+        optimizer=plan.optimizer.name,
+        kernels=LIBRARY,
     )

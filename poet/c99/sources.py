@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 FOLDER = Path(__file__).parent / "kernels"
+TEMPLATES = Path(__file__).parent / "folder"
 _MARK = re.compile(r"^/\*@ (\w+) \*/\n", re.MULTILINE)
 _NAME = re.compile(r"\bpoet_\w+")
 _PROTOTYPE = re.compile(r"^(?!static)\w[^{;]*?\)(?=\n\{)", re.MULTILINE)
@@ -59,6 +60,28 @@ class Piece:
         """Its declaration; empty for a type and for what other files do not call."""
         found = _PROTOTYPE.search(self.text)
         return "" if found is None or self.is_type else f"{found.group()};"
+
+
+def filled(template: str, **texts: str) -> str:
+    """A file of ``folder/`` with a text in the place of each ``@NAME@``."""
+    return _filled((TEMPLATES / template).read_text(encoding="utf-8"), texts)
+
+
+def part(name: str, **texts: str) -> str:
+    """Likewise a part of ``poet_step``."""
+    return _filled(_parts()[name], texts)
+
+
+@functools.cache
+def _parts() -> Mapping[str, str]:
+    _, *rest = _MARK.split((TEMPLATES / "step_parts.c").read_text(encoding="utf-8"))
+    return {name: body.strip() for name, body in zip(rest[::2], rest[1::2], strict=True)}
+
+
+def _filled(text: str, texts: Mapping[str, str]) -> str:
+    for name, given in texts.items():
+        text = text.replace(f"@{name}@", given)
+    return text
 
 
 @functools.cache

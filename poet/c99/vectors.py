@@ -15,7 +15,7 @@ from torch import Tensor
 
 from poet.c99.calls import float_text
 from poet.c99.interface import Interface
-from poet.c99.sources import C_LINKAGE
+from poet.c99.sources import filled
 from poet.errors import UnsupportedOperator
 from poet.ir.graph import Argument, Blank, Call, Graph, Op, Symbol
 from poet.ir.optimizer import OptimizerSpec
@@ -207,24 +207,7 @@ def _losses_of(
 
 def vectors_header() -> str:
     """``test/vectors.h``."""
-    return f"""/* Inputs of the test, and PyTorch's losses for them. Written by poet. */
-#ifndef POET_VECTORS_H
-#define POET_VECTORS_H
-
-#include "poet_step.h"
-
-{C_LINKAGE[0]}
-#define POET_TEST_STEPS {STEPS}
-
-/* PyTorch's losses in float32, and how far others may be: by PyTorch's own distance from float64. */
-extern const float poet_test_losses[POET_TEST_STEPS];
-extern const float poet_test_tolerances[POET_TEST_STEPS];
-
-/* Fills inputs and target for a step. */
-void poet_test_fill(poet_net *net, int32_t step);
-
-{C_LINKAGE[1]}#endif
-"""
+    return filled("vectors.h", STEPS=str(STEPS))
 
 
 def _of_rows(index: int) -> str:
@@ -269,24 +252,6 @@ static void fill(float *y, int32_t step, int32_t stream, int32_t count)
         if 0 in interface.rows or (interface.target is not None and interface.classes is None)
         else ""
     )
-    return f"""/* See vectors.h. Written by poet. */
-#include "test/vectors.h"
-
-const float poet_test_losses[POET_TEST_STEPS] = {{{losses}}};
-const float poet_test_tolerances[POET_TEST_STEPS] = {{{allowed}}};{remark}
-
-/* A number of 32 bits for each step, stream and place. */
-static uint32_t number(int32_t step, int32_t stream, int32_t place)
-{{
-    const uint32_t start = (uint32_t)step * UINT32_C(1000003) + (uint32_t)stream * UINT32_C(10007) + 1u;
-    uint32_t mixed = (uint32_t)place * UINT32_C(2654435761) + start * UINT32_C(40503);
-    mixed = (mixed ^ (mixed >> 16)) * UINT32_C(0x7feb352d);
-    mixed = (mixed ^ (mixed >> 15)) * UINT32_C(0x846ca68b);
-    return mixed ^ (mixed >> 16);
-}}
-{fill}
-void poet_test_fill(poet_net *net, int32_t step)
-{{
-{chr(10).join(fills)}
-}}
-"""
+    return filled(
+        "vectors.c", LOSSES=losses, TOLERANCES=allowed, REMARK=remark, FILL=fill, FILLS="\n".join(fills)
+    )

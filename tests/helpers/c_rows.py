@@ -16,7 +16,7 @@ from helpers.c_build import build
 from helpers.c_plans import traced
 from poet.c99 import sources
 from poet.c99.calls import OpRun, Placed
-from poet.c99.functions import OP_TYPE, functions_of, step_body
+from poet.c99.emit import functions_of, step_body
 from poet.c99.rows import c_calls
 from poet.c99.statements import Statement
 from poet.c99.vectors import PlainSteps, doubled
@@ -192,7 +192,7 @@ def errors_of(
     folder.mkdir()
     (folder / "poet_kernels.h").write_text(sources.header_text(used))
     (folder / "poet_kernels.c").write_text(sources.source_text(used))
-    text = "\n\n".join([HEAD, *body.constants, OP_TYPE, *body.functions, table + run])
+    text = "\n\n".join([HEAD, *body.constants, sources.part("op_type"), *body.functions, table + run])
     (folder / "cases.c").write_text(text)
     library = ctypes.CDLL(str(build(folder, "-O2")))
     errors: dict[str, list[Errors]] = {}
