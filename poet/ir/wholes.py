@@ -19,7 +19,7 @@ from poet.ir.operators import WRITES
 Cuts = tuple[tuple[int, int], ...]
 """(place among the arguments, dimension) of what a run on a part is given a part of."""
 
-_OPERANDS = {"aten.mm.default": 0, "aten.addmm.default": 1}
+FACTORS = {"aten.mm.default": 0, "aten.addmm.default": 1}
 """Products of matrices, and where the first of the two factors stands."""
 
 
@@ -81,7 +81,7 @@ def cuts_of(parted: PartedCall) -> Cuts:
         if not _is_of_table(call, axis):
             raise refusal
         return ((0, 0),) if axis is Axis.LOOK_UP else ()
-    first = _OPERANDS.get(call.target)
+    first = FACTORS.get(call.target)
     if (
         first is None
         or call.kwargs

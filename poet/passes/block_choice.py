@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from poet.ir.graph import Graph, Op, Value
 from poet.ir.kernel_facts import KernelFacts
-from poet.passes.rewrite import Rewrite, Technique, rewritten
+from poet.passes.rewrite import Rewrite, Technique, is_pure, rewritten
 from poet.passes.strips import (
     StripCandidate,
     gradient_candidates,
@@ -22,7 +22,6 @@ from poet.passes.strips import (
     sums_of,
     uncut,
 )
-from poet.passes.uses import is_pure
 from poet.runtime.kernels.strips import signature
 from poet.runtime.trials.blocks import BLOCK_COUNTS, Offer, is_exact, offer
 from poet.runtime.trials.trial import recalled

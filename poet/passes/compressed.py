@@ -20,8 +20,7 @@ import torch
 from poet.ir.calls import contiguous
 from poet.ir.graph import Argument, Blank, Call, Graph, Op, Ref, Role, TensorType, Value
 from poet.ir.operators import spec_of
-from poet.passes.rewrite import Rewrite, Technique, rewritten
-from poet.passes.uses import GraphUses, is_pure
+from poet.passes.rewrite import GraphUses, Rewrite, Technique, is_pure, rewritten
 from poet.runtime.kernels.arguments import dtype, same_layout
 from poet.runtime.kernels.packed import row_bytes
 

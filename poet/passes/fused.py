@@ -14,8 +14,7 @@ from dataclasses import dataclass, replace
 
 from poet.ir.graph import Argument, Blank, Call, Graph, Link, Op, Parameter, Ref, Strip, TensorType
 from poet.ir.operators import UPDATES
-from poet.passes.rewrite import Rewrite, rewritten
-from poet.passes.uses import GraphUses, is_pure
+from poet.passes.rewrite import GraphUses, Rewrite, is_pure, rewritten
 
 HasKernel = Callable[[Strip, Graph], bool]
 """Whether a library's kernels can use each element of a strip's gradient as it is made."""

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from poet.ir.graph import Call, Graph, Link, Op, Ref, Role, Strip, Value
-from poet.passes.uses import GraphUses, is_pure
+from poet.passes.rewrite import GraphUses, is_pure
 from poet.runtime.kernels import overwriting
 from poet.runtime.trials.blocks import is_exact
 from poet.runtime.trials.trial import recalled

@@ -13,12 +13,9 @@ from dataclasses import dataclass, replace
 from poet.errors import ModelError
 from poet.ir.calls import contiguous
 from poet.ir.graph import Argument, Call, Graph, Op, Ref, TensorType, Value
-from poet.passes.rewrite import Rewrite, rewritten
-from poet.passes.uses import GraphUses
+from poet.ir.wholes import FACTORS
+from poet.passes.rewrite import GraphUses, Rewrite, rewritten
 from poet.runtime.trials.forms import Head, exact_columns, exact_rows
-
-_PRODUCTS = {"aten.mm.default": 0, "aten.addmm.default": 1}
-"""And where the first factor stands."""
 
 _SOFTMAX, _SOFTMAX_BACKWARD = "aten._log_softmax.default", "aten._log_softmax_backward_data.default"
 _LOSS, _LOSS_BACKWARD = "aten.nll_loss_forward.default", "aten.nll_loss_backward.default"
@@ -54,12 +51,12 @@ class _Found:
     @property
     def hidden(self) -> Argument:
         """What the layer is given."""
-        return self.product.call.args[_PRODUCTS[self.product.call.target]]
+        return self.product.call.args[FACTORS[self.product.call.target]]
 
     @property
     def bias(self) -> Argument:
         """What it adds; ``None``: nothing."""
-        return self.product.call.args[0] if _PRODUCTS[self.product.call.target] else None
+        return self.product.call.args[0] if FACTORS[self.product.call.target] else None
 
 
 def with_logits_in_strips(graph: Graph) -> Graph:
@@ -140,7 +137,7 @@ class _Rewriting:
         softmax = self._maker(scores, _SOFTMAX)
         if softmax.call.args[1:] != (1, False):
             raise _Whole("the softmax is not over classes in the last dimension")
-        product = self._maker(softmax.call.args[0], *_PRODUCTS)
+        product = self._maker(softmax.call.args[0], *FACTORS)
         weight = self._weight(product)
         backward = self._way_back(loss, softmax, classes)
         of_logits = _output(backward[1], 0)
@@ -162,7 +159,7 @@ class _Rewriting:
 
     def _weight(self, product: Op) -> str:
         """The parameter whose rows are the classes'."""
-        hidden, turned = product.call.args[_PRODUCTS[product.call.target] :]
+        hidden, turned = product.call.args[FACTORS[product.call.target] :]
         if not isinstance(turned, Ref) or self._type(hidden) != contiguous(
             "float32", self._type(hidden).shape
         ):
@@ -191,7 +188,7 @@ class _Rewriting:
 
     def _gradients(self, of_logits: str, product: Op, weight: str) -> tuple[Op | None, Op | None, Op | None]:
         """What reads the gradient of the logits: for the layer's input, its weight and its bias."""
-        kind, hidden = self._types[of_logits], product.call.args[_PRODUCTS[product.call.target]]
+        kind, hidden = self._types[of_logits], product.call.args[FACTORS[product.call.target]]
         turned = TensorType(kind.dtype, kind.shape[::-1], kind.strides[::-1])
         found: dict[str, Op] = {}
         for op in self._uses.readers_of(of_logits):

@@ -13,8 +13,8 @@ from poet.ir.calls import contiguous
 from poet.ir.graph import Argument, Blank, Call, Graph, Op, Parameter, Ref, TensorType, lasting_of
 from poet.ir.named import Bounds
 from poet.ir.operators import UPDATES
-from poet.ir.wholes import Axis, PartedCall
-from poet.passes.uses import GraphUses, is_pure
+from poet.ir.wholes import FACTORS, Axis, PartedCall
+from poet.passes.rewrite import GraphUses, is_pure
 
 IsExact = Callable[[PartedCall, Bounds], bool]
 """Whether a call in such parts gives the bits of the whole."""
@@ -23,7 +23,6 @@ IsExact = Callable[[PartedCall, Bounds], bool]
 ACCUMULATE = "poet.accumulate"
 _ENDS = UPDATES | {ACCUMULATE}
 _LOOK_UP, _TABLE, _SUM = "aten.embedding.default", "aten.embedding_dense_backward.default", "aten.add.Tensor"
-_FACTORS = {"aten.mm.default": 0, "aten.addmm.default": 1}
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +156,7 @@ def _looked_up(index: GraphUses, op: Op, buffer: str, type_: TensorType) -> Part
 
 def _product(index: GraphUses, op: Op, buffer: str, type_: TensorType) -> PartedCall | None:
     """``op`` along the rows of the parameter on ``buffer``; ``None`` where it cannot be divided so."""
-    first = _FACTORS.get(op.call.target)
+    first = FACTORS.get(op.call.target)
     if first is None or op.call.kwargs or not _is_repeatable(op) or len(op.outputs) != 1:
         return None
     result = index.types[op.outputs[0] or ""]

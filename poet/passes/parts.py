@@ -33,8 +33,7 @@ from poet.ir.graph import (
 from poet.ir.named import Bounds, bounds_of
 from poet.ir.wholes import Axis, PartedCall, cuts_of, narrowed, result_dim, run_of
 from poet.passes.part_uses import ACCUMULATE, IsExact, found_uses, uses_of
-from poet.passes.rewrite import with_updates_placed
-from poet.passes.uses import GraphUses
+from poet.passes.rewrite import GraphUses, with_updates_placed
 from poet.runtime.trials.forms import is_exact_in_parts
 from poet.runtime.trials.trial import recalled
 

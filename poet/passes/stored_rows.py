@@ -29,8 +29,7 @@ from poet.ir.graph import (
     stored_row_of,
 )
 from poet.ir.kernel_facts import KernelAllocation, KernelFacts, OpFacts, peak_bytes
-from poet.passes.rewrite import Rewrite, Technique
-from poet.passes.uses import GraphUses
+from poet.passes.rewrite import GraphUses, Rewrite, Technique
 from poet.runtime.trials.forms import row_trial
 from poet.runtime.trials.trial import is_exact
 

@@ -16,8 +16,7 @@ from poet.ir.kernel_facts import KernelFacts
 from poet.ir.operators import UPDATES
 from poet.ir.strips import MOST_BLOCKS, outermost
 from poet.passes.cuts import Cut, gradient_cut, passing_cut, slice_cuts, sum_cuts, update_cut
-from poet.passes.rewrite import Rewrite
-from poet.passes.uses import GraphUses, is_pure
+from poet.passes.rewrite import GraphUses, Rewrite, is_pure
 from poet.runtime.trials.blocks import BLOCK_COUNTS
 
 LEAST_BYTES = 256 * 1024
