@@ -1,4 +1,4 @@
-"""One rewrite of a graph: some of its ops in another form with the same bits; and who uses what in a graph."""
+"""One rewrite of a graph: some of its ops in another form with the same bits; and who uses what in it."""
 
 from __future__ import annotations
 
