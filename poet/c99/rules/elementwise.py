@@ -37,11 +37,6 @@ def add(run: OpRun, sign: float = 1.0) -> list[CCall]:
     return pointwise(run, "poet_add", [out], [run.tensor(0), other], run.float_text(alpha))
 
 
-def sub(run: OpRun) -> list[CCall]:
-    """Likewise, taken away."""
-    return add(run, -1.0)
-
-
 def mul(run: OpRun) -> list[CCall]:
     """A product with a tensor, a mask or a number."""
     other = run.optional(1)
@@ -107,15 +102,11 @@ def clamp(run: OpRun) -> list[CCall]:
     """Between two numbers, of which one may not be there."""
     if run.argument(1) is not None and run.argument(2) is not None:
         return hardtanh(run)
-    return _bounded(run, 1, "1.0f") if run.argument(1) is not None else _bounded(run, 2, "-1.0f")
+    return bounded(run, 1, "1.0f") if run.argument(1) is not None else bounded(run, 2, "-1.0f")
 
 
-def at_most(run: OpRun) -> list[CCall]:
-    """Below a number."""
-    return _bounded(run, 1, "-1.0f")
-
-
-def _bounded(run: OpRun, place: int, sign: str) -> list[CCall]:
+def bounded(run: OpRun, place: int, sign: str) -> list[CCall]:
+    """Above a number, or with ``sign`` -1 below it."""
     bound = run.float_text(run.number(place))
     return pointwise(run, "poet_bounded", run.made(), [run.tensor(0)], sign, bound)
 

@@ -32,19 +32,8 @@ def _check_channels(run: OpRun, channels: int, tensors: Sequence[Placed | None])
             raise run.refuse(f"for {tensor.type} of {channels} channels")
 
 
-def batch_norm(run: OpRun) -> list[CCall]:
+def batch_norm(run: OpRun, function: str) -> list[CCall]:
     """With the statistics of the batch in training, with the running ones in evaluation."""
-    return _batch_norm(run, "poet_batch_norm")
-
-
-def norm_relu(run: OpRun) -> list[CCall]:
-    """Likewise, and what is below zero becomes zero."""
-    calls = _batch_norm(run, "poet_norm_relu")
-    y = run.output(0)
-    return calls if run.argument(5) is True else [*calls, *pointwise(run, "poet_relu", [y], [y])]
-
-
-def _batch_norm(run: OpRun, function: str) -> list[CCall]:
     x, y = run.dense(0), run.output(0)
     shape = _norm_shape(run, x.type, run.number(6), run.number(7))
     given = [run.optional_dense(index) for index in range(1, 5)]
@@ -60,37 +49,34 @@ def _batch_norm(run: OpRun, function: str) -> list[CCall]:
     if given[2] is None or given[3] is None:
         raise run.refuse("without running statistics in evaluation")
     read = (x.pointer(), *map(pointer_or_null, given))
-    return [CCall("poet_batch_norm_fixed", (y.pointer(), *read, shape))]
+    relu = pointwise(run, "poet_relu", [y], [y]) if function == "poet_norm_relu" else []
+    return [CCall("poet_batch_norm_fixed", (y.pointer(), *read, shape)), *relu]
 
 
-def batch_norm_backward(run: OpRun) -> list[CCall]:
-    """Of training mode."""
-    if run.argument(7) is not True:
+def batch_norm_backward(
+    run: OpRun, function: str, weights: Sequence[int], saved: Sequence[int], training: int
+) -> list[CCall]:
+    """Of training mode, with a rectifier behind it or without.
+
+    Args:
+        run: of the op, which reads a gradient and the input first.
+        function: ``poet_...``.
+        weights: places of weight and bias, as far as they are read.
+        saved: places of the mean and the scale.
+        training: place of the flag.
+    """
+    if run.argument(training) is not True:
         raise run.refuse("in evaluation mode")
     gy, x = run.dense(0), run.dense(1)
     made = [None if out is None else run.checked(out) for out in (*run.outputs, None, None, None)[:3]]
-    given = (run.optional_dense(2), run.dense(5), run.dense(6))
-    shape = _norm_shape(run, x.type, 0.0, 0.0)
-    _check_like(run, x.type, gy, made[0])
-    _check_channels(run, x.type.shape[1], [*given, *made[1:]])
-    pointers = (*map(pointer_or_null, made), gy.pointer(), x.pointer(), *map(pointer_or_null, given))
-    return [CCall("poet_batch_norm_backward", (*pointers, shape))]
-
-
-def norm_relu_backward(run: OpRun) -> list[CCall]:
-    """Through a rectifier and the batch norm before it, of training mode."""
-    if run.argument(6) is not True:
-        raise run.refuse("in evaluation mode")
-    gy, x = run.dense(0), run.dense(1)
-    made = [None if out is None else run.checked(out) for out in (*run.outputs, None, None, None)[:3]]
-    if made[0] is None:
+    if made[0] is None and function == "poet_norm_relu_backward":
         raise run.refuse("without a gradient of its input")
-    given = (run.optional_dense(2), run.optional_dense(3), run.dense(4), run.dense(5))
+    given = (*map(run.optional_dense, weights), *map(run.dense, saved))
     shape = _norm_shape(run, x.type, 0.0, 0.0)
     _check_like(run, x.type, gy, made[0])
     _check_channels(run, x.type.shape[1], [*given, *made[1:]])
     pointers = (*map(pointer_or_null, made), gy.pointer(), x.pointer(), *map(pointer_or_null, given))
-    return [CCall("poet_norm_relu_backward", (*pointers, shape))]
+    return [CCall(function, (*pointers, shape))]
 
 
 def _groups(run: OpRun, first: int, x: TensorType, saved: Sequence[Placed]) -> CStruct:
@@ -222,37 +208,18 @@ def _check_one(run: OpRun, *numbers: Placed) -> None:
             raise run.refuse(f"for {number.type} in the place of one number")
 
 
-def log_softmax(run: OpRun) -> list[CCall]:
-    """Over one dimension."""
+def along(run: OpRun, function: str, *flags: str) -> list[CCall]:
+    """Softmax over one dimension."""
     x, y = run.dense(0), run.output()
     sizes = _softmax_sizes(run, x.type, run.whole(1), y)
-    return [CCall("poet_log_softmax", (y.pointer(), x.pointer(), *sizes))]
+    return [CCall(function, (y.pointer(), x.pointer(), *sizes, *flags))]
 
 
-def log_softmax_backward(run: OpRun) -> list[CCall]:
+def along_backward(run: OpRun, function: str) -> list[CCall]:
     """The way back."""
     gy, y, gx = run.dense(0), run.dense(1), run.output()
     sizes = _softmax_sizes(run, y.type, run.whole(2), gy, gx)
-    return [CCall("poet_log_softmax_backward", (gx.pointer(), gy.pointer(), y.pointer(), *sizes))]
-
-
-def softmax(run: OpRun, *, is_safe: bool = False) -> list[CCall]:
-    """Over one dimension."""
-    x, y = run.dense(0), run.output()
-    sizes = _softmax_sizes(run, x.type, run.whole(1), y)
-    return [CCall("poet_softmax", (y.pointer(), x.pointer(), *sizes, str(int(is_safe))))]
-
-
-def safe_softmax(run: OpRun) -> list[CCall]:
-    """Likewise, 0 where a mask leaves nothing."""
-    return softmax(run, is_safe=True)
-
-
-def softmax_backward(run: OpRun) -> list[CCall]:
-    """The way back through both."""
-    gy, y, gx = run.dense(0), run.dense(1), run.output()
-    sizes = _softmax_sizes(run, y.type, run.whole(2), gy, gx)
-    return [CCall("poet_softmax_backward", (gx.pointer(), gy.pointer(), y.pointer(), *sizes))]
+    return [CCall(function, (gx.pointer(), gy.pointer(), y.pointer(), *sizes))]
 
 
 def _nll_sizes(run: OpRun, scores: TensorType, first: int) -> tuple[str, ...]:
@@ -292,57 +259,32 @@ def nll_loss_backward(run: OpRun) -> list[CCall]:
     return [CCall("poet_nll_loss_backward", (*pointers, *_nll_sizes(run, run.type_of(1), 3)))]
 
 
-def mse_loss(run: OpRun) -> list[CCall]:
-    """The mean or the sum of squares."""
-    x, target, reduction = run.dense(0), run.dense(1), run.whole(2, 1)
-    if reduction not in (1, 2) or x.type.shape != target.type.shape:
-        raise run.refuse("except for the mean or the sum over tensors of one shape")
+def compared(run: OpRun, function: str, *weights: int) -> list[CCall]:
+    """The mean or the sum of errors of a tensor beside its target; ``weights`` must not be there."""
+    x, target = run.dense(0), run.dense(1)
+    is_mean = _is_mean(run, max((1, *weights)) + 1, weights, x, target)
     _check_one(run, run.output())
     count = x.type.elements
-    divisor = run.float_text(float(count) if reduction == 1 else 1.0)
     pointers = (run.output().pointer(), x.pointer(), target.pointer())
-    return [CCall("poet_mse_loss", (*pointers, str(count), divisor))]
+    return [CCall(function, (*pointers, str(count), run.float_text(float(count) if is_mean else 1.0)))]
 
 
-def mse_loss_backward(run: OpRun) -> list[CCall]:
-    """The way back."""
-    gradient, x, target, reduction = run.dense(0), run.dense(1), run.dense(2), run.whole(3)
-    if reduction not in (1, 2) or gradient.type.elements != 1 or x.type.shape != target.type.shape:
-        raise run.refuse("except for the mean or the sum over tensors of one shape")
+def compared_backward(run: OpRun, function: str, factor: float, *weights: int) -> list[CCall]:
+    """The way back, by a factor of each element's share."""
+    gradient, x, target = run.dense(0), run.dense(1), run.dense(2)
+    is_mean = _is_mean(run, max((2, *weights)) + 1, weights, x, target)
+    _check_one(run, gradient)
     _check_like(run, x.type, run.output())
     count = x.type.elements
-    factor = run.float_text(2.0 / count if reduction == 1 else 2.0)
     pointers = (run.output().pointer(), gradient.pointer(), x.pointer(), target.pointer())
-    return [CCall("poet_mse_loss_backward", (*pointers, str(count), factor))]
+    share = run.float_text(factor / count if is_mean else factor)
+    return [CCall(function, (*pointers, str(count), share))]
 
 
-def bce(run: OpRun, function: str) -> list[CCall]:
-    """The mean or the sum of binary cross-entropies, without weights."""
-    places = (2, 3) if function == "poet_bce_with_logits" else (2,)
-    x, target, reduction = run.dense(0), run.dense(1), run.whole(places[-1] + 1, 1)
-    is_weighted = any(run.argument(place) is not None for place in places)
-    if reduction not in (1, 2) or is_weighted or x.type.shape != target.type.shape:
-        raise run.refuse("except for the mean or the sum over tensors of one shape, without weights")
-    _check_one(run, run.output())
-    count = x.type.elements
-    divisor = run.float_text(float(count) if reduction == 1 else 1.0)
-    pointers = (run.output().pointer(), x.pointer(), target.pointer())
-    return [CCall(function, (*pointers, str(count), divisor))]
-
-
-def bce_backward(run: OpRun) -> list[CCall]:
-    """The way back from probabilities."""
-    gradient, x, target, reduction = run.dense(0), run.dense(1), run.dense(2), run.whole(4, 1)
-    is_weighted = run.argument(3) is not None
-    if (
-        reduction not in (1, 2)
-        or is_weighted
-        or gradient.type.elements != 1
-        or x.type.shape != target.type.shape
-    ):
-        raise run.refuse("except for the mean or the sum over tensors of one shape, without weights")
-    _check_like(run, x.type, run.output())
-    count = x.type.elements
-    factor = run.float_text(1.0 / count if reduction == 1 else 1.0)
-    pointers = (run.output().pointer(), gradient.pointer(), x.pointer(), target.pointer())
-    return [CCall("poet_bce_backward", (*pointers, str(count), factor))]
+def _is_mean(run: OpRun, reduction: int, weights: Sequence[int], x: Placed, target: Placed) -> bool:
+    """Whether the mean is wanted, not the sum."""
+    is_weighted = any(run.argument(place) is not None for place in weights)
+    if run.whole(reduction, 1) not in (1, 2) or is_weighted or x.type.shape != target.type.shape:
+        without = ", without weights" if weights else ""
+        raise run.refuse(f"except for the mean or the sum over tensors of one shape{without}")
+    return run.whole(reduction, 1) == 1

@@ -52,21 +52,9 @@ def embedding_backward(run: OpRun) -> list[CCall]:
 
 
 def arange(run: OpRun) -> list[CCall]:
-    """Whole numbers in order, from 0."""
-    return _in_order(run, 0, run.whole(0), 1)
-
-
-def arange_between(run: OpRun) -> list[CCall]:
-    """Likewise, from a first one."""
-    return _in_order(run, run.whole(0), run.whole(1), 1)
-
-
-def arange_from(run: OpRun) -> list[CCall]:
-    """Likewise, from a first one by steps."""
-    return _in_order(run, run.whole(0), run.whole(1), run.whole(2, 1))
-
-
-def _in_order(run: OpRun, first: int, end: int, step: int) -> list[CCall]:
+    """Whole numbers in order: up to one, or between two, perhaps by steps."""
+    given = [run.whole(place) for place in range(len(run.call.args))]
+    first, end, step = (*([0] if len(given) == 1 else []), *given, 1)[:3]
     out = run.made()[0]
     count = max(0, -((first - end) // step)) if step else -1
     if out.type.dtype != "int64" or not out.is_dense or out.type.shape != (count,):

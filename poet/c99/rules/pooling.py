@@ -103,22 +103,6 @@ def _is_even(x: TensorType, y: TensorType) -> bool:
     return not any(size % made for size, made in zip(x.shape[-2:], y.shape[-2:], strict=True))
 
 
-def adaptive_max_pool(run: OpRun) -> list[CCall]:
-    """The largest of such windows, and where they are."""
-    x, y, places = run.dense(0), run.output(), run.made()[-1]
-    if places.type.dtype != "int64" or not places.is_dense or places.type.shape != y.type.shape:
-        raise run.refuse("without the places of what is largest")
-    if not _is_even(x.type, y.type):
-        raise run.refuse(f"from {x.type} to {y.type}; to what divides height and width it has")
-    pointers = (y.pointer(), places.pointer(), x.pointer())
-    return [CCall("poet_max_pool2d", (*pointers, _adaptive_shape(run, x.type, y.type)))]
-
-
-def adaptive_max_pool_backward(run: OpRun) -> list[CCall]:
-    """The way back through them."""
-    return _to_places(run, 2)
-
-
 def _max_pool_shape(run: OpRun, first: int, x: TensorType, y: TensorType) -> CStruct:
     kernel = _both(run, first)
     stride = _both(run, first + 1) if run.wholes(first + 1, ()) else kernel
@@ -140,22 +124,19 @@ def _are_inside(windows: int, size: int, kernel: int, stride: int, pad: int, dil
     return all(tap < kernel and first + tap * dilation < size for first, tap in taps)
 
 
-def max_pool(run: OpRun) -> list[CCall]:
+def max_pool(run: OpRun, *, is_adaptive: bool = False) -> list[CCall]:
     """The largest of windows, and where they are."""
     x, y, places = run.dense(0), run.output(), run.made()[-1]
     if places.type.dtype != "int64" or not places.is_dense or places.type.shape != y.type.shape:
         raise run.refuse("without the places of what is largest")
-    pointers = (y.pointer(), places.pointer(), x.pointer())
-    return [CCall("poet_max_pool2d", (*pointers, _max_pool_shape(run, 1, x.type, y.type)))]
+    if is_adaptive and not _is_even(x.type, y.type):
+        raise run.refuse(f"from {x.type} to {y.type}; to what divides height and width it has")
+    shape = _adaptive_shape(run, x.type, y.type) if is_adaptive else _max_pool_shape(run, 1, x.type, y.type)
+    return [CCall("poet_max_pool2d", (y.pointer(), places.pointer(), x.pointer(), shape))]
 
 
-def max_pool_backward(run: OpRun) -> list[CCall]:
-    """The gradient of each window where its largest was."""
-    return _to_places(run, 7)
-
-
-def _to_places(run: OpRun, index: int) -> list[CCall]:
-    """Each gradient at the place in its plane that argument ``index`` gives."""
+def max_pool_backward(run: OpRun, index: int) -> list[CCall]:
+    """The gradient of each window at the place in its plane that argument ``index`` gives."""
     gy, places, gx = run.dense(0), run.tensor(index), run.output()
     if places.type.dtype != "int64" or not places.is_dense:
         raise run.refuse(f"for places of type {places.type}")

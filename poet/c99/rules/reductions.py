@@ -209,8 +209,3 @@ def _apart(run: OpRun, x: Placed, dims: tuple[int, int], divisor: str) -> list[C
     numbers = (*map(str, (*rows, *row)), divisor)
     place = x.pointer((*kind.strides[:first], *kind.strides[end:]))
     return [CCall("poet_sum_apart", (stored_at(target), place, *numbers), sizes)]
-
-
-def mean(run: OpRun) -> list[CCall]:
-    """Likewise, over how many there are."""
-    return total(run, is_mean=True)

@@ -61,16 +61,6 @@ def triangle(run: OpRun, *, is_lower: bool) -> list[CCall]:
     return [CCall("poet_triangle", (out.pointer(), x.pointer(), *map(str, numbers)))]
 
 
-def lower(run: OpRun) -> list[CCall]:
-    """At and below a diagonal."""
-    return triangle(run, is_lower=True)
-
-
-def upper(run: OpRun) -> list[CCall]:
-    """At and above a diagonal."""
-    return triangle(run, is_lower=False)
-
-
 _LARGEST = 2**31 - 1
 _LESS, _EQUAL, _MORE, _UNORDERED = 1, 2, 4, 8
 _STANDING = {
