@@ -9,15 +9,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import starmap
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from poet.c99.interface import interface_of
 from poet.c99.library import LibraryError, Step
 from poet.c99.project import CProject, c_project, initial_contents
 from poet.c99.vectors import PlainSteps
@@ -114,7 +111,7 @@ def check_library(
     _check_is_of(Path(shared), plan_digest(plan), Path(path))
     try:
         with Step(shared, pages=page_file) as step:
-            return _compared(step, _Sides(plan, project), kept, batches)
+            return _Comparison(step, plan, project).report(kept, batches)
     except LibraryError as error:
         raise InputError(str(error)) from None
 
@@ -143,105 +140,108 @@ def _batches(
     plan: Plan, steps: int, seed: int, data: str | Path | None, *, fewer: bool
 ) -> list[dict[str, Tensor]]:
     """Inputs and target of each step, by value."""
-    names = plan.graph.inputs
     if data is None:
-        drawn = starmap(_flat, (random_batch(plan, seed + number) for number in range(steps)))
-        return [dict(zip(names, tensors, strict=True)) for tensors in drawn]
-    samples = load_samples(data, plan)
-    rows = len(samples.staged[0])
-    if fewer:
-        steps = max(1, min(steps, samples.count // rows))
-    if samples.count < rows * steps:
-        raise InputError(f"{data}: {samples.count} samples are too few for {steps} steps of {rows}")
-    chosen = (torch.arange(rows * number, rows * (number + 1)) for number in range(steps))
-    taken = ([tensor.clone() for part in samples.batch(item) for tensor in part] for item in chosen)
-    return [dict(zip(names, tensors, strict=True)) for tensors in taken]
+        drawn = [random_batch(plan, seed + number) for number in range(steps)]
+        parts = [(*inputs, *_several(targets)) for inputs, targets in drawn]
+    else:
+        samples = load_samples(data, plan)
+        rows = len(samples.staged[0])
+        if fewer:
+            steps = max(1, min(steps, samples.count // rows))
+        if samples.count < rows * steps:
+            raise InputError(f"{data}: {samples.count} samples are too few for {steps} steps of {rows}")
+        chosen = (torch.arange(rows * number, rows * (number + 1)) for number in range(steps))
+        parts = [tuple(tensor.clone() for part in samples.batch(item) for tensor in part) for item in chosen]
+    return [dict(zip(plan.graph.inputs, tensors, strict=True)) for tensors in parts]
 
 
-def _flat(inputs: Sequence[Tensor], targets: Tensor | Sequence[Tensor] | None) -> list[Tensor]:
-    if targets is None:
-        return list(inputs)
-    return [*inputs, *([targets] if isinstance(targets, Tensor) else targets)]
+def _several(targets: Tensor | Sequence[Tensor] | None) -> Sequence[Tensor]:
+    return () if targets is None else (targets,) if isinstance(targets, Tensor) else targets
 
 
-class _Watched(NamedTuple):
-    """What a buffer holds, and of which magnitude: numbers like gradients, or their squares."""
+class _Comparison:
+    """A library beside its plan.
 
-    name: str
-    magnitude: str
+    Attributes:
+        names: index of each buffer in the library.
+        watched: buffers whose change is compared: the value that each holds, and whether its numbers are like
+            the squares of gradients. Of AdamW these are the moments, not the parameters: where the true
+            gradient is zero, as of a bias before batch norm, the update makes noise as large as any other.
+            Those are held against the moments of the step that made them.
+    """
 
-
-class _Sides:
-    """What of a plan both sides know."""
-
-    def __init__(self, plan: Plan, project: CProject) -> None:
-        self.plan, self.graph, self.project = plan, plan.graph, project
-        self.interface = interface_of(plan.graph, project.statements)
+    def __init__(self, step: Step, plan: Plan, project: CProject) -> None:
+        self.step, self.plan, self.graph, self.interface = step, plan, plan.graph, project.interface
+        self.names = {span.name: index for index, span in enumerate(project.spans)}
         self.types = {value.name: value.type for value in self.graph.values}
-
-    def plain(self, kept: Mapping[str, Tensor], steps: int, *, is_double: bool) -> PlainSteps:
-        """PyTorch, about to make the step after ``steps``."""
-        runner = PlainSteps(self.graph, self.plan.optimizer, kept, is_double=is_double)
-        runner.steps = steps
-        return runner
-
-    def watched(self) -> dict[str, _Watched]:
-        """Buffers whose change is compared, and what they hold.
-
-        Of AdamW the moments, not the parameters: where the true gradient is zero, as of a bias before batch
-        norm, the update makes noise as large as any other. `updates` holds those against the moments.
-        """
-        found: dict[str, _Watched] = {}
-        if not self.is_adamw:
-            found = {item.value: _Watched(item.value, "") for item in self.graph.parameters}
+        self.is_adamw = plan.optimizer.name == "adamw"
+        parameters = () if self.is_adamw else ((item.value, item.value) for item in self.graph.parameters)
+        found = {value: (name, False) for value, name in parameters}
         states = (pair for item in self.graph.parameters for pair in item.optimizer_state)
-        found |= {value: _Watched(value, "square" if kind == "exp_avg_sq" else "") for kind, value in states}
-        found |= {value: _Watched(name, "") for name, value in self.graph.states}
-        return {self.graph.buffer_of(value): watched for value, watched in found.items()}
+        found |= {value: (value, kind == "exp_avg_sq") for kind, value in states}
+        found |= {value: (name, False) for name, value in self.graph.states}
+        by_buffer = {self.graph.buffer_of(value): watched for value, watched in found.items()}
+        self.watched = {buffer: item for buffer, item in by_buffer.items() if buffer in self.names}
 
-    @property
-    def is_adamw(self) -> bool:
-        """Whether parameters are held against the moments of the step that made them."""
-        return self.plan.optimizer.name == "adamw"
+    def report(self, kept: Mapping[str, Tensor], batches: Sequence[Mapping[str, Tensor]]) -> LibraryReport:
+        """Each step by all three, from PyTorch's state."""
+        found, tensors = [], len(self.watched)
+        for number, given in enumerate(batches):
+            plain, exact = (
+                PlainSteps(self.graph, self.plan.optimizer, kept, is_double=is_double)
+                for is_double in (False, True)
+            )
+            plain.steps = exact.steps = number
+            for buffer, index in self.names.items():
+                self.step.put(index, np.frombuffer(kept[buffer].numpy().tobytes(), dtype=np.float32))
+            plain.fill(given)
+            exact.fill(given)
+            self._fill(given)
+            losses = self.step.train(), plain.step(), exact.step()
+            updates = self._updates(kept, number + 1) if self.is_adamw else []
+            tensors = len(self.watched) + len(updates)
+            worst = max(*self._distances(kept, plain.tensors, exact.tensors), *updates, _NOTHING)
+            allowed = ALLOWED * abs(losses[1] - losses[2]) + FLOOR * (1.0 + abs(losses[2]))
+            worst = max(worst, (_share(abs(losses[0] - losses[2]), allowed), "the loss"))
+            found.append(LibraryStep(*losses, *worst))
+            kept = {name: plain.tensors[name].clone() for name in kept}
+        return LibraryReport(tuple(found), tensors)
 
-    def updates(
-        self, step: Step, names: Mapping[str, int], kept: Mapping[str, Tensor], number: int
-    ) -> list[tuple[float, str]]:
+    def _fill(self, given: Mapping[str, Tensor]) -> None:
+        for index, (name, _) in enumerate(self.interface.inputs):
+            self.step.set_input(index, given[name].numpy())
+        if self.interface.target is not None:
+            target = given[self.interface.target[0]].numpy()
+            fill = self.step.set_target if self.interface.classes is None else self.step.set_classes
+            fill(target)
+
+    def _updates(self, kept: Mapping[str, Tensor], number: int) -> list[tuple[float, str]]:
         """Of each parameter of AdamW how far it is from the update, in float64, by the library's own moments.
 
         Args:
-            step: of the library, just made.
-            names: index of each buffer in the library.
-            kept: what the step began with.
-            number: of the step, from 1.
+            kept: what step ``number``, counted from 1, began with.
+            number: of the step that the library has just made.
         """
-        if not self.is_adamw:
-            return []
-        now = self.plan.optimizer.hyperparameters(number)
+        now, eps = self.plan.optimizer.hyperparameters(number), self.plan.optimizer.epsilon
         keep, size, correction = (now[name] for name in _ADAMW_NUMBERS)
-        eps = self.plan.optimizer.epsilon
         found = []
         for item in self.graph.parameters:
-            states = dict(item.optimizer_state)
-            if (
-                not states.keys() >= {"exp_avg", "exp_avg_sq"}
-                or self.graph.buffer_of(item.value) not in names
-            ):
+            states, buffer = dict(item.optimizer_state), self.graph.buffer_of(item.value)
+            if not states.keys() >= {"exp_avg", "exp_avg_sq"} or buffer not in self.names:
                 continue
             values = (item.value, states["exp_avg"], states["exp_avg_sq"])
-            made, mean, square = (self._of_library(step, names, value) for value in values)
-            before = self._view(item.value, kept[self.graph.buffer_of(item.value)].double())
+            made, mean, square = map(self._of_library, values)
+            before = self._view(item.value, kept[buffer].double())
             if not before.numel():
                 continue
             change = size * mean / (square.sqrt() / correction + eps)
             error = (made - (before * keep - change)).abs()
-            shares = error / (ROUNDING * 2.0 * (before.abs() + change.abs()) + _SMALLEST)
-            worst = float(shares.max())
-            found.append((worst if worst == worst else float("inf"), item.value))
+            worst = float((error / (ROUNDING * 2.0 * (before.abs() + change.abs()) + _SMALLEST)).max())
+            found.append((math.inf if math.isnan(worst) else worst, item.value))
         return found
 
-    def _of_library(self, step: Step, names: Mapping[str, int], value: str) -> Tensor:
-        flat = step.kept(names[self.graph.buffer_of(value)])
+    def _of_library(self, value: str) -> Tensor:
+        flat = self.step.kept(self.names[self.graph.buffer_of(value)])
         if flat is None:
             raise LibraryError(f"{value} is a constant in the library, and is trained in the plan")
         return self._view(value, torch.from_numpy(flat).double())
@@ -250,71 +250,29 @@ class _Sides:
         kind = self.types[value]
         return flat.as_strided(kind.shape, kind.strides, kind.offset)
 
-    def fill(self, step: Step, given: Mapping[str, Tensor]) -> None:
-        """Give a library's step its inputs and target."""
-        for index, (name, _) in enumerate(self.interface.inputs):
-            step.set_input(index, given[name].numpy())
-        if self.interface.target is None:
-            return
-        target = given[self.interface.target[0]].numpy()
-        if self.interface.classes is None:
-            step.set_target(target)
-        else:
-            step.set_classes(target)
-
-
-def _compared(
-    step: Step, sides: _Sides, kept: Mapping[str, Tensor], batches: Sequence[Mapping[str, Tensor]]
-) -> LibraryReport:
-    names = {span.name: index for index, span in enumerate(sides.project.spans)}
-    watched = {buffer: item for buffer, item in sides.watched().items() if buffer in names}
-    found, tensors = [], len(watched)
-    for number, given in enumerate(batches):
-        plain, exact = (sides.plain(kept, number, is_double=is_double) for is_double in (False, True))
-        for buffer, index in names.items():
-            step.put(index, np.frombuffer(kept[buffer].numpy().tobytes(), dtype=np.float32))
-        plain.fill(given)
-        exact.fill(given)
-        sides.fill(step, given)
-        losses = step.train(), plain.step(), exact.step()
-        after = {buffer: step.kept(names[buffer]) for buffer in watched}
-        updates = sides.updates(step, names, kept, number + 1)
-        tensors = len(watched) + len(updates)
-        worst = max(*_distances(watched, kept, (plain.tensors, exact.tensors), after), *updates, _NOTHING)
-        allowed = ALLOWED * abs(losses[1] - losses[2]) + FLOOR * (1.0 + abs(losses[2]))
-        worst = max(worst, (_share(abs(losses[0] - losses[2]), allowed), "the loss"))
-        found.append(LibraryStep(*losses, *worst))
-        kept = {name: plain.tensors[name].clone() for name in kept}
-    return LibraryReport(tuple(found), tensors)
-
-
-def _distances(
-    watched: Mapping[str, _Watched],
-    kept: Mapping[str, Tensor],
-    sides: tuple[Mapping[str, Tensor], Mapping[str, Tensor]],
-    after: Mapping[str, np.ndarray[tuple[int], np.dtype[np.float32]] | None],
-) -> list[tuple[float, str]]:
-    """Of each tensor how far the library is from float64, as a share of what is allowed, and its name."""
-    plain, exact = sides
-    changes = {buffer: exact[buffer].double() - kept[buffer].double() for buffer in watched}
-    largest: dict[str, float] = {}
-    for buffer, (_, kind) in watched.items():
-        if kept[buffer].is_floating_point() and changes[buffer].numel():
-            largest[kind] = max(largest.get(kind, 0.0), float(changes[buffer].abs().max()))
-    found = []
-    for buffer, (name, kind) in watched.items():
-        bits, before = after[buffer], kept[buffer]
-        if bits is None or not before.numel():
-            continue
-        by_c = torch.from_numpy(bits).view(before.dtype)
-        if not before.is_floating_point():
-            found.append((0.0 if torch.equal(by_c, plain[buffer]) else float("inf"), name))
-            continue
-        error = float((by_c.double() - exact[buffer]).abs().max())
-        allowed = ALLOWED * float((plain[buffer].double() - exact[buffer]).abs().max())
-        allowed += ROUNDING * float(before.abs().max()) + LUCK * float(changes[buffer].abs().max())
-        found.append((_share(error, allowed + FLOOR * largest[kind]), name))
-    return found
+    def _distances(
+        self, kept: Mapping[str, Tensor], plain: Mapping[str, Tensor], exact: Mapping[str, Tensor]
+    ) -> list[tuple[float, str]]:
+        """Of each tensor how far the library is from float64, as a share of what is allowed, and its name."""
+        largest = {False: 0.0, True: 0.0}
+        changes = {buffer: (exact[buffer].double() - kept[buffer].double()).abs() for buffer in self.watched}
+        for buffer, (_, is_square) in self.watched.items():
+            if kept[buffer].is_floating_point() and changes[buffer].numel():
+                largest[is_square] = max(largest[is_square], float(changes[buffer].max()))
+        found = []
+        for buffer, (name, is_square) in self.watched.items():
+            bits, before = self.step.kept(self.names[buffer]), kept[buffer]
+            if bits is None or not before.numel():
+                continue
+            by_c = torch.from_numpy(bits).view(before.dtype)
+            if not before.is_floating_point():
+                found.append((0.0 if torch.equal(by_c, plain[buffer]) else math.inf, name))
+                continue
+            error = float((by_c.double() - exact[buffer]).abs().max())
+            allowed = ALLOWED * float((plain[buffer].double() - exact[buffer]).abs().max())
+            allowed += ROUNDING * float(before.abs().max()) + LUCK * float(changes[buffer].max())
+            found.append((_share(error, allowed + FLOOR * largest[is_square]), name))
+        return found
 
 
 def _share(error: float, allowed: float) -> float:
