@@ -94,7 +94,7 @@ def _init(spec: OptimizerSpec, *, pages: bool, commits: bool, sums: bool) -> str
 
 
 def _train_step(spec: OptimizerSpec, loss: Placed, *, pages: bool, commits: bool) -> str:
-    turns = "    net->side = !net->committed; /* what is at home in storage was written there */\n"
+    turns = "    net->side = !net->committed; /* what lives in storage was written there */\n"
     failed = "        if (net->failed) {\n            return POET_STORAGE_FAILED;\n        }\n"
     return part(
         "train_step",

@@ -179,14 +179,14 @@ class KernelFacts:
         return {"format": FORMAT, "version": FORMAT_VERSION, **codec.encode(self)}
 
     @staticmethod
-    def from_json(data: object, *, where: str = "kernel facts") -> KernelFacts:
+    def from_json(data: object, *, where: str = "kernel profile") -> KernelFacts:
         """The facts that `to_json` wrote.
 
         Raises:
             KernelFactsError: another format or version, a field too many or missing, or facts that cannot be.
         """
         if not isinstance(data, dict) or data.get("format") != FORMAT:
-            raise KernelFactsError(f'{where}: not kernel facts (their "format" must be {FORMAT!r})')
+            raise KernelFactsError(f'{where}: not a kernel profile (its "format" must be {FORMAT!r})')
         if data.get("version") != FORMAT_VERSION:
             raise KernelFactsError(
                 f"{where}: version {data.get('version')!r}, this poet reads {FORMAT_VERSION}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 
 import pytest
 
@@ -40,11 +41,9 @@ from poet.ir.graph import Argument, Call, Ref, TensorType
 def test_what_reductions_and_copies_cannot_do_is_refused(
     target: str, shape: tuple[int, ...], second: Argument, made: tuple[int, ...], why: str
 ) -> None:
-    values = {name: Placed(_type(*shape), place) for name, place in (("a", 0), ("b", 100))}
     rest = ("zero",) if "im2col" in target else ()
-    run = OpRun("act", Call(target, (Ref("a"), second, *rest)), (Placed(_type(*made), 200),), values)
-    with pytest.raises(UnsupportedOperator, match=why):
-        c_calls(run)
+    values = {"a": _type(*shape), "b": _type(*shape)}
+    _refused(Call(target, (Ref("a"), second, *rest)), values, [_type(*made)], why)
 
 
 def test_an_operator_without_a_row_is_refused_by_name() -> None:
@@ -55,6 +54,13 @@ def test_an_operator_without_a_row_is_refused_by_name() -> None:
 
 def _type(*shape: int, dtype: str = "float32") -> TensorType:
     return TensorType(dtype, shape, tuple(math.prod(shape[d + 1 :]) for d in range(len(shape))))
+
+
+def _refused(call: Call, values: Mapping[str, TensorType], made: Sequence[TensorType], why: str) -> None:
+    given = {name: Placed(kind, 100 * index) for index, (name, kind) in enumerate(values.items())}
+    outputs = tuple(Placed(kind, 1000 + 100 * index) for index, kind in enumerate(made))
+    with pytest.raises(UnsupportedOperator, match=why):
+        c_calls(OpRun("act", call, outputs, given))
 
 
 _CONVOLVED: tuple[Argument, ...] = ((1, 1), (0, 0), (1, 1), False, (0, 0), 1)
@@ -148,13 +154,10 @@ def test_a_strangers_arguments_do_not_become_c_that_writes_elsewhere(
     made: list[tuple[int, ...]],
     why: str,
 ) -> None:
-    values = {f"v{index}": Placed(_type(*shape), 100 * index) for index, shape in enumerate(given)}
+    values = {f"v{index}": _type(*shape) for index, shape in enumerate(given)}
     kinds = [_type(*shape, dtype="int64" if "max_pool" in target and index else "float32")
              for index, shape in enumerate(made)]  # fmt: skip
-    outputs = tuple(Placed(kind, 1000 + 100 * index) for index, kind in enumerate(kinds))
-    call = Call(target, (*(Ref(name) for name in values), *rest))
-    with pytest.raises(UnsupportedOperator, match=why):
-        c_calls(OpRun("act", call, outputs, values))
+    _refused(Call(target, (*map(Ref, values), *rest)), values, kinds, why)
 
 
 _NUMBERS, _OTHERS = Ref("n"), Ref("v")
@@ -184,9 +187,8 @@ _NUMBERS, _OTHERS = Ref("n"), Ref("v")
 def test_places_that_do_not_fit_what_they_pick_from_are_refused(
     target: str, args: tuple[Argument, ...], numbers: tuple[int, ...], made: tuple[int, ...], why: str
 ) -> None:
-    values = {"v": Placed(_type(5, 6), 0), "n": Placed(_type(*numbers, dtype="int64"), 100)}
-    with pytest.raises(UnsupportedOperator, match=why):
-        c_calls(OpRun("act", Call(target, args), (Placed(_type(*made), 1000),), values))
+    values = {"v": _type(5, 6), "n": _type(*numbers, dtype="int64")}
+    _refused(Call(target, args), values, [_type(*made)], why)
 
 
 @pytest.mark.parametrize(
@@ -209,10 +211,8 @@ def test_a_strangers_numbers_likewise(
     why: str,
 ) -> None:
     kinds = [*(_type(*shape) for shape in given), _type(*numbers, dtype="int64")]
-    values = {f"v{index}": Placed(kind, 100 * index) for index, kind in enumerate(kinds)}
-    outputs = tuple(Placed(_type(*shape), 1000 + 100 * index) for index, shape in enumerate(made))
-    with pytest.raises(UnsupportedOperator, match=why):
-        c_calls(OpRun("act", Call(target, (*map(Ref, values), *rest)), outputs, values))
+    values = {f"v{index}": kind for index, kind in enumerate(kinds)}
+    _refused(Call(target, (*map(Ref, values), *rest)), values, [_type(*shape) for shape in made], why)
 
 
 def _strided(shape: tuple[int, ...], strides: tuple[int, ...]) -> Placed:

@@ -44,7 +44,7 @@ def test_facts_survive_json() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"format": "poet-graph"}, "not kernel facts"),
+        ({"format": "poet-graph"}, "not a kernel profile"),
         ({"version": 2}, "version 2, this poet reads 1"),
         ({"colour": 1}, "'colour' is not a field"),
         ({"_by_name": {}}, "'_by_name' is not a field"),
