@@ -87,7 +87,7 @@ class Sgd(Kind):
 
     torch, options, states = "SGD", "lr weight_decay maximize", ""
     arguments, flops, op_class = "lr weight_decay", 4, OpClass.ELEMENTWISE
-    c = CKernel(rule("updates.sgd"))
+    c = CKernel(rule("updates.updated"))
 
 
 class Momentum(Kind):
@@ -98,7 +98,7 @@ class Momentum(Kind):
     states, fill = "momentum_buffer", -0.0
     arguments, flops, op_class = "lr gradient_share momentum weight_decay nesterov", 6, OpClass.ELEMENTWISE
     momentum = 0.9
-    c = CKernel(rule("updates.momentum"))
+    c = CKernel(rule("updates.updated"))
 
     def numbers(self, spec: Settings, step: float, lr: float) -> dict[str, float]:
         # torch.optim.SGD puts the first gradient into an empty buffer as it is
@@ -122,7 +122,7 @@ class AdamW(Adam):
 
     torch, weight_decay = "AdamW", 0.01
     arguments = "decay_factor step_size second_moment_correction beta1 beta2 eps"
-    c = CKernel(rule("updates.adamw"))
+    c = CKernel(rule("updates.updated"))
 
     def numbers(self, spec: Settings, step: float, lr: float) -> dict[str, float]:
         return {"decay_factor": 1 - lr * spec.decay, **super().numbers(spec, step, lr)}

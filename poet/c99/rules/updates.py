@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 from poet.c99.calls import Address, CCall, CStruct, OpRun, Update, float_text, pointwise
 from poet.errors import PlanError
@@ -28,36 +29,57 @@ def _scalar(run: OpRun, index: int) -> str:
     return run.float_text(run.number(index))
 
 
-def sgd(run: OpRun) -> list[CCall]:
-    """One step of it."""
-    scalars = (_scalar(run, 2), _scalar(run, 3))
-    return pointwise(run, "poet_sgd", [run.tensor(0)], [run.tensor(1)], *scalars)
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """An optimizer in C.
+
+    Attributes:
+        alone, applied: its functions on tensors, and on elements as they are made.
+        states: places of what is kept, among the arguments of the update.
+        numbers: places of the numbers of both functions.
+        constants: from the run, what else both are given; the first in a record.
+        flag: place of a truth, behind them.
+    """
+
+    alone: str
+    applied: str
+    states: tuple[int, ...]
+    numbers: tuple[int, ...]
+    constants: Callable[[OpRun], list[str]] | None = None
+    flag: int | None = None
 
 
-def momentum(run: OpRun) -> list[CCall]:
-    """Likewise, with a moving mean of gradients."""
-    scalars = [_scalar(run, index) for index in range(3, 7)]
-    flag = str(int(run.argument(7) is True))
-    written = [run.tensor(0), run.tensor(2)]
-    return pointwise(run, "poet_momentum", written, [run.tensor(1)], *scalars, flag)
-
-
-def _adamw_numbers(run: OpRun) -> list[str]:
+def _of_moments(run: OpRun) -> list[str]:
     beta1, beta2, eps = (run.number(index) for index in (7, 8, 9))
     return [run.float_text(number) for number in (1.0 - beta1, beta2, 1.0 - beta2, eps)]
 
 
-def adamw(run: OpRun) -> list[CCall]:
-    """Likewise, with two moments and decay apart."""
-    written = [run.tensor(0), run.tensor(2), run.tensor(3)]
-    numbers = _adamw_numbers(run)
-    scalars = [_scalar(run, index) for index in (4, 5, 6)]
-    calls = pointwise(run, "poet_adamw", written, [run.tensor(1)], *scalars)
+_KINDS = {
+    "poet.sgd": _Kind("poet_sgd", "poet_apply_sgd", (), (2, 3)),
+    "poet.momentum": _Kind("poet_momentum", "poet_apply_momentum", (2,), (3, 4, 5, 6), flag=7),
+    "poet.adamw": _Kind("poet_adamw", "poet_apply_adamw", (2, 3), (4, 5, 6), _of_moments),
+}
+APPLIED = frozenset(_KINDS)
+"""Updates that may use a gradient as it is made."""
+
+
+def updated(run: OpRun) -> list[CCall]:
+    """One step of an optimizer."""
+    kind = _KINDS[run.call.target]
+    written = [run.tensor(place) for place in (0, *kind.states)]
+    scalars = [_scalar(run, place) for place in kind.numbers]
+    scalars += [] if kind.flag is None else [str(int(run.argument(kind.flag) is True))]
+    calls = pointwise(run, kind.alone, written, [run.tensor(1)], *scalars)
+    if kind.constants is None:
+        return calls
+    constants = kind.constants(run)
     return [
-        CCall(
-            call.function,
-            (*call.arguments[:-1], CStruct("poet_adamw_shape", (str(call.arguments[-1]), *numbers))),
-            call.loops,
+        replace(
+            call,
+            arguments=(
+                *call.arguments[:-1],
+                CStruct(f"{kind.alone}_shape", (str(call.arguments[-1]), *constants)),
+            ),
         )
         for call in calls
     ]
@@ -73,41 +95,20 @@ def use(run: OpRun, index: int = 0) -> Update:
     update = run.taken.get(index)
     if update is None:
         return stored_at(run.output(index).pointer())
-    function, places, numbers = APPLIED[update.call.target](update)
+    kind = _KINDS[update.call.target]
+    numbers = [_scalar(update, place) for place in kind.numbers]
+    numbers += [] if kind.constants is None else kind.constants(update)
+    numbers += [] if kind.flag is None else [update.float_text(float(update.argument(kind.flag) is True))]
     parameter, gradient = update.dense(0), update.dense(1)
-    if any(update.dense(place).type.strides != gradient.type.strides for place in places):
+    if any(update.dense(place).type.strides != gradient.type.strides for place in kind.states):
         raise update.refuse("for a gradient whose elements do not lie as its parameter's")
-    pointers = [*(update.dense(place).pointer() for place in places), None, None][:2]
-    return Update(function, (parameter.pointer(), *pointers), tuple(numbers))
+    pointers = [*(update.dense(place).pointer() for place in kind.states), None, None][:2]
+    return Update(kind.applied, (parameter.pointer(), *pointers), tuple(numbers))
 
 
 def made_by(run: OpRun, index: int) -> bool:
     """Whether anything becomes of output ``index``."""
     return index in run.taken or (index < len(run.outputs) and run.outputs[index] is not None)
-
-
-Applied = tuple[str, tuple[int, ...], list[str]]
-"""Function, places of the states among the arguments of the update, numbers."""
-
-
-def _apply_sgd(run: OpRun) -> Applied:
-    return "poet_apply_sgd", (), [_scalar(run, 2), _scalar(run, 3)]
-
-
-def _apply_momentum(run: OpRun) -> Applied:
-    flag = run.float_text(float(run.argument(7) is True))
-    return "poet_apply_momentum", (2,), [*(_scalar(run, index) for index in range(3, 7)), flag]
-
-
-def _apply_adamw(run: OpRun) -> Applied:
-    return "poet_apply_adamw", (2, 3), [*(_scalar(run, index) for index in (4, 5, 6)), *_adamw_numbers(run)]
-
-
-APPLIED: dict[str, Callable[[OpRun], Applied]] = {
-    "poet.sgd": _apply_sgd,
-    "poet.momentum": _apply_momentum,
-    "poet.adamw": _apply_adamw,
-}
 
 
 # --- the numbers of a step --------------------------------------------------------------------
