@@ -1,8 +1,8 @@
 """The raw file of a calibration: every timing of ops, transfers and power phases, and the machine's state.
 
 It is written on the board and read anywhere; no torch, and nothing of planning. An op is kept as its call on
-types, so that its FLOPs and bytes are those that the rules give of whoever reads it. Watts may be typed in, or
-come from the log of a meter.
+types, so that its FLOPs and bytes are those that the rules give of whoever reads it. Watts may be typed in,
+or come from the log of a meter.
 """
 
 from __future__ import annotations
