@@ -12,8 +12,9 @@ from poet.ir.micro import IS_FIRST
 from poet.plans.training_plan import ACCUMULATION, Plan
 from poet.runtime.kernels.cells import Cells, Padded
 from poet.runtime.steps.companions import CompanionPages
+from poet.runtime.steps.instructions import Tap
 from poet.runtime.steps.lasting import LastingTensors
-from poet.runtime.steps.replay import StepReplay, Tap
+from poet.runtime.steps.replay import StepReplay
 from poet.runtime.storage.background import Pager
 
 

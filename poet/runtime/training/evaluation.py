@@ -17,8 +17,9 @@ from poet.errors import InputError, ReplayError
 from poet.plans.training_plan import Plan
 from poet.runtime.data.metrics import LossWeights, Metric, loss_of_all, metric_named
 from poet.runtime.kernels.cells import Cells
-from poet.runtime.steps import instructions, program
+from poet.runtime.steps import program
 from poet.runtime.steps.companions import CompanionPages
+from poet.runtime.steps.instructions import Mark, Program, page_in
 from poet.runtime.steps.lasting import LastingTensors
 from poet.runtime.storage.background import Pager
 from poet.util.brief import brief
@@ -71,7 +72,7 @@ class Evaluator:
         self._tensors, self._theirs = tensors, tensors.cells
         self._cells = Cells(self.graph)
         self._pages = None if pager is None else CompanionPages(called, self._evaluation, pager)
-        self._program: program.Program | None = None
+        self._program: Program | None = None
         persistent = self.graph.persistent()
         self._held = [name for name in program.initially_in_ram(plan) if name in persistent]
 
@@ -116,7 +117,7 @@ class Evaluator:
         finally:
             self._give_back()
 
-    def _replay(self, compiled: program.Program, given: Sequence[torch.Tensor], mark: program.Mark) -> None:
+    def _replay(self, compiled: Program, given: Sequence[torch.Tensor], mark: Mark) -> None:
         for place, name in enumerate(self.graph.inputs):
             buffer = self.graph.buffer_of(name)
             self._cells.allocate(buffer)
@@ -140,7 +141,7 @@ class Evaluator:
                     continue
                 if self._pages is None:
                     raise ReplayError(f"{buffer} was lost in an evaluation that failed")
-                instructions.page_in(buffer, self._cells, self._pages)
+                page_in(buffer, self._cells, self._pages)
                 self._pages.drain()
             self._theirs.install(buffer, self._cells.raw(buffer))
         for buffer in self._cells.of_buffer:

@@ -23,8 +23,8 @@ from poet.plans.plan_file import PlanFile
 from poet.plans.training_plan import Plan
 from poet.runtime.data.given import Buckets, Given
 from poet.runtime.kernels.guards import check_calls
+from poet.runtime.steps.instructions import Tap
 from poet.runtime.steps.lasting import ArenaUse, joining_tap
-from poet.runtime.steps.replay import Tap
 from poet.runtime.storage import state
 from poet.runtime.storage.generations import Generations, open_saved
 from poet.runtime.storage.page_file import PageFile
