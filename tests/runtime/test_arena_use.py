@@ -84,8 +84,8 @@ def test_what_is_mapped_is_what_was_counted(tmp_path: Path) -> None:
         steps = trainer._tensors.placed
         assert steps is not None
         assert steps._arena is not None
-        assert steps._standing is not None
-        assert steps._arena.size_bytes + steps._standing.size_bytes == plan.arena_ram_bytes
+        assert steps._planned is not None and steps._planned.standing is not None
+        assert steps._arena.memory.size_bytes + steps._planned.standing.size_bytes == plan.arena_ram_bytes
 
 
 @pytest.mark.parametrize("share", [0.6, 1.0])

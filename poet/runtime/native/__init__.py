@@ -24,16 +24,22 @@ from dataclasses import dataclass
 import torch
 
 from poet.errors import ReplayError
-from poet.runtime.native.allocator import NativeAllocator, Tracking
-from poet.runtime.native.arena import ArenaMemory, Replay
+from poet.runtime.native.allocator import (
+    ArenaMemory,
+    Counts,
+    Library,
+    MemoryUsage,
+    NativeAllocator,
+    Recording,
+    Replay,
+    Tracking,
+)
 from poet.runtime.native.build import Unavailable, build_library, torch_release
-from poet.runtime.native.library import Counts, Library, MemoryUsage
 from poet.runtime.native.placement import (
     ON_HEAP,
     Allocation,
     Placement,
     RecordedStep,
-    Recording,
     place,
     place_run,
 )

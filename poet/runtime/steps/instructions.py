@@ -15,8 +15,7 @@ from poet.ir.graph import Graph, Op, TensorType
 from poet.ir.graph_parts import stored_row_of
 from poet.memory.demand import MadeMove
 from poet.runtime.kernels.cells import Cells, memory_of, new_buffer, view_of
-from poet.runtime.native import ArenaMemory
-from poet.runtime.native.library import BETWEEN_STEPS
+from poet.runtime.native.allocator import BETWEEN_STEPS, ArenaMemory
 from poet.runtime.steps.gradient_taps import GradientTap
 from poet.runtime.storage.background import Pager
 

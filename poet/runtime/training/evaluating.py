@@ -14,7 +14,7 @@ from poet.plans.training_plan import EVALUATION, Plan, shape_called
 from poet.runtime.data.counting import fingerprint
 from poet.runtime.data.given import Given, GivenTensors, as_tensors
 from poet.runtime.data.metrics import LossWeights
-from poet.runtime.steps.companions import Draws
+from poet.runtime.steps.beside import Draws
 from poet.runtime.steps.lasting import LastingTensors
 from poet.runtime.steps.replay import first_line
 from poet.runtime.storage.background import Pager

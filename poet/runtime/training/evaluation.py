@@ -18,7 +18,7 @@ from poet.plans.training_plan import Plan
 from poet.runtime.data.metrics import LossWeights, Metric, loss_of_all, metric_named
 from poet.runtime.kernels.cells import Cells
 from poet.runtime.steps import program
-from poet.runtime.steps.companions import CompanionPages
+from poet.runtime.steps.beside import CompanionPages
 from poet.runtime.steps.instructions import Mark, Program, page_in
 from poet.runtime.steps.lasting import LastingTensors
 from poet.runtime.storage.background import Pager
@@ -64,7 +64,7 @@ class Evaluator:
             evaluation: of the plan, or of one of its other shapes.
             tensors: that live across steps.
             pager: of the trainer's page file, which has the slots of
-            `poet.runtime.steps.companions.slots_of`.
+            `poet.runtime.steps.beside.slots_of`.
             called: what begins the names of its page slots.
         """
         self._plan, self._evaluation = plan, evaluation

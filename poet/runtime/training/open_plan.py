@@ -18,8 +18,7 @@ from poet.plans.training_plan import Plan, Shape
 from poet.runtime.data.given import Buckets, Given, GivenTensors, as_tensors, check_sizes, next_larger
 from poet.runtime.kernels.cells import Cells, Padded
 from poet.runtime.kernels.guards import check_calls
-from poet.runtime.steps.beside import Accumulation
-from poet.runtime.steps.companions import Draws, slots_beside, slots_of
+from poet.runtime.steps.beside import Accumulation, Draws, slots_beside, slots_of
 from poet.runtime.steps.instructions import Tap
 from poet.runtime.steps.lasting import ArenaUse, LastingTensors
 from poet.runtime.steps.replay import StepReplay
