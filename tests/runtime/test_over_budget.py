@@ -106,15 +106,17 @@ def test_on_the_heap_each_step_holds_what_was_predicted(seed: int, tmp_path: Pat
 
     thread = threading.Thread(target=allocate)
     thread.start()
-    with Trainer.open(tmp_path / "p") as trainer:
-        for number in range(3):
-            with trainer.peak_meter() as meter:
-                trainer.step(*hand_net.batch(number), on_gradient=hold)
-            assert meter.peak.is_counted
-            assert meter.peak.bytes is not None
-            assert abs(meter.peak.bytes - made.prediction.peak_ram_bytes) < 256  # padding, and numbers
-    ended.set()
-    thread.join()
+    try:
+        with Trainer.open(tmp_path / "p") as trainer:
+            for number in range(3):
+                with trainer.peak_meter() as meter:
+                    trainer.step(*hand_net.batch(number), on_gradient=hold)
+                assert meter.peak.is_counted
+                assert meter.peak.bytes is not None
+                assert abs(meter.peak.bytes - made.prediction.peak_ram_bytes) < 256  # padding, and numbers
+    finally:
+        ended.set()
+        thread.join()
     assert others
 
 

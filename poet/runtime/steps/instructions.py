@@ -193,6 +193,7 @@ class Program:
                 for tap in taps:
                     on_gradient(tap.name, tap.take())
                 self.is_in_tap = False
+                mark(item.index + 1)  # whose memory is given back
             item.free(contents)
         self._settle()
 
