@@ -17,19 +17,14 @@ from typer.testing import CliRunner
 from poet.errors import ReplayError
 from poet.memory.demand import PAGE_BYTES, demand_of
 from poet.memory.layout import lay_out
-from poet.planning.arena import fit
-from poet.planning.ram_survey import budget_between, keep_everything_bytes
 from poet.plans.plan_file import write_plan
 from poet.plans.plan_parts import Arena
 from poet.plans.training_plan import Plan
 from poet.problem import Limits
-from poet.problem.solution import SolveOptions
 from poet.runtime import Trainer, native
 from poet.runtime.steps import placed
-from poet.solvers import minimum_ram_bytes, solve
 
 needs_compiler = pytest.mark.skipif(not native.available(), reason="needs a C++ compiler")
-OPTIONS = SolveOptions(time_limit_seconds=10.0)  # laying out takes its part of it
 
 
 @pytest.fixture(autouse=True)
@@ -84,28 +79,9 @@ def test_what_is_mapped_is_what_was_counted(tmp_path: Path) -> None:
         steps = trainer._tensors.placed
         assert steps is not None
         assert steps._arena is not None
-        assert steps._planned is not None and steps._planned.standing is not None
+        assert steps._planned is not None
+        assert steps._planned.standing is not None
         assert steps._arena.memory.size_bytes + steps._planned.standing.size_bytes == plan.arena_ram_bytes
-
-
-@pytest.mark.parametrize("share", [0.6, 1.0])
-@pytest.mark.slow
-def test_answers_are_fitted_with_their_pages(share: float) -> None:
-    """The budget is what the first answer's arena takes without its pages: less has to do."""
-    kernels = replace(hand_net.KERNELS, threads=1)
-    problem = hand_net.problem(hand_net.graph())
-    most, least = keep_everything_bytes(problem), minimum_ram_bytes(problem, Limits()).bytes
-    first = solve(problem, Limits(ram_budget_bytes=budget_between(least, most, share)), OPTIONS)
-    assert first.schedule is not None
-    layout = lay_out(demand_of(problem, first.schedule, kernels).blocks)
-    limits = Limits(ram_budget_bytes=layout.arena_bytes)
-    fitted = fit(problem, limits, first, OPTIONS, kernels=kernels)
-    assert fitted is not None
-    schedule, arena = fitted.solution.schedule, fitted.arena
-    assert schedule is not None
-    mapped_bytes = demand_of(problem, schedule, kernels).mapped_bytes(arena.offsets_bytes, arena.size_bytes)
-    assert mapped_bytes <= layout.arena_bytes
-    assert fitted.reserved_bytes > 0
 
 
 # --- from the heap, or not ----------------------------------------------------------------------

@@ -18,7 +18,6 @@ from poet.files.cache_folder import cache_folder, private_folder
 from poet.planning.cache import Cache, default_folder, pack
 from poet.runtime import native
 from poet.runtime.native import build
-from poet.runtime.native import build as prebuilt
 
 CROSS = "aarch64-linux-gnu-g++"
 needs_compiler = pytest.mark.skipif(build.find_compiler() is None, reason="no C++ compiler here")
@@ -212,10 +211,10 @@ def test_a_library_made_elsewhere_is_loaded_without_a_compiler(
     way: str, copied: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if way == "variable":
-        monkeypatch.setenv(prebuilt.VARIABLE, str(copied))
+        monkeypatch.setenv(build.VARIABLE, str(copied))
     else:
         private_folder(cache)
-        copied.rename(cache / prebuilt.NAME)
+        copied.rename(cache / build.NAME)
     assert run_python(LOAD) == "5000\n"
     assert not list(cache.glob("allocator-*.so")), "nothing was compiled"
 
@@ -269,8 +268,8 @@ def test_a_library_that_does_not_fit_or_is_not_ours_is_refused_in_one_line(
     else:
         monkeypatch.setattr(os, "geteuid", lambda: 4321)
         if copied.stat().st_uid == 0:
-            monkeypatch.setattr(prebuilt, "ROOT_ID", 1234)
-    monkeypatch.setenv(prebuilt.VARIABLE, str(copied))
+            monkeypatch.setattr(build, "ROOT_ID", 1234)
+    monkeypatch.setenv(build.VARIABLE, str(copied))
     with pytest.raises(build.Unavailable, match=reason) as caught:
         build.build_library()
     assert "\n" not in str(caught.value)
@@ -282,7 +281,7 @@ def test_one_in_the_cache_that_does_not_fit_gives_way_to_a_compiler(
     copied: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     private_folder(cache)
-    (cache / prebuilt.NAME).write_bytes(b"of an older poet")
+    (cache / build.NAME).write_bytes(b"of an older poet")
     with pytest.raises(build.Unavailable, match="is no allocator of poet's"):
         build.build_library()
     monkeypatch.delenv("CXX")
@@ -311,7 +310,7 @@ def test_an_allocator_for_aarch64_is_made_by_a_cross_compiler(
 ) -> None:
     made = build.build_for_copying(tmp_path / "built.so", compiler=CROSS)
     assert made == dataclasses.replace(build.fits_here(), machine="aarch64")
-    if prebuilt.this_machine() != "aarch64":
-        monkeypatch.setenv(prebuilt.VARIABLE, str(tmp_path / "built.so"))
+    if build.this_machine() != "aarch64":
+        monkeypatch.setenv(build.VARIABLE, str(tmp_path / "built.so"))
         with pytest.raises(build.Unavailable, match="is for aarch64, here is"):
             build.build_library()

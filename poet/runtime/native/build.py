@@ -4,8 +4,7 @@ The library is built with the torch headers of the installed wheel by one compil
 It is kept in poet's cache folder (`poet.files.cache_folder`), which must belong to the user and be closed to
 others. Its file name holds two keys and its own SHA-256: the first key covers the source, the flags and
 torch's build, the second the compiler. Without a compiler, a library that another compiler built
-from the same source for the same torch will do, and so will one that `build_for_copying` made
-elsewhere (see `poet.runtime.native.build`).
+from the same source for the same torch will do, and so will one that `build_for_copying` made elsewhere.
 """
 
 from __future__ import annotations
@@ -30,7 +29,6 @@ import torch
 from poet.errors import InputError
 from poet.files.cache_folder import cache_folder, private_folder
 from poet.files.tensorfile import replaced
-from poet.runtime.native import build as prebuilt
 from poet.util.reading import lock
 
 VARIABLE = "POET_ALLOCATOR"
@@ -169,14 +167,14 @@ def build_library(cache: Path | None = None) -> Path:
         raise Unavailable(f"the native allocator is made for Linux, this is {sys.platform}")
     misfit = ""
     try:
-        if named := os.environ.get(prebuilt.VARIABLE):
-            return prebuilt.checked(Path(named), fits_here())
+        if named := os.environ.get(VARIABLE):
+            return checked(Path(named), fits_here())
         folder = private_folder(cache or cache_folder())
     except InputError as error:
         raise Unavailable(str(error)) from error
-    if os.path.lexists(folder / prebuilt.NAME):
+    if os.path.lexists(folder / NAME):
         try:
-            return prebuilt.checked(folder / prebuilt.NAME, fits_here())
+            return checked(folder / NAME, fits_here())
         except InputError as error:
             misfit = str(error)
     compiler = find_compiler()
@@ -194,7 +192,7 @@ def build_library(cache: Path | None = None) -> Path:
             return found
         raise Unavailable(
             f"no allocator can be built in {folder} ({error.strerror or error}); set XDG_CACHE_HOME to a "
-            f"folder that can be written, or {prebuilt.VARIABLE} to one that is made"
+            f"folder that can be written, or {VARIABLE} to one that is made"
         ) from None
 
 
@@ -217,14 +215,14 @@ def build_for_copying(output: Path, *, compiler: str | None = None) -> MadeFor:
             library = folder / f"lib{name}.so"
             empty = ("-x", "c++", "-shared", "-fPIC", os.devnull, f"-Wl,-soname,{library.name}")
             _call(found, [*empty, "-o", str(library)], library)
-        built = folder / prebuilt.NAME
+        built = folder / NAME
         _call(
             found,
             [*_source(), "-Wl,--no-as-needed", f"-L{folder}", *_TORCH_LIBRARIES, "-o", str(built)],
             built,
         )
         try:
-            result = prebuilt.made_for(built)
+            result = made_for(built)
         except InputError as error:
             raise Unavailable(f"{found.command[0]} gives no ELF library") from error
         with replaced(output) as file:
@@ -234,9 +232,7 @@ def build_for_copying(output: Path, *, compiler: str | None = None) -> MadeFor:
 
 def fits_here() -> MadeFor:
     """What a library made elsewhere must be made for."""
-    return MadeFor(
-        prebuilt.this_machine(), _source_digest(), torch_release(), torch.compiled_with_cxx11_abi()
-    )
+    return MadeFor(this_machine(), _source_digest(), torch_release(), torch.compiled_with_cxx11_abi())
 
 
 def find_compiler(named: str | None = None) -> Compiler | None:
@@ -276,15 +272,8 @@ def torch_release() -> str:
 def _flags() -> tuple[str, ...]:
     abi = int(torch.compiled_with_cxx11_abi())
     warnings = ("-Wall", "-Wextra")
-    return (
-        "-shared",
-        "-fPIC",
-        "-std=c++17",
-        "-O3",
-        "-fvisibility=hidden",
-        f"-D_GLIBCXX_USE_CXX11_ABI={abi}",
-        *warnings,
-    )
+    abi_flag = f"-D_GLIBCXX_USE_CXX11_ABI={abi}"
+    return ("-shared", "-fPIC", "-std=c++17", "-O3", "-fvisibility=hidden", abi_flag, *warnings)
 
 
 def _torch_build() -> tuple[str, ...]:

@@ -29,7 +29,7 @@ from poet.runtime.storage import state
 from poet.runtime.storage.generations import Generations, open_saved
 from poet.runtime.storage.page_file import PageFile
 from poet.runtime.system.memory import return_freed_memory
-from poet.runtime.system.stopwatch import StepResult, Stopwatch
+from poet.runtime.system.outputs import StepResult, Stopwatch
 from poet.runtime.training.evaluation import Batch, EvaluationResult
 from poet.runtime.training.open_plan import OpenPlan, open_pages
 from poet.runtime.training.rates import DrivenOptimizer, Rates
