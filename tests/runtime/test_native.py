@@ -413,9 +413,9 @@ def test_a_step_that_fails_while_it_is_recorded_does_not_count(allocator: Native
 def test_one_recording_and_one_replay_at_a_time(allocator: NativeAllocator) -> None:
     placement = recorded(allocator, lambda: torch.ones(10).sum().item())
     with allocator.arena(placement.arena_bytes) as arena:
-        with arena.replay(placement), pytest.raises(ReplayError, match="under way"), arena.replay(placement):
+        with arena.replay(placement), pytest.raises(ReplayError, match="in flight"), arena.replay(placement):
             pass
-        with allocator.recording(), pytest.raises(ReplayError, match="under way"), allocator.recording():
+        with allocator.recording(), pytest.raises(ReplayError, match="in flight"), allocator.recording():
             pass
         too_large = Placement((), (), (0,), arena.size_bytes + 1)
         with pytest.raises(ReplayError, match="needs 4097 bytes"), arena.replay(too_large):

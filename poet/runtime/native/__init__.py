@@ -100,7 +100,7 @@ def _open() -> NativeAllocator:
         library = Library(str(path))
     except (OSError, AttributeError) as error:
         raise Unavailable(f"{path} cannot be loaded: {error}") from error
-    built_for = library.torch_version()
+    built_for = library.c.poet_torch_version().decode()
     if built_for != torch_release():
         raise Unavailable(f"torch's headers are of version {built_for}, torch is {torch.__version__}")
     allocator = NativeAllocator(library)

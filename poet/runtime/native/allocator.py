@@ -103,7 +103,6 @@ class MemoryUsage:
         placed_bytes, placed_peak_bytes: those in arenas.
         live_bytes, live_peak_bytes: both.
         footprint_bytes, footprint_peak_bytes: heap and whole arenas, used or not: what a cap bounds.
-        of_steps_bytes, of_steps_peak_bytes: what steps took on the heap, less what they gave back there.
     """
 
     heap_bytes: int
@@ -114,8 +113,6 @@ class MemoryUsage:
     live_peak_bytes: int
     footprint_bytes: int
     footprint_peak_bytes: int
-    of_steps_bytes: int
-    of_steps_peak_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,20 +158,15 @@ class Library:
             function = getattr(self.c, name)
             function.restype, function.argtypes = result, arguments
 
-    def torch_version(self) -> str:
-        """Of the headers it was compiled with."""
-        version: bytes = self.c.poet_torch_version()
-        return version.decode()
-
     def read(self) -> tuple[MemoryUsage, Counts]:
         """Everything counted so far."""
         gauges, counters = Gauges(), Counters()
         self.c.poet_read(gauges, counters)
-        usage = MemoryUsage(*(value for gauge in gauges for value in (gauge.now, gauge.peak)))
+        usage = MemoryUsage(*(value for gauge in gauges[:4] for value in (gauge.now, gauge.peak)))
         return usage, Counts(*(getattr(counters, name) for name in _COUNTERS))
 
     def of_steps_bytes(self) -> tuple[int, int]:
-        """Of `MemoryUsage`, what steps took on the heap: now, and at most."""
+        """What steps took on the heap, less what they gave back there: now, and at most."""
         gauges = Gauges()
         self.c.poet_read(gauges, Counters())
         return gauges[-1].now, gauges[-1].peak
@@ -375,7 +367,7 @@ class ArenaMemory(Closing):
         if began < 0:
             raise MemoryError("no memory to note the places of a step in")
         if not began:
-            raise ReplayError("a replay is under way; end it before beginning another")
+            raise ReplayError("a replay is in flight; end it before beginning another")
         replay = Replay(self._library)
         try:
             yield replay
@@ -466,7 +458,7 @@ class NativeAllocator:
         """Note every request of this thread and its parallel regions; see `Recording`."""
         with self._attachment():
             if not self._library.c.poet_record_begin():
-                raise ReplayError("a recording is under way; end it before beginning another")
+                raise ReplayError("a recording is in flight; end it before beginning another")
             recording = Recording(self._library)
             try:
                 yield recording

@@ -1,4 +1,4 @@
-"""Schedules beside the training step of an open plan, on its tensors: for other shapes, for micro-batches.
+"""Auxiliary schedules of an open plan, on its tensors: steps for other shapes and for micro-batches.
 
 Also where they page to, and the random numbers that all of them draw.
 """

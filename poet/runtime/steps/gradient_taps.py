@@ -136,7 +136,10 @@ def gradient_taps(plan: Plan, cells: Cells, strips: BoundStrips) -> dict[int, tu
             within.setdefault(op.name, []).append(_rows_tap(parameter, op, graph, cells))
         elif gradient in inner:  # it exists one block at a time, and is put together beside the step
             strip = strips.of(inner[gradient])
-            take, gather = (functools.partial(each, gradient) for each in (strip.gathered, strip.gather))
+            take, gather = (
+                functools.partial(strip.gathered, gradient),
+                functools.partial(strip.gather, gradient),
+            )
             within.setdefault(inner[gradient].name, []).append(GradientTap(name, take, gather))
         else:
             tap = GradientTap(name, functools.partial(_whole, cells, gradient))

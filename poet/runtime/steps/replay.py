@@ -43,10 +43,10 @@ class StepReplay:
         generator: torch.Generator | None,
         sums_gradients: bool = False,
     ) -> None:
-        """Compile the schedule.
+        """Compile the schedule of the plan that is open for training, or of an auxiliary one.
 
         Args:
-            plan: that is open for training, or one beside it.
+            plan: whose schedule it is.
             cells: of its graph, in which what lives across steps is while it runs.
             tensors: that live across steps.
             pager: of its page slots.
