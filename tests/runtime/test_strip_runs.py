@@ -254,7 +254,7 @@ def test_a_strip_that_is_not_exact_is_refused_by_name(
         (value, first, update) = (op.strip.inner[0], op.strip.links[0], op.strip.links[-1])
         if gives == "a running sum":
             call = Call("aten.cumsum.default", (update.call.args[0], 0))
-            links = (Link(call, (value.name,), ((0, 0),), ((0, 0),)), update)
+            links: tuple[Link, ...] = (Link(call, (value.name,), ((0, 0),), ((0, 0),)), update)
         else:
             call = Call(first.call.target, (first.call.args[0], Ref("input")))
             links = (replace(first, call=call), *op.strip.links[1:])
