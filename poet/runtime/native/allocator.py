@@ -157,6 +157,7 @@ class Library:
         for name, (result, arguments) in _SIGNATURES.items():
             function = getattr(self.c, name)
             function.restype, function.argtypes = result, arguments
+        self._gauges, self._counters = Gauges(), Counters()  # of `of_steps_bytes`, which each step calls
 
     def read(self) -> tuple[MemoryUsage, Counts]:
         """Everything counted so far."""
@@ -167,9 +168,9 @@ class Library:
 
     def of_steps_bytes(self) -> tuple[int, int]:
         """What steps took on the heap, less what they gave back there: now, and at most."""
-        gauges = Gauges()
-        self.c.poet_read(gauges, Counters())
-        return gauges[-1].now, gauges[-1].peak
+        self.c.poet_read(self._gauges, self._counters)
+        of_steps = self._gauges[-1]
+        return of_steps.now, of_steps.peak
 
     def start_peaks(self) -> ctypes.Array[Gauge]:
         """Let high-water marks begin at what is in use now; the old ones, for ``poet_merge_peaks``."""

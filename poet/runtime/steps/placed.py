@@ -219,15 +219,15 @@ class PlacedSteps(Closing):
             self._arena.place_as(self._plan)
         elif self._allocator is not None and self._steps == _SETTLING_STEPS:
             self._record(self._allocator)
+        watched = is_watchable and self._planned is not None
+        watched = watched and _SETTLING_STEPS <= self._steps < _SETTLING_STEPS + _WATCHED_STEPS
         with self._counted() as taken:
             yield
-            stray_bytes = 0 if taken is None else taken()
+            stray_bytes = taken() if taken is not None and watched else 0
         self._steps += 1
         if self._arena is not None:
             self._is_in_use = True
-            watches = is_watchable and self._planned is not None
-            watches &= _SETTLING_STEPS < self._steps <= _SETTLING_STEPS + _WATCHED_STEPS
-            if watches and stray_bytes > _STRAY_SHARE * self._arena.memory.size_bytes:
+            if stray_bytes > _STRAY_SHARE * self._arena.memory.size_bytes:
                 self._strayed_steps += 1
                 if self._strayed_steps == _STRAYING_STEPS:
                     self._leave_planned(stray_bytes)
