@@ -17,6 +17,7 @@ from helpers.part_nets import tiny_strips
 from helpers.schedules import keep_everything, random_schedule
 from torch import Tensor, nn
 
+from poet import api
 from poet.devices.costs import estimate
 from poet.devices.load import load_profile
 from poet.errors import PlanError, ReplayError
@@ -27,9 +28,13 @@ from poet.ir.strips import check_strip
 from poet.passes.cuts import slice_cuts
 from poet.passes.rewrite import rewritten
 from poet.passes.strips import slice_candidates, sums_of
+from poet.planning.ram_survey import keep_everything_bytes
 from poet.plans.plan_file import write_plan
+from poet.problem import Limits
+from poet.problem.solution import SolveOptions
 from poet.report.training import strip_lines
 from poet.runtime import Trainer, kernels
+from poet.runtime.data.random_batches import random_batch
 from poet.runtime.kernels.arguments import tensor_type
 from poet.runtime.kernels.guards import check_calls
 from poet.runtime.kernels.strips import StripRun
@@ -229,6 +234,29 @@ def test_what_has_a_large_workspace_is_sliced_and_needs_less(step: TrainingStep)
     assert sum(saved) > 0
     assert statistics.median(saved) > 0  # of kernels as tiny as these, some save nothing
     assert any("in slices" in line for line in strip_lines(step.graph))
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.slow
+def test_blocks_and_results_lie_at_their_planned_places(threads: int, tmp_path: Path) -> None:
+    torch.set_num_threads(threads)
+    # without attention, whose gradients whole ask for memory from two threads in an order of chance
+    body = nn.Sequential(Net().body, nn.Flatten(), nn.Linear(48 * 25, 10)).train()
+    prepared = api.prepare(body, torch.zeros(2, 3, 12, 12), device="rpi4b", loss="cross-entropy")
+    assert sliced(prepared.step.graph)
+    most = keep_everything_bytes(prepared.problem)
+    limits = Limits(ram_budget_bytes=int(0.9 * most))
+    planned = api.plan_step(prepared, limits, SolveOptions(time_limit_seconds=1.0))
+    planned.save(tmp_path / "p")
+    losses = {}
+    for arena in (True, False):
+        with Trainer.open(tmp_path / "p", arena=arena) as trainer:
+            losses[arena] = [trainer.step(*random_batch(planned.plan, number)).loss for number in range(4)]
+            if arena:
+                assert trainer.memory.endswith("as planned")
+                assert trainer._tensors.placed is not None
+                assert trainer._tensors.placed.misses == 0
+    assert losses[True] == losses[False]
 
 
 def test_a_slice_that_gives_other_bits_is_refused(step: TrainingStep, tmp_path: Path) -> None:
