@@ -32,7 +32,7 @@ from poet.planning.ram_survey import budget_between, keep_everything_bytes
 from poet.problem import Limits, Place, Problem
 from poet.problem.solution import SolveOptions, Status
 from poet.solvers import minimum_ram_bytes, solve
-from poet.solvers.portfolio.state import LINEAR, WHOLE
+from poet.solvers.portfolio.state import COPIES, LINEAR, WHOLE
 from poet.util.units import format_bytes
 
 ROOT = Path(__file__).parents[1]
@@ -106,6 +106,8 @@ HEADINGS = ("net", "ops", "device", "home", "budget", "", "plan", "bound", "open
 LATE_SHARE = 0.8
 """What became better after that share of the time was still on its way."""
 WEAK_POINTS = {
+    COPIES: "it cuts off sets of copies one after the other, and each cut takes programs over all sets of "
+    "tensors that fit; tensors below its threshold take no RAM in them",
     LINEAR: "reruns and residency come in fractions, and RAM is counted at some moments only",
     WHOLE: "RAM is counted at some moments only",
 }

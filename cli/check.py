@@ -54,7 +54,7 @@ def check(
 ) -> None:
     """Tell which ops of a model import and train, which not and why.
 
-    Weights are not read and nothing is run, unless --kernels asks for the whole training step. Exit code 2 if
+    Nothing is run, unless --kernels asks for the whole training step. Exit code 2 if
     the model cannot be trained, or not with those kernels.
     """
     check_files({"--json": json_file}, model=model)

@@ -59,14 +59,13 @@ def explain(
     """Show what a plan keeps, recomputes and pages, memory over time, and what binds."""
     from poet.devices.load import load_profile, profile_path
     from poet.plans.plan_file import read_plan
-    from poet.report.plan import plan_report
-    from poet.report.plan_data import plan_data
+    from poet.report.plan import plan_data, plan_report
 
     reads = {"PLAN": plan_file, "--device": None if device is None else profile_path(device)}
     check_files({"--html": html_file, "--json": json_file}, reads=reads)
     plan = read_plan(plan_file)
     if html_file is not None:
-        from poet.report.html import plan_page
+        from poet.report.html.plan_page import plan_page
 
         profile = None if device is None else load_profile(device)
         command = command_line(context)
@@ -91,7 +90,7 @@ def diff(
     names = (before.name, after.name) if before.name != after.name else (str(before), str(after))
     difference = diff_plans(read_plan(before), read_plan(after), names=names)
     if html_file is not None:
-        from poet.report.html import diff_page
+        from poet.report.diff import diff_page
 
         command = command_line(context)
         write_text(html_file, diff_page(difference, command=command))

@@ -71,7 +71,7 @@ def trace(
     Tracks for compute, page-in and page-out, and counters of the RAM held, in all and by role.
     """
     from poet.plans.plan_file import read_plan
-    from poet.report.timeline import trace_events
+    from poet.report.schedule_rows import trace_events
 
     check_files({"-o": output}, reads={"PLAN": plan_file})
     plan = read_plan(plan_file)

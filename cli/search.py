@@ -28,8 +28,8 @@ from poet.problem import Limits, Objective, Problem
 from poet.problem.progress import stage
 from poet.problem.schedule import Compute
 from poet.problem.solution import LISTED, Solution, SolveOptions, Status, solution_to_json
-from poet.report.plan import plan_summary, solution_report
-from poet.report.plan_data import candidate_lines
+from poet.report.check import training_lines
+from poet.report.plan import candidate_lines, plan_summary, solution_report
 from poet.report.searches import (
     comparison_data,
     comparison_report,
@@ -38,7 +38,6 @@ from poet.report.searches import (
     trade_off_data,
     trade_off_report,
 )
-from poet.report.training import training_lines
 from poet.solvers.search.explain import answered
 from poet.util import codec
 from poet.util.streams import say
@@ -79,7 +78,7 @@ def solve_model(ask: Ask) -> None:
     made, comparison = planned.plan.prediction, stages.comparison
     further = {"measured": made.measured, "range": made.range}
     answer(
-        report_with(plan_summary(planned.plan), comparison),
+        report_with(plan_summary(planned.plan, verbose=ask.verbose), comparison),
         lambda: json_with(planned.prepared.problem, planned.solution, comparison, further),
         json_file=ask.json_file,
     )

@@ -39,7 +39,7 @@ from .options import (
 from .output import PlainConsole, answer, check_files, check_log, listening, write_json, write_text
 
 if TYPE_CHECKING:
-    from poet.whatif.question import DataSupply, Duty
+    from poet.whatif.grid import DataSupply, Duty
     from poet.whatif.result import WhatIf
     from poet.whatif.sweep import Report, SweepProgress
 
@@ -110,7 +110,7 @@ class SweepAsk:
     def duty(self) -> Duty:
         """How the device is used."""
         from poet.whatif import grid
-        from poet.whatif.question import Duty
+        from poet.whatif.grid import Duty
 
         return Duty(
             steps_per_session=self.steps_per_session,
@@ -124,8 +124,8 @@ class SweepAsk:
     def supply(self) -> DataSupply | None:
         """The data: measured, and what is given in place of that; per sample."""
         from poet.whatif import grid
-        from poet.whatif.question import DataSupply
-        from poet.whatif.stalls import measure_data
+        from poet.whatif.grid import DataSupply
+        from poet.whatif.usage import measure_data
 
         told = self.fetch_seconds, self.prepare_seconds, self.data_bytes, self.measure_data
         if all(option is None for option in told):
@@ -188,8 +188,8 @@ def what_if(ask: SweepAsk) -> None:
     meanwhile is seen with --jobs 1 alone: workers are processes of their own, and their lines stay there.
     """
     from poet.problem.solution import SolveOptions
-    from poet.report.whatif import what_if_report
-    from poet.whatif import export
+    from poet.report.searches import what_if_report
+    from poet.whatif.run import to_json
     from poet.whatif.run import what_if as sweep
 
     ask.check_paths()
@@ -227,21 +227,21 @@ def what_if(ask: SweepAsk) -> None:
         )
     if ask.output is not None:
         _write(result, ask.output)
-    answer(what_if_report(result), lambda: export.to_json(result), json_file=ask.json_file)
+    answer(what_if_report(result), lambda: to_json(result), json_file=ask.json_file)
     if not result.complete:
         raise KeyboardInterrupt
 
 
 def _write(result: WhatIf, path: Path) -> None:
     """Write a report whose kind the suffix of ``path`` says."""
-    from poet.whatif import export
+    from poet.whatif.run import to_csv, to_json
 
     if path.suffix == ".json":
-        write_json(path, export.to_json(result))
+        write_json(path, to_json(result))
     elif path.suffix == ".csv":
-        write_text(path, export.to_csv(result))
+        write_text(path, to_csv(result))
     else:
-        from poet.report.html import what_if_page
+        from poet.report.html.what_if_page import what_if_page
 
         write_text(path, what_if_page(result))
 

@@ -305,7 +305,7 @@ def bound_of(prepared: Prepared) -> Bound:
 
 def forms_of(graph: Graph) -> Forms:
     """How the ops of ``graph`` run and what they save."""
-    from poet.report.training import packed_saves
+    from poet.report.check import packed_saves
 
     every = [op.strip for op in graph.ops if op.strip is not None]
     blocks = [strip for strip in every if strip.overwritten is None]

@@ -177,9 +177,8 @@ def _compare(
     trained = [item.name for item in named_parameters(plan.graph) if item.is_trained]
     plain = PlainTrainer(plainly, loss=loss, optimizer=plan.optimizer, trained=trained)
     torch.manual_seed(seed)
-    pairs = _all_pairs(trainer, plain, plainly, batches, steps, seed)
-    inside = (_budget_pairs(trainer, plain, plainly, batches, seed, other) for other in plan.budgets)
-    for name, ours, theirs in itertools.chain(pairs, *inside):
+    sides = _Sides(trainer, plain, plainly, batches, seed)
+    for name, ours, theirs in itertools.chain(sides.steps(steps), *map(sides.inside, plan.budgets)):
         compared += 1
         difference = _difference(ours, theirs)
         if difference is not None:
@@ -187,40 +186,96 @@ def _compare(
     return BitComparison(threads, compared, None)
 
 
-def _all_pairs(
-    trainer: Trainer, plain: PlainTrainer, module: nn.Module, batches: Sequence[Batch], steps: int, seed: int
-) -> Iterator[tuple[str, Tensor, Tensor]]:
-    """All steps, one of each other shape, then the evaluations, and their peak: see `_step_pairs`."""
-    plan = trainer.plan
-    for number in range(1, steps + 1):
-        for name, ours, theirs in _step_pairs(trainer, plain, module, *batches[(number - 1) % len(batches)]):
-            yield f"step {number}: {name}", ours, theirs
-    others = [(item, shape_words(item.step.graph, item.step.model)) for item in plan.shapes]
-    drawn = [_batch_of(shape.step, batches, seed) for shape, _ in others]
-    for (_, words), batch in zip(others, drawn, strict=True):
-        for name, ours, theirs in _step_pairs(trainer, plain, module, *batch):
-            yield f"step for {words}: {name}", ours, theirs
-    if plan.evaluation is not None:
-        first = (
-            batches[0] if plan.request.micro is None else _pieces(*batches[0], plan.request.micro.count)[0]
+_Pairs = Iterator[tuple[str, Tensor, Tensor]]
+"""What a step or an evaluation gave, as (name, of the plan, of plain PyTorch)."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Sides:
+    """A plan that is open for training, and plain PyTorch with the same tensors."""
+
+    trainer: Trainer
+    plain: PlainTrainer
+    module: nn.Module
+    batches: Sequence[Batch]
+    seed: int
+
+    def steps(self, count: int) -> _Pairs:
+        """So many steps, one of each other shape, then the evaluations, and their peak."""
+        plan, batches = self.trainer.plan, self.batches
+        for number in range(1, count + 1):
+            yield from _called(f"step {number}: ", self.step(*batches[(number - 1) % len(batches)]))
+        others = [(item, shape_words(item.step.graph, item.step.model)) for item in plan.shapes]
+        drawn = [_batch_of(shape.step, batches, self.seed) for shape, _ in others]
+        for (_, words), batch in zip(others, drawn, strict=True):
+            yield from _called(f"step for {words}: ", self.step(*batch))
+        if plan.evaluation is not None:
+            first, micro = batches[0], plan.request.micro
+            first = first if micro is None else _pieces(*first, micro.count)[0]
+            yield from _called("evaluation: ", self.evaluation(*first))
+        for (shape, words), batch in zip(others, drawn, strict=True):
+            if shape.evaluation is not None:
+                yield from _called(f"evaluation for {words}: ", self.evaluation(*batch))
+        self.trainer.check_budget()
+
+    def inside(self, other: Plan) -> _Pairs:
+        """One step inside the budget of ``other``, with its auxiliary schedules; training goes on there."""
+        budget_bytes = other.request.limits.ram_budget_bytes or 0
+        self.trainer.set_budget(budget_bytes)
+        yield from _called(f"inside {format_bytes(budget_bytes)}, ", self.steps(1))
+
+    def step(self, inputs: tuple[Tensor, ...], targets: Tensor | tuple[Tensor, ...] | None) -> _Pairs:
+        """One step on each side."""
+        trainer, plain = self.trainer, self.plain
+        gradients: dict[str, Tensor] = {}
+        micro = trainer.plan.request.micro
+        pieces = [(inputs, targets)] if micro is None else _pieces(inputs, targets, micro.count)
+        divisor = 1 if micro is None else micro.divisor
+        handed = None if trainer.plan.graph.predictions else 0  # logits in strips are handed to nobody
+        with _accepting():
+            results = plain.step_in_pieces(pieces, divisor=divisor)
+        *earlier, (loss, outputs) = results
+        for number, (piece, (theirs, their_outputs)) in enumerate(zip(pieces[:-1], earlier, strict=True), 1):
+            summed = trainer.accumulate(*piece)
+            yield f"the loss of micro-batch {number}", torch.tensor(summed.loss, dtype=theirs.dtype), theirs
+            for place, (ours, output) in enumerate(
+                zip(summed.predictions, their_outputs[:handed], strict=True)
+            ):
+                yield f"output {place} of micro-batch {number}", ours, output
+        result = trainer.step(
+            *pieces[-1], on_gradient=lambda name, gradient: gradients.update({name: gradient.clone()})
         )
-        for name, ours, theirs in _evaluation_pairs(trainer, plain, *first):
-            yield f"evaluation: {name}", ours, theirs
-    for (shape, words), batch in zip(others, drawn, strict=True):
-        if shape.evaluation is not None:
-            for name, ours, theirs in _evaluation_pairs(trainer, plain, *batch):
-                yield f"evaluation for {words}: {name}", ours, theirs
-    trainer.check_budget()
+        yield "the loss", torch.tensor(result.loss, dtype=loss.dtype), loss
+        for place, (ours, theirs) in enumerate(zip(result.predictions, outputs[:handed], strict=True)):
+            yield f"output {place}", ours, theirs
+        if gradients.keys() != plain.gradients.keys():
+            raise NotExact(
+                f"only one side has a gradient of {min(gradients.keys() ^ plain.gradients.keys())}"
+            )
+        for name, gradient in gradients.items():
+            yield f"the gradient of {name}", gradient, plain.gradients[name]
+        everything = _tensors(self.module)
+        for name, ours in trainer.state_dict().items():
+            yield name, ours, everything[name]
+        states = trainer.optimizer_state()
+        for (parameter, name), theirs in plain.optimizer_state().items():
+            yield f"{name} of {parameter}", states[parameter][name], theirs
+
+    def evaluation(self, inputs: tuple[Tensor, ...], targets: Tensor | tuple[Tensor, ...] | None) -> _Pairs:
+        """The model in evaluation mode on each side, after the steps: outputs and loss."""
+        trainer, plain = self.trainer, self.plain
+        with _accepting():
+            outputs = plain.predict(inputs)
+        for number, (ours, theirs) in enumerate(zip(trainer.predict(inputs), outputs, strict=True)):
+            yield f"output {number}", ours, theirs
+        found, loss = trainer.evaluate([(inputs, targets)], []).loss, plain.evaluate(inputs, targets)
+        ours = torch.tensor(torch.nan if found is None else found, dtype=loss.dtype)
+        yield "the loss", ours, loss if bool(loss.isfinite()) else torch.full_like(loss, torch.nan)
 
 
-def _budget_pairs(
-    trainer: Trainer, plain: PlainTrainer, module: nn.Module, batches: Sequence[Batch], seed: int, other: Plan
-) -> Iterator[tuple[str, Tensor, Tensor]]:
-    """One step inside the budget of ``other``, with its auxiliary schedules; training goes on there."""
-    budget_bytes = other.request.limits.ram_budget_bytes or 0
-    trainer.set_budget(budget_bytes)
-    for name, ours, theirs in _all_pairs(trainer, plain, module, batches, 1, seed):
-        yield f"inside {format_bytes(budget_bytes)}, {name}", ours, theirs
+def _called(where: str, pairs: _Pairs) -> _Pairs:
+    for name, ours, theirs in pairs:
+        yield where + name, ours, theirs
 
 
 def _batch_of(step: Plan, batches: Sequence[Batch], seed: int) -> Batch:
@@ -229,45 +284,6 @@ def _batch_of(step: Plan, batches: Sequence[Batch], seed: int) -> Batch:
     last = len(wanted) - step.graph.targets
     alike = (batch for batch in batches if [tuple(item.shape) for item in batch[0]] == wanted[:last])
     return next(alike, None) or random_batch(step, seed)
-
-
-def _step_pairs(
-    trainer: Trainer,
-    plain: PlainTrainer,
-    module: nn.Module,
-    inputs: tuple[Tensor, ...],
-    targets: Tensor | tuple[Tensor, ...] | None,
-) -> Iterator[tuple[str, Tensor, Tensor]]:
-    """One step on each side; then what it gave, as (name, of the plan, of plain PyTorch)."""
-    gradients: dict[str, Tensor] = {}
-    micro = trainer.plan.request.micro
-    pieces = [(inputs, targets)] if micro is None else _pieces(inputs, targets, micro.count)
-    divisor = 1 if micro is None else micro.divisor
-    handed = None if trainer.plan.graph.predictions else 0  # logits in strips are handed to nobody
-    with _accepting():
-        results = plain.step_in_pieces(pieces, divisor=divisor)
-    *earlier, (loss, outputs) = results
-    for number, (piece, (theirs, their_outputs)) in enumerate(zip(pieces[:-1], earlier, strict=True), 1):
-        summed = trainer.accumulate(*piece)
-        yield f"the loss of micro-batch {number}", torch.tensor(summed.loss, dtype=theirs.dtype), theirs
-        for place, (ours, output) in enumerate(zip(summed.predictions, their_outputs[:handed], strict=True)):
-            yield f"output {place} of micro-batch {number}", ours, output
-    result = trainer.step(
-        *pieces[-1], on_gradient=lambda name, gradient: gradients.update({name: gradient.clone()})
-    )
-    yield "the loss", torch.tensor(result.loss, dtype=loss.dtype), loss
-    for place, (ours, theirs) in enumerate(zip(result.predictions, outputs[:handed], strict=True)):
-        yield f"output {place}", ours, theirs
-    if gradients.keys() != plain.gradients.keys():
-        raise NotExact(f"only one side has a gradient of {min(gradients.keys() ^ plain.gradients.keys())}")
-    for name, gradient in gradients.items():
-        yield f"the gradient of {name}", gradient, plain.gradients[name]
-    everything = _tensors(module)
-    for name, ours in trainer.state_dict().items():
-        yield name, ours, everything[name]
-    states = trainer.optimizer_state()
-    for (parameter, name), theirs in plain.optimizer_state().items():
-        yield f"{name} of {parameter}", states[parameter][name], theirs
 
 
 def _pieces(
@@ -295,22 +311,6 @@ def _accepting() -> Iterator[None]:
             f"plain PyTorch fails on the batch that both sides are given: {first_line(error)}; where it is a "
             "random one, give samples of yours (poet verify --data FILE, data= or batches= in Python)"
         ) from error
-
-
-def _evaluation_pairs(
-    trainer: Trainer,
-    plain: PlainTrainer,
-    inputs: tuple[Tensor, ...],
-    targets: Tensor | tuple[Tensor, ...] | None,
-) -> Iterator[tuple[str, Tensor, Tensor]]:
-    """The model in evaluation mode on each side, after the steps: outputs and loss, as of `_step_pairs`."""
-    with _accepting():
-        outputs = plain.predict(inputs)
-    for number, (ours, theirs) in enumerate(zip(trainer.predict(inputs), outputs, strict=True)):
-        yield f"output {number}", ours, theirs
-    found, loss = trainer.evaluate([(inputs, targets)], []).loss, plain.evaluate(inputs, targets)
-    ours = torch.tensor(torch.nan if found is None else found, dtype=loss.dtype)
-    yield "the loss", ours, loss if bool(loss.isfinite()) else torch.full_like(loss, torch.nan)
 
 
 def _from_structure(file: PlanFile) -> nn.Module:

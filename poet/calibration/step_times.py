@@ -75,7 +75,7 @@ def op_times(step: TrainingStep, *, whole: bool = True) -> tuple[tuple[OpTime, .
     made: list[StepResult] = []
     timed: list[tuple[dict[str, float], dict[str, float]]] = []
     batch = random_batch(plan, seed=_SEED)
-    with Trainer(plan, _Beginning(step.tensors), pages=None) as trainer:
+    with Trainer(plan, _Beginning(step.tensors)) as trainer:
         for _ in range(_WARM_STEPS):
             trainer.step(*batch)
         while len(timed) < _LEAST_STEPS or (

@@ -99,8 +99,7 @@ def _train(module: nn.Module, plan: Plan, loss_of: Loss, samples: Samples) -> in
     optimizer = torch_optimizer(plan.optimizer, parameters)
     micro = plan.request.micro
     pieces = 1 if micro is None else micro.count
-    staged = len(samples.staged[0]) * (1 if micro is None else micro.count)
-    inputs, targets = samples.batch(torch.arange(staged // pieces))
+    inputs, targets = samples.batch(torch.arange(len(samples.staged[0])))
     for _ in range(_STEPS_OF_ONE_OPTIMIZER):
         optimizer.zero_grad(set_to_none=True)
         for _ in range(pieces):

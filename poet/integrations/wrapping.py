@@ -30,7 +30,6 @@ from poet.errors import InputError, ReplayError, one_of
 from poet.frontend.eager import original
 from poet.frontend.wrapped import WrappedStep, check_hooks_for_all, trace_wrapped
 from poet.ir.calls import TensorType
-from poet.ir.graph import stored_row_bytes
 from poet.ir.strips import Gradients
 from poet.planning.planned import Planned, limits_of, plan_step
 from poet.planning.prepared import Prepared
@@ -41,8 +40,8 @@ from poet.problem.progress import IMPORT, showing, stage
 from poet.problem.solution import Progress, SolveOptions
 from poet.runtime.data.given import as_tensors
 from poet.runtime.steps.replay import SplitReplay
-from poet.runtime.storage.page_file import PageFile
 from poet.runtime.system.memory import return_freed_memory
+from poet.runtime.training.open_plan import open_pages
 
 
 def wrap(
@@ -165,7 +164,7 @@ class Wrapped(nn.Module):
         own["_hooks"] = _hooks_of(module)
         own["_tensors"] = _Tensors(module, traced, planned.plan)
         own["_settings"] = _settings_of(module, own["_tensors"].memory)
-        own["_replay"] = SplitReplay(planned.plan, pages=_open_pages(planned.plan, page_file))
+        own["_replay"] = SplitReplay(planned.plan, pages=open_pages(planned.plan, Path(), page_file))
         own["_under_way"] = lambda: None
         weakref.finalize(self, own["_replay"].close)
 
@@ -409,16 +408,3 @@ class _Tensors:
 def _owner(module: nn.Module, name: str) -> tuple[nn.Module, str]:
     *path, key = name.split(".")
     return functools.reduce(getattr, path, module), key  # scripted modules have no get_submodule
-
-
-def _open_pages(plan: Plan, page_file: str | Path | None) -> PageFile | None:
-    if not plan.slots:
-        return None
-    path = None if page_file is None else Path(page_file)
-    return PageFile(
-        plan.slots,
-        path=path,
-        folder=Path(),
-        buffer_bytes=plan.page_buffer_bytes,
-        row_bytes=stored_row_bytes(plan.graph),
-    )

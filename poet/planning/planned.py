@@ -416,7 +416,9 @@ def _asked(plan: Plan) -> Iterator[Row]:
 
 def _answered(plan: Plan) -> Iterator[Row]:
     made, outcome, trace = plan.prediction, plan.outcome, plan.trace
-    yield "answer", sentence_of(Status[outcome.status.upper()], outcome.proof)
+    is_energy = outcome.objective is Objective.ENERGY
+    ends = (made.joules, outcome.bound_joules) if is_energy else (None, None)
+    yield "answer", sentence_of(Status[outcome.status.upper()], outcome.proof, ends=ends)
     plain = made.plain_peak_ram_bytes
     yield (
         "RAM at the peak",
@@ -426,7 +428,7 @@ def _answered(plan: Plan) -> Iterator[Row]:
     once = outcome.baseline_joules
     above = max(0.0, made.joules / once - 1.0) if once else 0.0
     yield "energy", f"{format_joules(made.joules)}; {format_above(above, 'running every op once')}"
-    confirmed = is_confirmed(outcome.proof) and outcome.objective is Objective.ENERGY
+    confirmed = is_confirmed(outcome.proof) and is_energy
     gap = format_gap(outcome.gap, optimal=outcome.status == "optimal", confirmed=confirmed)
     scope = "" if outcome.bound_scope == WHOLE_PROBLEM else f" ({outcome.bound_scope})"
     yield (
@@ -434,10 +436,10 @@ def _answered(plan: Plan) -> Iterator[Row]:
         f"{format_joules(outcome.bound_joules)}; {NO_GAP.get(gap, f'gap {gap} {IN_ORDER}')}{scope}",
     )
     yield "time", format_seconds(made.seconds)
-    if made.range is not None:
+    if made.range is not None and made.range.likely is not None:
+        yield "range (90 %)", range_words(made.range.likely)
+    elif made.range is not None:
         yield "range", range_words(made.range)
-        if made.range.likely is not None:
-            yield "likely (90 %)", range_words(made.range.likely)
     if made.measured is not None:
         yield "op times", measured_words(made.measured)
     if plan.request.micro is not None:

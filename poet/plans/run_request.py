@@ -110,7 +110,7 @@ class RunRequest:
         save_seconds: since the last save, after which it is saved as well.
         keep_previous: whether the state saved before the last one is kept too.
         stop_joules, stop_seconds, stop_written_bytes: what the run may spend; see
-        `poet.runtime.runs.spending`.
+        `poet.runtime.runs.fit`.
         allow_over_budget: whether steps may hold more than the plan's budget.
         watch_memory: whether the budget follows what the system leaves; see `poet.runtime.runs.watching`.
         arena: see `poet.runtime.Trainer.open`.

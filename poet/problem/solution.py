@@ -21,7 +21,7 @@ from poet.problem.simulator import Trace
 from poet.util import codec
 from poet.util.brief import brief, shortened, told
 from poet.util.clock import WALL, Clock
-from poet.util.units import IN_ORDER, format_bytes, format_gap, format_joules, format_seconds
+from poet.util.units import IN_ORDER, format_above, format_bytes, format_gap, format_joules, format_seconds
 
 WHOLE_PROBLEM = "whole problem"
 
@@ -216,7 +216,9 @@ class Solution:
     @property
     def sentence(self) -> str:
         """What the user reads of the status; optimal by a single solver says so, and which."""
-        return self.in_words(sentence_of(self.status, self.proof, says=self.says))
+        return self.in_words(
+            sentence_of(self.status, self.proof, says=self.says, ends=(self.amount, self.bound))
+        )
 
     @property
     def why_no_plan(self) -> str:
@@ -283,9 +285,17 @@ def is_confirmed(proof: str) -> bool:
     return bool(proof) and not proof.startswith(WORD_OF)
 
 
-def sentence_of(status: Status, proof: str, *, says: str = "") -> str:
-    """What the user reads of an answer; optimal by a single solver says so, and which."""
-    sentence = status.value
+def sentence_of(
+    status: Status, proof: str, *, says: str = "", ends: tuple[float | None, float | None] = (None, None)
+) -> str:
+    """What the user reads of an answer; optimal by a single solver says so, and which.
+
+    ``ends``: what the plan takes of the objective and its bound; a feasible one says how near they are.
+    """
+    sentence, (amount, bound) = status.value, ends
+    if status is Status.FEASIBLE and amount is not None and bound:
+        above = format_above(max(0.0, amount / bound - 1.0), f"the best {IN_ORDER}")
+        sentence = f"A plan, at most {above}."
     if status is Status.OPTIMAL and proof.startswith(WORD_OF):
         sentence = f"The plan is optimal {IN_ORDER} only by {proof}."
     return f"{says.capitalize()}{sentence}"

@@ -17,7 +17,7 @@ from poet.devices.fitted_profile import rows_of
 from poet.devices.measurements import StepTime
 from poet.devices.profile import Direction, Part, Profile
 from poet.devices.spread import Contrast, Price, Spread, Stated, contrasts
-from poet.report.rows import Column, listed
+from poet.report import Column, listed
 from poet.util.units import format_bytes, format_joules, format_quantity, format_seconds, format_share
 
 EXACT_DIGITS = 10

@@ -12,8 +12,9 @@ from rich.text import Text
 
 from poet.plans.training_plan import Plan
 from poet.problem.solution import SAYS_FILE
-from poet.report.reasons import decision_of
-from poet.report.rows import DASH, FORMATS, Column, listed, table
+from poet.report import DASH, FORMATS, Column, listed, page_table, table
+from poet.report.html import PageContent, render
+from poet.report.html.charts import ACCENT, QUIET, Spec, ladder
 from poet.report.schedule_rows import tensor_fates
 from poet.util.units import format_bytes, format_count, format_more, format_share
 
@@ -55,7 +56,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """A tensor that the plans treat differently; decisions as in `poet.report.reasons`, or `ABSENT`."""
+    """A tensor that the plans treat differently; decisions as in `poet.report.schedule_rows`, or `ABSENT`."""
 
     tensor: str
     role: str
@@ -180,8 +181,8 @@ def _moves(before: Plan, after: Plan) -> tuple[tuple[Move, ...], int]:
                 name,
                 known.role,
                 known.bytes,
-                decision_of(was) if was else ABSENT,
-                decision_of(is_now) if is_now else ABSENT,
+                was.decision if was else ABSENT,
+                is_now.decision if is_now else ABSENT,
                 before_words,
                 after_words,
             )
@@ -287,3 +288,50 @@ def diff_data(diff: PlanDiff) -> dict[str, Any]:
     for row, change in zip(data["changes"], diff.changes, strict=True):
         row["share"] = change.share
     return data
+
+
+# --- the page ---------------------------------------------------------------------------------
+
+CHARTED = ("energy", "time", "RAM at the peak")
+_KINDS = (
+    Column("was", lambda row: row[0]),
+    Column("is", lambda row: row[1] if row[1] != row[0] else f"{row[1]}, another number of times"),
+    Column("tensors", lambda row: row[2], "n"),
+    Column("bytes", lambda row: row[3], "B"),
+)
+
+
+def diff_page(diff: PlanDiff, *, command: str = "") -> str:
+    """The page as text.
+
+    Raises:
+        InputError: the packages of the extra ``report`` are not there.
+    """
+    columns = (
+        Column("tensor", "tensor", code=True),
+        Column("role", "role", choice=True),
+        Column("size", "bytes", "B"),
+        Column("was", "before", choice=True),
+        Column("is", "after", choice=True),
+        Column(f"in {diff.before}", "before_words"),
+        Column(f"in {diff.after}", "after_words"),
+    )
+    charts = {f"change-{number}": _chart(diff, what) for number, what in enumerate(CHARTED)}
+    context = {
+        "title": f"{diff.before} and {diff.after}",
+        "headline": f"{headline(diff)}.",
+        "diff": diff,
+        "changes": page_table(diff.changes, *change_columns(diff)),
+        "terms": page_table(diff.terms, *term_columns(diff)),
+        "kinds": page_table(moves_by_kind(diff), *_KINDS),
+        "charts": dict(zip(charts, CHARTED, strict=True)),
+        "commands": [("this page", command)] if command else [],
+    }
+    tables = {"moves": page_table(diff.moves, *columns, sort=2, noun="tensors")}
+    return render("diff.html", PageContent(charts, tables), context)
+
+
+def _chart(diff: PlanDiff, what: str) -> Spec:
+    change = next(change for change in diff.changes if change.what == what)
+    amounts = (diff.before, change.before or 0.0, QUIET), (diff.after, change.after or 0.0, ACCENT)
+    return ladder(amounts, unit=change.unit)

@@ -1,4 +1,4 @@
-"""Why a plan keeps, recomputes or pages each tensor, and what simpler ways to train take beside it.
+"""Why a plan keeps, recomputes or pages each tensor, what binds, and what simpler ways to train take.
 
 Reasons are sentences made of the problem's own figures. Simpler ways come from quick planners, which prove
 nothing; the simulator accepted each plan.
@@ -8,74 +8,47 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+
+import numpy as np
 
 from poet.baselines.nothing_kept import page_everything, recompute_all
 from poet.problem import Limits, Place, Problem, ProblemOp, Tensor
 from poet.problem.homes import DecidedProblem
 from poet.problem.pins import Pinned, pinned
 from poet.problem.schedule import Schedule
-from poet.problem.simulator import simulate
-from poet.report.schedule_rows import TensorFate
-from poet.report.timeline import StepTimeline
+from poet.problem.simulator import Trace, simulate
+from poet.report.schedule_rows import KEPT, PAGED, RECOMPUTED, PeakMoment, StepTimeline, TensorFate
 from poet.solvers.heuristics.greedy import greedy
 from poet.solvers.heuristics.policies import keep_everything
-from poet.util.units import format_bytes, format_joules
-
-KEPT, RECOMPUTED, PAGED, BOTH = "kept", "recomputed", "paged", "recomputed and paged"
-DECISIONS = (KEPT, RECOMPUTED, PAGED, BOTH)
+from poet.util.units import format_bytes, format_joules, format_share
 
 
-@dataclass(frozen=True, slots=True)
-class TensorVerdict:
-    """What a plan does with one tensor, and why.
-
-    Attributes:
-        fate: what becomes of it.
-        decision: one of `DECISIONS`.
-        why: a sentence.
-    """
-
-    fate: TensorFate
-    decision: str
-    why: str
-
-
-def decision_of(fate: TensorFate) -> str:
-    """Which of `DECISIONS` holds for a tensor."""
-    paged = fate.page_ins + fate.page_outs > 0
-    if fate.recomputations:
-        return BOTH if paged else RECOMPUTED
-    return PAGED if paged else KEPT
-
-
-def tensor_verdicts(
+def tensor_reasons(
     problem: DecidedProblem, limits: Limits, line: StepTimeline, fates: Sequence[TensorFate]
-) -> tuple[TensorVerdict, ...]:
-    """One row per tensor, in the order of ``fates``."""
+) -> tuple[str, ...]:
+    """Per tensor a sentence: why becomes of it what does, in the order of ``fates``."""
     tensors = {tensor.name: tensor for tensor in problem.tensors}
     producers = {name: op for op in problem.ops for name in op.outputs}
     spare = _spare_while_idle(problem, limits, line)
     pins = pinned(problem, limits)
-    verdicts = []
-    for fate in fates:
-        decision = decision_of(fate)
-        tensor, producer = tensors[fate.name], producers.get(fate.name)
-        ways = _ways(problem, tensor, producer, limits)
+
+    def why(fate: TensorFate) -> str:
+        tensor = tensors[fate.name]
+        ways = _ways(problem, tensor, producers.get(fate.name), limits)
         if fate.name in pins.unmoved:
             ways.pop(PAGING, None)
         if pin := _pin_on(fate.name, pins):
-            why = f"It is pinned: it must be {pin}."
-        elif decision == KEPT:
-            why = _why_kept(ways, limits, spare.get(fate.name))
-        elif tensor.initially is Place.STORAGE:
-            why = _why_fetched(fate, tensor)
-        else:
-            why = _why_given_up(fate, ways)
-        verdicts.append(TensorVerdict(fate, decision, why))
-    return tuple(verdicts)
+            return f"It is pinned: it must be {pin}."
+        if fate.decision == KEPT:
+            return _why_kept(ways, limits, spare.get(fate.name))
+        if tensor.initially is Place.STORAGE:
+            return _why_fetched(fate, tensor)
+        return _why_given_up(fate, ways)
+
+    return tuple(map(why, fates))
 
 
 def _pin_on(name: str, pins: Pinned) -> str:
@@ -156,7 +129,7 @@ def _spare_while_idle(problem: DecidedProblem, limits: Limits, line: StepTimelin
 
     A tensor is idle in the frames of a stay between two that read or write it.
     """
-    free = _RangeMinimum([_free_bytes(limits, frame.ram_bytes) for frame in line.frames])
+    free = np.array([_free_bytes(limits, frame.ram_bytes) for frame in line.frames])
     touched = _touches(problem, line)
     spare: dict[str, int] = {}
     for stay in line.stays:
@@ -164,7 +137,7 @@ def _spare_while_idle(problem: DecidedProblem, limits: Limits, line: StepTimelin
         inside = frames[bisect_left(frames, stay.first) : bisect_right(frames, stay.last - 1)]
         for before, after in pairwise(inside):
             if after - before > 1:
-                least = free.between(before + 1, after)
+                least = int(free[before + 1 : after].min())
                 spare[stay.tensor] = min(spare.get(stay.tensor, least), least)
     return spare
 
@@ -189,22 +162,36 @@ def _touches(problem: DecidedProblem, line: StepTimeline) -> Mapping[str, list[i
     return touched
 
 
-class _RangeMinimum:
-    """Minima of ranges of a list in constant time, by a sparse table."""
+# --- limits -----------------------------------------------------------------------------------
 
-    def __init__(self, values: Sequence[int]) -> None:
-        self.rows = [list(values)]
-        width = 1
-        while 2 * width <= len(values):
-            last = self.rows[-1]
-            self.rows.append([min(last[i], last[i + width]) for i in range(len(last) - width)])
-            width *= 2
+BINDING_SHARE = 0.99
+"""A limit of which at least this share is used counts as used up."""
 
-    def between(self, first: int, last: int) -> int:
-        """The least value of ``first`` up to, but not including, ``last``."""
-        level = (last - first).bit_length() - 1
-        row = self.rows[level]
-        return min(row[first], row[last - (1 << level)])
+
+def what_binds(limits: Limits, trace: Trace, fullest: PeakMoment) -> Iterator[str]:
+    """One line per limit: whether it binds, how much of it is used, and where.
+
+    Running every op once without a transfer takes the least energy and time: what a plan does beyond
+    that is for lack of RAM. The other limits bind where they are used up.
+    """
+    budget = limits.ram_budget_bytes
+    if budget is not None:
+        share = format_share(trace.peak_ram_bytes / budget)
+        if trace.recomputed_runs or trace.read_bytes or trace.written_bytes:
+            yield f"RAM binds: keeping everything does not fit; {share} is used while {fullest.what}"
+            near_share = format_share(BINDING_SHARE)
+            near = sum(moment.ram_bytes >= BINDING_SHARE * budget for moment in trace.moments)
+            yield f"{near} of {len(trace.moments)} steps hold {near_share} of the budget or more"
+        else:
+            yield f"RAM does not bind: everything is kept; {share} is used while {fullest.what}"
+    for name, limit, amount in (
+        ("the deadline", limits.deadline_seconds, trace.seconds),
+        ("the write budget", limits.written_budget_bytes, trace.written_bytes),
+        ("the energy budget", limits.joules_budget, trace.joules),
+    ):
+        if limit is not None:
+            verb = "binds" if amount >= BINDING_SHARE * limit else "does not bind"
+            yield f"{name} {verb}: {format_share(amount / limit) if limit else 'all'} is used"
 
 
 # --- simpler ways to train --------------------------------------------------------------------
@@ -238,6 +225,12 @@ class Alternative:
     unlimited_ram_bytes: int | None = None
 
 
+def taken(name: str, by: str, trace: Trace) -> Alternative:
+    """The row of a way that takes what ``trace`` says."""
+    figures = trace.joules, trace.seconds, trace.peak_ram_bytes, trace.recomputed_runs
+    return Alternative(name, by, *figures, trace.read_bytes, trace.written_bytes)
+
+
 def _greedy(problem: Problem, limits: Limits) -> Schedule | None:
     return greedy(problem, limits, seconds=GREEDY_SECONDS)
 
@@ -264,18 +257,7 @@ def alternatives(problem: Problem, limits: Limits) -> tuple[Alternative, ...]:
             rows.append(Alternative(name, by, unlimited_ram_bytes=_needs(problem, allowed, planners)))
             continue
         best = min(traces, key=lambda trace: trace.joules)
-        rows.append(
-            Alternative(
-                name,
-                by,
-                best.joules,
-                best.seconds,
-                best.peak_ram_bytes,
-                best.recomputed_runs,
-                best.read_bytes,
-                best.written_bytes,
-            )
-        )
+        rows.append(taken(name, by, best))
     return tuple(rows)
 
 

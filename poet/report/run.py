@@ -12,7 +12,7 @@ from rich.text import Text
 
 from poet.plans.run_request import BUSY_RATIO, Epoch, Validation
 from poet.plans.training_plan import Plan
-from poet.report.rows import listed
+from poet.report import listed
 from poet.util import codec
 from poet.util.units import format_bytes, format_seconds, format_share
 
@@ -206,18 +206,7 @@ def verify_report(report: VerifyReport) -> Group:
 
 def verify_data(report: VerifyReport) -> dict[str, Any]:
     """The same as JSON-ready objects."""
-    return {
-        "exact": report.exact,
-        "steps": report.steps,
-        "shapes": report.shapes,
-        "budgets": report.budgets,
-        "recomputed_runs": report.recomputed_runs,
-        "page_ins": report.page_ins,
-        "comparisons": [
-            {"threads": item.threads, "tensors": item.tensors, "difference": item.difference}
-            for item in report.comparisons
-        ],
-    }
+    return {"exact": report.exact, **asdict(report)}
 
 
 def library_report(report: LibraryReport) -> Group:

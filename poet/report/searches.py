@@ -1,20 +1,32 @@
-"""Answers that are several plans: other planners beside ours, a survey of RAM budgets, a trade-off curve."""
+"""Answers that are several plans: other planners beside ours, a survey, a trade-off curve, a sweep."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import groupby
 from typing import Any
 
 from rich.console import Group, RenderableType
+from rich.table import Table
 from rich.text import Text
 
 from poet.baselines.comparison import Comparison, Rival
 from poet.planning.ram_survey import Survey, TradeOff
 from poet.problem import Problem
 from poet.problem.solution import TITLES, Solution, Status, format_amount, solution_to_json
-from poet.report.rows import Column, listed, table
-from poet.util.units import IN_ORDER, format_bytes, format_gap, format_joules, format_part, format_seconds
+from poet.report import Column, listed, table
+from poet.util.units import (
+    IN_ORDER,
+    format_bytes,
+    format_gap,
+    format_joules,
+    format_part,
+    format_seconds,
+    format_share,
+)
+from poet.whatif.answers import LEAST_ENERGY
+from poet.whatif.result import Answer, Basis, Point, Verdict, WhatIf
 
 # --- other planners ---------------------------------------------------------------------------
 
@@ -43,7 +55,7 @@ def comparison_report(comparison: Comparison) -> RenderableType:
     rivals += [rival for rival in comparison.rivals if rival.trace is None]
     if ours.trace is not None:
         rivals.insert(0, Rival("poet", ours.status, None, ours.trace, ours.solve_seconds))
-    said = "planners on the same problem, by the same judge; * at its bound for what it may do"
+    said = "planners on the same problem, by the same simulator; * optimal for what it may do"
     parts: list[RenderableType] = [Text(f"{said}, {IN_ORDER}", style="bold")]
     parts.append(table([_shown(rival, comparison) for rival in rivals], *_PLANNERS))
     if comparison.started_from is not None:
@@ -191,3 +203,98 @@ def trade_off_data(problem: Problem, curve: TradeOff) -> dict[str, Any]:
             for point in curve.points
         ],
     }
+
+
+# --- a what-if sweep --------------------------------------------------------------------------
+
+_MARKS = {
+    Verdict.OPTIMAL: "",
+    Verdict.FEASIBLE: "~",
+    Verdict.INFEASIBLE: "infeasible",
+    Verdict.TIMEOUT: "none found",
+    Verdict.UNSOLVED: "not reached",
+}
+
+
+def what_if_report(result: WhatIf) -> RenderableType:
+    """The answers in the order of their importance, and joules per step for each budget and deadline."""
+    parts: list[RenderableType] = []
+    if not result.complete:
+        parts += [Text("The sweep was stopped: what follows rests on the points that were reached."), Text()]
+    said = Table.grid(padding=(0, 2))
+    for question, answers in groupby(result.answers, key=lambda answer: answer.question):
+        several = list(answers)
+        lines: list[RenderableType] = [Text(_in_words(answer)) for answer in several]
+        if question == LEAST_ENERGY and len(several) > 1:
+            lines = [table(least_energy_rows(result), *LEAST_ENERGY_COLUMNS)]
+        for number, line in enumerate(lines):
+            said.add_row("" if number else question.replace("-", " "), line)
+    parts += [said, Text()]
+    for number in range(len(result.settings)):
+        parts += [*_table(result, number), Text()]
+    parts.append(Text(how_decided(result)))
+    return Group(*parts)
+
+
+def _in_words(answer: Answer) -> str:
+    return answer.sentence + ("" if answer.basis is Basis.SOLVED else f" ({answer.basis.value})")
+
+
+LEAST_ENERGY_COLUMNS = (
+    Column("setting", "setting"),
+    Column("RAM", "ram_bytes", "B"),
+    Column("energy of a step", "joules", "J"),
+    Column("gap", "gap", "right"),
+)
+"""Of a table in place of the sentences on the least energy, where there are several."""
+
+
+def least_energy_rows(result: WhatIf) -> list[dict[str, Any]]:
+    """A row per point that the answers on the least energy rest on."""
+    indices = [
+        index for answer in result.answers if answer.question == LEAST_ENERGY for index in answer.points
+    ]
+    return [
+        {
+            "setting": result.setting_of(point).label,
+            "ram_bytes": point.limits.ram_budget_bytes or plan.peak_ram_bytes,
+            "joules": plan.joules,
+            "gap": "optimal" if point.verdict is Verdict.OPTIMAL else format_share(point.gap or 0.0),
+        }
+        for point in (result.points[index] for index in indices)
+        if (plan := result.plan_of(point)) is not None
+    ]
+
+
+def _table(result: WhatIf, number: int) -> Iterator[RenderableType]:
+    setting = result.settings[number]
+    mine = [point for point in result.points if point.setting == number]
+    deadlines = list(dict.fromkeys(point.deadline for point in mine))
+    ops = sum(times * len(part.problem.ops) for part, times in setting.schedules)
+    yield Text(
+        f"{setting.label}: {ops} ops, running every op once takes "
+        f"{format_joules(setting.compute_joules)} and {format_seconds(setting.compute_seconds)}"
+    )
+    rows = []
+    for budget in dict.fromkeys(point.limits.ram_budget_bytes for point in mine):
+        at = {point.deadline: point for point in mine if point.limits.ram_budget_bytes == budget}
+        cells = (_cell(result, at[deadline]) for deadline in deadlines)
+        rows.append(("any" if budget is None else format_bytes(budget), *cells))
+    yield listed(rows, "RAM", *(deadline or "no deadline" for deadline in deadlines), left=0)
+
+
+def _cell(result: WhatIf, point: Point) -> str:
+    plan = result.plan_of(point)
+    if plan is None:
+        return _MARKS[point.verdict]
+    gap = f" (gap {format_share(point.gap)})" if point.verdict is Verdict.FEASIBLE and point.gap else ""
+    return f"{format_joules(plan.joules)}{gap}"
+
+
+def how_decided(result: WhatIf) -> str:
+    """How many points there are, and in which way they were decided."""
+    took = format_seconds(result.sweep_seconds)
+    return (
+        f"{len(result.points)} points in {took}, all simulated: {result.searched} by search, "
+        f"{result.from_cache} from the cache, {result.by_monotonicity} from others; bounds hold {IN_ORDER}"
+    )

@@ -7,8 +7,7 @@ Needs torch, numpy and nothing else of what planning needs::
 """
 
 from poet.runtime.data.given import Buckets
-from poet.runtime.runs.fit import fit, load_samples
-from poet.runtime.runs.spending import Allowance, Spending
+from poet.runtime.runs.fit import Allowance, Spending, fit, load_samples
 from poet.runtime.runs.watching import MemoryWatcher
 from poet.runtime.training.trainer import StepResult, Trainer
 

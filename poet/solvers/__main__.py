@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 from poet.problem import Limits, Problem, ProblemOp, Tensor, Transfer
+from poet.solvers.bounds import stages
+from poet.solvers.bounds.compiled import mark_of
+from poet.solvers.bounds.resident_sets import resident_sets_bounds
 from poet.solvers.instance.instance import instance_of
-from poet.solvers.portfolio.local_search import SOURCES, LocalSearch, mark_of
+from poet.solvers.portfolio.local_search import SOURCES, LocalSearch
+from poet.util.clock import WALL
 
 
 def main() -> None:
-    """Run the local search on a problem of four ops, and note that its machine code is kept."""
-    search = LocalSearch(instance_of(*_crowded()), 0)
+    """Run each search in compiled loops on a problem of four ops, and note that its machine code is kept."""
+    instance = instance_of(*_crowded())
+    search = LocalSearch(instance, 0)
     search.batch()
     search.batch()
-    mark = mark_of(*SOURCES)
-    if mark is not None:
-        mark.touch()
+    for _ in resident_sets_bounds(instance, below_joules=100.0, clock=WALL):
+        pass
+    for sources in (SOURCES, (stages,)):
+        mark = mark_of(*sources)
+        if mark is not None:
+            mark.touch()
 
 
 def _crowded() -> tuple[Problem, Limits]:

@@ -8,24 +8,27 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 
-from poet.util.units import IN_ORDER, format_bytes, format_joules, format_seconds, format_share
-from poet.whatif.daily import (
-    battery,
-    budget_text,
-    carbon,
-    data_stalls,
-    deadline_text,
-    energy_budget,
-    flash_life,
-    marginal_value,
-    overhead_text,
-    proof_text,
-    wall_time,
+from poet.plans.page_slots import erases_text
+from poet.util.units import (
+    IN_ORDER,
+    format_above,
+    format_bytes,
+    format_count,
+    format_joules,
+    format_more,
+    format_seconds,
+    format_share,
 )
-from poet.whatif.result import Answer, Basis, Point, Setting, Verdict, WhatIf, micro_words
+from poet.whatif.result import Answer, Basis, Marginal, Point, Setting, Verdict, WhatIf
+from poet.whatif.usage import DAYS_PER_YEAR, endurance_of, wear_of
 
 _FEW = 4
+_NOTHING = 5e-6  # shares below it are rounding, and read as 0.000 %
+
+LEAST_ENERGY = "least-energy"
+"""The question that several answers of a sweep may be about, one per device."""
 
 NEAR_BEST = 1.2
 """Times the least energy per sample that the headline's plan may take."""
@@ -40,8 +43,7 @@ def choose(result: WhatIf) -> int | None:
     """
     planned = [
         (result.per_sample(index), point.limits.ram_budget_bytes or math.inf, -_latest_seconds(point), index)
-        for index, point, plan in result.planned()
-        if result.is_usable(point, plan)
+        for index, point, plan in result.planned(usable=True)
     ]
     if not planned:
         return None
@@ -109,20 +111,15 @@ def headline(result: WhatIf) -> Iterator[Answer]:
     point, setting, plan, _ = result.of_chosen()
     overhead = plan.joules - setting.compute_joules
     share = overhead / setting.compute_joules if setting.compute_joules else 0.0
-    yield Answer(
-        "headline",
+    near, plain = format_share(NEAR_BEST - 1.0), format_bytes(setting.keep_everything_bytes)
+    text = (
         f"{name} trains on {setting.label} in {budget_text(point)} of RAM{deadline_text(point)}: "
         f"{format_joules(plan.joules)} and {format_seconds(plan.seconds)} per step, "
-        f"{overhead_text(share)}; {proof_text(point)}. {_least_text(setting)}",
-        Basis.SOLVED,
-        (result.chosen,),
-        (
-            ("joules", plan.joules),
-            ("seconds", plan.seconds),
-            ("peak_ram_bytes", float(plan.peak_ram_bytes)),
-            ("overhead_share", share),
-        ),
+        f"{overhead_text(share)}; {proof_text(point)}. Of the plans within {near} of the least energy it has "
+        f"the least RAM; plain training needs {plain}."
     )
+    figures = {"joules": plan.joules, "seconds": plan.seconds, "peak_ram_bytes": plan.peak_ram_bytes}
+    yield from _of_chosen(result, "headline", text, **figures, overhead_share=share)
 
 
 def which_device(result: WhatIf) -> Iterator[Answer]:
@@ -133,63 +130,48 @@ def which_device(result: WhatIf) -> Iterator[Answer]:
     ranked, out = [], []
     for device in devices:
         mine = [
-            (result.per_sample(index), index)
-            for index, point, plan in result.planned()
-            if result.settings[point.setting].device == device and result.is_usable(point, plan)
+            (result.per_sample(index), index, plan.seconds)
+            for index, point, plan in result.planned(usable=True)
+            if result.settings[point.setting].device == device
         ]
         if mine:
             ranked.append((*min(mine), device))
         else:
             out.append(f"{device} has no plan ({_why_not(result, device)})")
     ranked.sort()
-    parts = [f"{device} {format_joules(joules)} ({_time(result, index)})" for joules, index, device in ranked]
+    each = (f"{name} {format_joules(joules)} ({format_seconds(s)} per step)" for joules, _, s, name in ranked)
     unit = "per sample" if all(setting.batch for setting in result.settings) else "per step"
-    best = f"{ranked[0][2]} takes the least energy {unit}: {', '.join(parts)}" if ranked else ""
-    yield Answer(
-        "which-device",
-        ". ".join(filter(None, (best, *out))) + ".",
-        Basis.SOLVED,
-        tuple(index for _, index, _ in ranked),
-        tuple((f"{device}_joules", joules) for joules, _, device in ranked),
-    )
+    best = f"{ranked[0][-1]} takes the least energy {unit}: {', '.join(each)}" if ranked else ""
+    text = ". ".join(filter(None, (best, *out))) + "."
+    figures = tuple((f"{device}_joules", joules) for joules, _, _, device in ranked)
+    yield Answer("which-device", text, Basis.SOLVED, tuple(index for _, index, _, _ in ranked), figures)
 
 
 def micro_batches(result: WhatIf) -> Iterator[Answer]:
     """Per device, sizes and optimizer a sentence, where batches were planned in several numbers of pieces."""
     for numbers in _compared(result):
-        parts: list[str] = []
-        points: list[int] = []
+        parts, points = [], []
         figures: list[tuple[str, float]] = []
-        for number in numbers:
-            setting = result.settings[number]
+        for setting in (result.settings[number] for number in numbers):
             mine = [
                 (result.per_sample(index), plan.peak_ram_bytes, index)
-                for index, point, plan in result.planned()
-                if point.setting == number and result.is_usable(point, plan)
+                for index, point, plan in result.planned(usable=True)
+                if result.setting_of(point) is setting
             ]
             if not mine:
-                parts.append(f"{_called(setting)}: no plan was found")
+                parts.append(f"{setting.pieces}: no plan was found")
                 continue
-            joules, _, best = min(mine)
+            joules, peak, best = min(mine)
             ram = min(peak for _, peak, _ in mine)
-            plan = result.plan_of(result.points[best])
-            assert plan is not None
-            parts.append(
-                f"{_called(setting)}: {format_joules(joules)} in {format_bytes(plan.peak_ram_bytes)} "
-                f"({proof_text(result.points[best])}), {format_bytes(ram)} at least"
-            )
+            takes = f"{format_joules(joules)} in {format_bytes(peak)} ({proof_text(result.points[best])})"
+            parts.append(f"{setting.pieces}: {takes}, {format_bytes(ram)} at least")
             points.append(best)
-            pieces = setting.micro_text or "1"
-            figures += [(f"joules_{pieces}", joules), (f"peak_ram_bytes_{pieces}", float(ram))]
-        where = ", ".join(filter(None, (setting.device, *_sizes(setting), setting.optimizer)))
-        unit = "per sample" if setting.batch else "per step"
-        yield Answer(
-            "micro-batches",
-            f"On {where}, least energy {unit} and least RAM of the plans found: {'; '.join(parts)}.",
-            Basis.SOLVED,
-            tuple(points),
-            tuple(figures),
-        )
+            number = setting.micro_text or "1"
+            figures += [(f"joules_{number}", joules), (f"peak_ram_bytes_{number}", float(ram))]
+        setting = result.settings[numbers[0]]
+        where, unit = replace(setting, micro=None).label, "per sample" if setting.batch else "per step"
+        text = f"On {where}, least energy {unit} and least RAM of the plans found: {'; '.join(parts)}."
+        yield Answer("micro-batches", text, Basis.SOLVED, tuple(points), tuple(figures))
 
 
 def _compared(result: WhatIf) -> Iterator[list[int]]:
@@ -204,14 +186,6 @@ def _compared(result: WhatIf) -> Iterator[list[int]]:
             mine.append({})
         mine[-1][setting.micro_text] = number
     return (list(group.values()) for mine in groups.values() for group in mine if len(group) > 1)
-
-
-def _called(setting: Setting) -> str:
-    return "whole batches" if setting.micro is None else micro_words(setting.micro)
-
-
-def _sizes(setting: Setting) -> Iterator[str]:
-    return (f"{name}={size}" for name, size in setting.binding)
 
 
 def least_ram(result: WhatIf) -> Iterator[Answer]:
@@ -254,29 +228,203 @@ def least_energy(result: WhatIf) -> Iterator[Answer]:
         )
         stride = max(1, math.ceil((len(curve) - 1) / _FEW))
         shown = [*curve[:-1:stride], curve[-1]]
-        parts = [
+        parts = (
             f"{format_joules(plan.joules)} in {format_bytes(ram)} ({proof_text(result.points[index])})"
             for ram, index, plan in shown
-        ]
-        yield Answer(
-            "least-energy",
-            f"On {setting.label} the least energy of a step is {', '.join(parts)}.",
-            Basis.SOLVED,
-            tuple(index for _, index, _ in shown),
-            tuple((f"joules_{ram}", plan.joules) for ram, _, plan in shown),
         )
+        text = f"On {setting.label} the least energy of a step is {', '.join(parts)}."
+        figures = tuple((f"joules_{ram}", plan.joules) for ram, _, plan in shown)
+        yield Answer(LEAST_ENERGY, text, Basis.SOLVED, tuple(index for _, index, _ in shown), figures)
+
+
+# --- what the chosen plan means in use --------------------------------------------------------
+
+
+def _of_chosen(result: WhatIf, question: str, text: str, **figures: float | None) -> Iterator[Answer]:
+    """An answer about the chosen point."""
+    assert result.chosen is not None
+    known = tuple((name, float(amount)) for name, amount in figures.items() if amount is not None)
+    yield Answer(question, text, Basis.SOLVED, (result.chosen,), known)
+
+
+def energy_budget(result: WhatIf) -> Iterator[Answer]:
+    """What the energy budget buys."""
+    budget = result.question.duty.energy_budget
+    if budget is None or result.chosen is None:
+        return
+    _, setting, plan, usage = result.of_chosen()
+    allowed = f"{format_joules(budget.joules)} per {budget.per}"
+    steps, samples, epochs = usage.budget_steps, usage.budget_samples, usage.budget_epochs
+    if budget.per == "step":
+        text = f"{format_joules(plan.joules)} per step is within {allowed}, {setting.label}."
+        yield from _of_chosen(result, "energy-budget", text, joules=plan.joules)
+        return
+    bought = [f"{'any number of' if steps is None else steps} steps"]
+    bought += [] if samples is None else [f"{samples} samples"]
+    bought += [] if epochs is None else [f"{epochs:.3g} epochs"]
+    text = f"{allowed} buys {', '.join(bought)} per {budget.per} with the headline's plan, {setting.label}."
+    yield from _of_chosen(result, "energy-budget", text, steps=steps, samples=samples, epochs=epochs)
+
+
+def battery(result: WhatIf) -> Iterator[Answer]:
+    """Share of charge per session, sessions per charge."""
+    duty = result.question.duty
+    if duty.battery_joules is None or result.chosen is None:
+        return
+    _, setting, _, usage = result.of_chosen()
+    share, sessions = usage.battery_share_per_session, usage.sessions_per_charge
+    assert share is not None
+    text = (
+        f"A session of {duty.steps_per_session} steps takes {format_share(share)} of a full charge of "
+        f"{format_joules(duty.battery_joules)} ({duty.battery_joules / 3600:.3g} Wh) on {setting.label}; "
+        f"a charge lasts for {'any number of' if sessions is None else sessions} sessions."
+    )
+    figures = {"battery_share_per_session": share, "sessions_per_charge": sessions or 0}
+    yield from _of_chosen(result, "battery", text, **figures)
+
+
+def flash_life(result: WhatIf) -> Iterator[Answer]:
+    """Steps and years until the storage is worn out, for the chosen and for the leanest plan."""
+    for index in result.highlighted():
+        point = result.points[index]
+        setting, plan, usage = result.setting_of(point), result.plan_of(point), result.usages[index]
+        assert plan is not None
+        assert usage is not None
+        steps, years = usage.flash_life_steps, usage.flash_life_years
+        text = f"In {budget_text(point)} on {setting.label} "
+        figures: tuple[tuple[str, float], ...] = ()
+        if plan.worn_bytes == 0:
+            text += "nothing is written: training wears no flash."
+        elif steps is None or years is None:
+            text += f"a step writes {format_bytes(plan.written_bytes)}; "
+            text += "the endurance of this storage is not known."
+        else:
+            wears = f"wears {format_bytes(plan.worn_bytes)}"
+            if endurance_of(setting.profile).cycles is not None:
+                wears = erases_text(wear_of(setting, plan.schedule, plan.accumulating))
+            text += (
+                f"a step writes {format_bytes(plan.written_bytes)} and {wears}: the flash lasts "
+                f"{format_count(steps)} steps, {format_count(years)} years at {_duty_text(result)}."
+            )
+            figures = ("steps", steps), ("years", years)
+        yield Answer("flash-life", text, Basis.SOLVED, (index,), figures)
+
+
+def wall_time(result: WhatIf) -> Iterator[Answer]:
+    """How long a session takes."""
+    if result.chosen is None:
+        return
+    _, setting, _, usage = result.of_chosen()
+    steps = result.question.duty.steps_per_session
+    stalls = ", waiting for data included" if result.question.data is not None else ""
+    lasts = duration_text(usage.session_seconds)
+    text = f"A session of {steps} steps lasts {lasts} on {setting.label}{stalls}."
+    yield from _of_chosen(result, "wall-time", text, session_seconds=usage.session_seconds)
+
+
+def carbon(result: WhatIf) -> Iterator[Answer]:
+    """Grams of carbon dioxide."""
+    intensity = result.question.duty.grid_grams_per_joule
+    if intensity is None or result.chosen is None:
+        return
+    _, setting, _, usage = result.of_chosen()
+    grams = usage.session_grams or 0.0
+    yearly = grams * result.question.duty.sessions_per_day * DAYS_PER_YEAR
+    text = (
+        f"A session on {setting.label} stands for {grams:.3g} g of carbon dioxide at "
+        f"{intensity * 3.6e6:.4g} g/kWh, a year of {_duty_text(result)} for {yearly:.3g} g."
+    )
+    yield from _of_chosen(result, "carbon", text, session_grams=grams, year_grams=yearly)
+
+
+def data_stalls(result: WhatIf) -> Iterator[Answer]:
+    """What binds a step with its data, and what a cache buys."""
+    data = result.question.data
+    basis = Basis.MEASURED if data is not None and data.measured else Basis.GIVEN
+    for stall in result.stalls:
+        point = result.points[stall.point]
+        share = stall.stall_seconds / stall.step_seconds if stall.step_seconds else 0.0
+        where = f"In {budget_text(point)} on {result.setting_of(point).label}"
+        fetch, prepare = format_seconds(stall.fetch_seconds), format_seconds(stall.prepare_seconds)
+        text = (
+            f"{where} a step is bound by {stall.bound_by}: {format_seconds(stall.step_seconds)} with its "
+            f"data, {format_seconds(stall.plan_seconds)} without; {format_share(share)} is a data stall "
+            f"(fetch {fetch}, prepare {prepare}), and the storage is busy for "
+            f"{format_seconds(stall.flash_seconds)} with pages and data."
+        )
+        if stall.cached_step_seconds is not None and stall.cached_share is not None:
+            text += (
+                f" A cache of {format_bytes(stall.cache_bytes or 0)} holds "
+                f"{format_share(stall.cached_share)} of the data and makes it "
+                f"{format_seconds(stall.cached_step_seconds)}."
+            )
+        figures = ("step_seconds", stall.step_seconds), ("stall_share", share)
+        yield Answer("data-stalls", text, basis, (stall.point,), figures)
+
+
+def marginal_value(result: WhatIf) -> Iterator[Answer]:
+    """What each change buys."""
+    for index in dict.fromkeys(marginal.point for marginal in result.marginals):
+        point = result.points[index]
+        mine = [marginal for marginal in result.marginals if marginal.point == index]
+        figures = tuple((each.change, each.saved_share) for each in mine if each.saved_share is not None)
+        where = f"{budget_text(point)} on {result.setting_of(point).label}{deadline_text(point)}"
+        text = f"In energy, from {where}: {', '.join(map(_bought, mine))}."
+        yield Answer("marginal-value", text, Basis.SOLVED, (index,), figures)
+
+
+def _bought(marginal: Marginal) -> str:
+    if marginal.saved_share is None:
+        return f"{marginal.change}: no plan found"
+    sure = "" if marginal.certain else " (within the gap)"
+    return f"{marginal.change} {saving_text(marginal.saved_share)}{sure}"
 
 
 # --- words ------------------------------------------------------------------------------------
 
 
-def _least_text(setting: Setting) -> str:
-    """What the headline's RAM is the least of, and what plain training needs."""
-    near = format_share(NEAR_BEST - 1.0)
-    plain = format_bytes(setting.keep_everything_bytes)
-    return (
-        f"Of the plans within {near} of the least energy it has the least RAM; plain training needs {plain}."
-    )
+def deadline_text(point: Point) -> str:
+    """`` within 1.3x``, or nothing without a deadline."""
+    return "" if point.deadline is None else f" within {point.deadline}"
+
+
+def budget_text(point: Point) -> str:
+    """Its RAM budget."""
+    budget = point.limits.ram_budget_bytes
+    return "any amount" if budget is None else format_bytes(budget)
+
+
+def proof_text(point: Point) -> str:
+    """How good its plan is known to be: a point's bound may be that of a single solver, or a neighbour's."""
+    return "optimal" if point.verdict is Verdict.OPTIMAL else f"gap {format_share(point.gap or 0.0)}"
+
+
+def overhead_text(share: float) -> str:
+    """How much a plan takes beyond running every op once, a ``share`` of that."""
+    if share < _NOTHING:
+        return "as much as running every op once"
+    if share < 1.0:
+        return format_above(share, "running every op once")
+    return f"{format_more(share)} as running every op once"
+
+
+def duration_text(seconds: float) -> str:
+    """``seconds`` for people: minutes where they are many."""
+    return f"{seconds / 60:.3g} min" if 120.0 <= seconds < 1e4 else format_seconds(seconds)
+
+
+def saving_text(share: float) -> str:
+    """What saving a ``share`` of the energy is called; below 0 it costs more."""
+    if abs(share) < _NOTHING:
+        return "saves nothing"
+    return f"saves {format_share(share)}" if share > 0 else f"costs {format_more(-share)}"
+
+
+def _duty_text(result: WhatIf) -> str:
+    """Sessions a day and their steps."""
+    duty = result.question.duty
+    sessions = "one session" if duty.sessions_per_day == 1 else f"{duty.sessions_per_day:g} sessions"
+    return f"{sessions} of {duty.steps_per_session} steps a day"
 
 
 def _why_not(result: WhatIf, device: str) -> str:
@@ -333,12 +481,6 @@ def _within_deadlines(deadlines: list[str | None], asked: tuple[str | None, ...]
     timed = " or ".join(deadline for deadline in deadlines if deadline is not None)
     words = ([f"within {timed}"] if timed else []) + ["without a deadline"] * (None in deadlines)
     return f"{' or '.join(words)}: "
-
-
-def _time(result: WhatIf, index: int) -> str:
-    plan = result.plan_of(result.points[index])
-    assert plan is not None
-    return f"{format_seconds(plan.seconds)} per step"
 
 
 def _latest_seconds(point: Point) -> float:

@@ -19,11 +19,10 @@ from poet.problem.simulator import Trace, simulate
 from poet.problem.solution import SolveOptions, Status
 from poet.solvers.portfolio.state import refutes
 from poet.util.units import format_seconds
-from poet.whatif.result import Origin, Setting
+from poet.whatif.result import Setting
 
 NO_SHARE = "No plan was found in which each micro-batch keeps to its share of the deadline."
 TOO_LATE = "Running every op once takes longer than the deadline."
-_ORIGINS = (Origin.NONE, Origin.SEARCH, Origin.CACHE, Origin.NEIGHBOUR, Origin.ARITHMETIC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +42,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A judged plan and the index of the cell whose search found it."""
+    """A validated plan and the index of the cell whose search found it."""
 
     cell: int
     schedule: Schedule
@@ -53,21 +52,30 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What follows for a cell.
+    """What is known of a cell: of one schedule, or of the two that its step runs.
 
     Attributes:
-        infeasible: no plan exists.
-        plan: the cheapest known plan that fits; ``None``: none is known.
-        bound_joules: no plan costs less.
+        infeasible: no plan is inside the limits.
+        plans: the cheapest known ones that fit, of each schedule; empty: none is known.
+        joules: of the step; ``None`` without a plan.
+        bound_joules: no step inside the limits costs less.
         closed: nothing is left to search for.
-        message: of the search that showed the infeasibility.
+        message: why there is no plan, where that is known.
+        neighbours: plans are not those of the schedules inside their shares of a deadline.
     """
 
     infeasible: bool
-    plan: Candidate | None
+    plans: tuple[Candidate, ...]
+    joules: float | None
     bound_joules: float
     closed: bool
     message: str = ""
+    neighbours: bool = False
+
+    @property
+    def plan(self) -> Candidate | None:
+        """That of one schedule; ``None``: none is known."""
+        return self.plans[0] if self.plans else None
 
 
 @dataclass(slots=True)
@@ -119,18 +127,17 @@ class Knowledge:
         """What all answers together say about ``limits``."""
         message = self._impossible(limits)
         if message is not None:
-            return Known(True, None, self.problem.compute_joules, True, message)
+            return Known(True, (), None, self.problem.compute_joules, True, message)
         fitting = [plan for plan in self.plans if fits(plan.trace, limits)]
         plan = min(fitting, key=lambda plan: (plan.trace.joules, plan.trace.peak_ram_bytes), default=None)
-        bound = self._bound(limits)
-        if plan is None:
-            return Known(False, None, bound, False)
-        bound = min(bound, plan.trace.joules)
-        return Known(False, plan, bound, self._closes(plan.trace.joules, bound))
-
-    def _bound(self, limits: Limits) -> float:
         looser = (bound for other, bound in self.bounds if looser_or_equal(other, limits))
-        return max(looser, default=self.problem.compute_joules)
+        bound = max(looser, default=self.problem.compute_joules)
+        if plan is None:
+            return Known(False, (), None, bound, False)
+        joules = plan.trace.joules
+        bound = min(bound, joules)
+        allowed = self.options.allowed_gap_joules(joules, self.problem.compute_joules)
+        return Known(False, (plan,), joules, bound, joules - bound <= allowed)
 
     def _impossible(self, limits: Limits) -> str | None:
         ram, deadline = limits.ram_budget_bytes, limits.deadline_seconds
@@ -139,12 +146,6 @@ class Knowledge:
         if not in_time(self.problem.compute_seconds, deadline):
             return TOO_LATE
         return next((message for other, message in self.barriers if looser_or_equal(other, limits)), None)
-
-    def _closes(self, joules: float, bound: float) -> bool:
-        """Whether a plan counts as optimal: both gaps hold, or rounding says no more."""
-        overhead = joules - self.problem.compute_joules
-        allowed = min(self.options.relative_gap * joules, self.options.overhead_gap * overhead)
-        return joules - bound <= max(allowed, 1e-9 * joules)
 
 
 def fits(trace: Trace, limits: Limits) -> bool:
@@ -202,56 +203,28 @@ def parts_of(setting: Setting, limits: Limits) -> Iterator[Part]:
     Each search gets the share of a deadline that running its ops once has. That is one way to divide it, so
     within a deadline nothing is proven of others.
     """
-    yield Part(setting, _share(setting, limits, setting.problem.compute_seconds), 1)
-    beside = setting.accumulating
-    if beside is not None:
-        seconds = beside.problem.compute_seconds
-        yield Part(beside, _share(setting, limits, seconds), setting.accumulating_runs)
-
-
-def _share(setting: Setting, limits: Limits, seconds: float) -> Limits:
-    """``limits`` with the share of the deadline of a schedule whose ops take ``seconds`` once."""
     whole, deadline = setting.compute_seconds, limits.deadline_seconds
-    if deadline is None or setting.accumulating is None or not whole:
-        return limits
-    return replace(limits, deadline_seconds=deadline * (seconds / whole))
-
-
-@dataclass(frozen=True, slots=True)
-class Joined:
-    """What is known of a point: of its one schedule, or of the two that its step runs.
-
-    Attributes:
-        infeasible: no plan is inside the limits.
-        plans: of each part; empty: none is known.
-        neighbours: they are not those of the parts inside their shares of a deadline.
-        joules: of the step; ``None`` without a plan.
-        bound_joules: no step inside the limits costs less.
-        closed: nothing is left to find.
-        message: why there is no plan, where that is known.
-    """
-
-    infeasible: bool
-    plans: tuple[Candidate, ...]
-    joules: float | None
-    bound_joules: float
-    closed: bool
-    message: str = ""
-    neighbours: bool = False
+    for part, times in setting.schedules:
+        inside = limits
+        if deadline is not None and whole and setting.accumulating is not None:
+            inside = replace(limits, deadline_seconds=deadline * (part.problem.compute_seconds / whole))
+        yield Part(part, inside, times)
 
 
 def joined(
     setting: Setting, limits: Limits, known: tuple[Known, ...], knowledge: tuple[Knowledge, ...]
-) -> Joined:
+) -> Known:
     """What is known of a point with these ``limits``, of what is ``known`` of its parts."""
-    times = (1, setting.accumulating_runs)[: len(known)]
+    if len(known) == 1:
+        return known[0]
+    times = tuple(count for _, count in setting.schedules)
     plans = tuple(part.plan for part in known if part.plan is not None)
     plans = plans if len(plans) == len(known) and not any(part.infeasible for part in known) else ()
     own = plans
     infeasible, closed = any(part.infeasible for part in known), all(part.closed for part in known)
     message = next((part.message for part in known if part.message), "")
     bounds = [part.bound_joules for part in known]
-    if len(known) > 1 and limits.deadline_seconds is not None:
+    if limits.deadline_seconds is not None:
         loose = [each.best(replace(limits, deadline_seconds=None)) for each in knowledge]
         bounds = [part.bound_joules for part in loose]
         plans = _cheapest_pair(own, limits, times, knowledge)
@@ -265,7 +238,7 @@ def joined(
     if joules is not None:
         bound = min(bound, joules)
         closed = closed or joules - bound <= 1e-9 * joules
-    return Joined(infeasible, plans, joules, bound, closed, message, neighbours=plans != own)
+    return Known(infeasible, plans, joules, bound, closed, message, neighbours=plans != own)
 
 
 def _joules(times: Sequence[int], plans: Sequence[Candidate]) -> float:
@@ -300,7 +273,7 @@ def _front(plans: Iterable[Candidate], limits: Limits) -> list[Candidate]:
     return found
 
 
-def judged(setting: Setting, limits: Limits, plans: Sequence[Candidate]) -> None:
+def validated(setting: Setting, limits: Limits, plans: Sequence[Candidate]) -> None:
     """Every schedule of a step under the RAM and permissions of its point, and all under its deadline.
 
     Raises:
@@ -318,8 +291,3 @@ def judged(setting: Setting, limits: Limits, plans: Sequence[Candidate]) -> None
             rule="deadline",
             step=len(plans[0].schedule),
         )
-
-
-def origin_of(origins: tuple[Origin, ...]) -> Origin:
-    """Where a point's verdict comes from, of where those of its parts come from."""
-    return min(origins, key=_ORIGINS.index)

@@ -20,7 +20,7 @@ from poet.problem.schedule import Schedule
 from poet.problem.solution import LowerBound, Status
 from poet.util.brief import brief, shortened, told
 from poet.util.units import IN_ORDER
-from poet.whatif.question import Question
+from poet.whatif.grid import Question
 
 if TYPE_CHECKING:
     import pandas
@@ -102,26 +102,37 @@ class Setting:
     @property
     def label(self) -> str:
         """For people, e.g. ``rpi4b, N=4, adamw``."""
-        sizes = (f"{name}={size}" for name, size in self.binding)
-        pieces = "" if self.micro is None else micro_words(self.micro)
-        return ", ".join(filter(None, (self.device, *sizes, self.optimizer, pieces)))
+        pieces = "" if self.micro is None else self.pieces
+        return ", ".join(filter(None, (self.device, self.sizes, self.optimizer, pieces)))
 
     @property
-    def accumulating_runs(self) -> int:
-        """How often a step runs the schedule of ``accumulating``."""
-        return 0 if self.accumulating is None or self.micro is None else self.micro.count - 1
+    def sizes(self) -> str:
+        """Of its dynamic dimensions, e.g. ``N=4, L=64``."""
+        return ", ".join(f"{name}={size}" for name, size in self.binding)
+
+    @property
+    def pieces(self) -> str:
+        """For people, e.g. ``4 micro-batches, losses summed``."""
+        if self.micro is None:
+            return "whole batches"
+        return f"{self.micro.count} micro-batches" + (", losses summed" if self.micro.loss == SUM else "")
+
+    @property
+    def schedules(self) -> tuple[tuple[Setting, int], ...]:
+        """Those that a step runs, and how often: that which updates, then that which sums, if any."""
+        if self.accumulating is None or self.micro is None:
+            return ((self, 1),)
+        return (self, 1), (self.accumulating, self.micro.count - 1)
 
     @property
     def compute_joules(self) -> float:
         """Of a step that runs every op once, all its pieces."""
-        beside = 0.0 if self.accumulating is None else self.accumulating.problem.compute_joules
-        return self.problem.compute_joules + self.accumulating_runs * beside
+        return sum(times * part.problem.compute_joules for part, times in self.schedules)
 
     @property
     def compute_seconds(self) -> float:
         """The same in seconds."""
-        beside = 0.0 if self.accumulating is None else self.accumulating.problem.compute_seconds
-        return self.problem.compute_seconds + self.accumulating_runs * beside
+        return sum(times * part.problem.compute_seconds for part, times in self.schedules)
 
     @property
     def micro_text(self) -> str | None:
@@ -129,11 +140,6 @@ class Setting:
         if self.micro is not None:
             return str(self.micro)
         return None if self.batch is None else "1"
-
-
-def micro_words(micro: MicroBatches) -> str:
-    """For people, e.g. ``4 micro-batches, losses summed``."""
-    return f"{micro.count} micro-batches" + (", losses summed" if micro.loss == SUM else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -365,11 +371,11 @@ class WhatIf:
         """The plan of ``point``, if it has one."""
         return None if point.plan is None else self.plans[point.plan]
 
-    def planned(self) -> Iterator[tuple[int, Point, FoundPlan]]:
-        """Index, point and plan of every point that has one."""
+    def planned(self, *, usable: bool = False) -> Iterator[tuple[int, Point, FoundPlan]]:
+        """Index, point and plan of every point that has one; ``usable``: see `is_usable`."""
         for index, point in enumerate(self.points):
             plan = self.plan_of(point)
-            if plan is not None:
+            if plan is not None and (not usable or self.is_usable(point, plan)):
                 yield index, point, plan
 
     def of_chosen(self) -> tuple[Point, Setting, FoundPlan, Usage]:
@@ -389,6 +395,10 @@ class WhatIf:
             for number, point, _ in self.planned()
             if (point.setting, point.deadline) == alike
         )[1]
+
+    def highlighted(self) -> tuple[int, ...]:
+        """The chosen point and the leanest like it, of which more is said; empty: none is chosen."""
+        return () if self.chosen is None else tuple(dict.fromkeys((self.chosen, self.leanest(self.chosen))))
 
     def per_sample(self, index: int) -> float:
         """Joules per sample of a point with a plan, or per step where the batch is not known."""
@@ -427,6 +437,9 @@ class WhatIf:
 _PLAN = tuple(
     item.name for item in fields(FoundPlan) if item.name not in ("setting", "schedule", "accumulating")
 )
+_POINT = (
+    "deadline", "bound_joules", "gap", "overhead_gap", "plan", "warm_start", "solve_seconds", "message",
+)  # fmt: skip
 _USAGE = tuple(item.name for item in fields(Usage))
 COLUMNS = (
     "point", "device", "binding", "batch", "optimizer", "micro", "ram_budget_bytes", "deadline",
@@ -437,30 +450,23 @@ COLUMNS = (
 
 
 def _row(result: WhatIf, index: int, point: Point) -> dict[str, CellValue]:
-    setting, plan, usage = result.setting_of(point), result.plan_of(point), result.usages[index]
-    return {
+    setting = result.setting_of(point)
+    row = {
         "point": index,
-        "device": setting.device,
         "binding": " ".join(f"{name}={size}" for name, size in setting.binding),
-        "batch": setting.batch,
-        "optimizer": setting.optimizer,
         "micro": setting.micro_text,
         "ram_budget_bytes": point.limits.ram_budget_bytes,
-        "deadline": point.deadline,
         "deadline_seconds": point.limits.deadline_seconds,
         "verdict": point.verdict.word,
         "origin": point.origin.name.lower(),
-        "bound_joules": point.bound_joules,
-        "gap": point.gap,
-        "overhead_gap": point.overhead_gap,
-        **_fields(plan, _PLAN),
-        **_fields(usage, _USAGE),
-        "plan": point.plan,
-        "warm_start": point.warm_start,
-        "solve_seconds": point.solve_seconds,
-        "message": point.message,
+        **attributes(setting, ("device", "batch", "optimizer")),
+        **attributes(point, _POINT),
+        **attributes(result.plan_of(point), _PLAN),
+        **attributes(result.usages[index], _USAGE),
     }
+    return {name: row[name] for name in COLUMNS}
 
 
-def _fields(record: FoundPlan | Usage | None, names: tuple[str, ...]) -> dict[str, CellValue]:
+def attributes(record: object, names: tuple[str, ...]) -> dict[str, CellValue]:
+    """Attributes of a ``record``; ``None`` of each where there is no record."""
     return {name: None if record is None else getattr(record, name) for name in names}

@@ -1,4 +1,4 @@
-"""`poet.what_if`: from a question to a sweep and its answers, in the order of the data.
+"""`poet.what_if`: from a question to a sweep and its answers, in the order of the data; the sweep as a file.
 
 result = poet.what_if("model.onnx", device="rpi4b,nrf52840", ram="64MiB..512MiB:8", deadline="1.0x..2.0x")
 print(result.answers[0].sentence)
@@ -6,15 +6,18 @@ print(result.answers[0].sentence)
 
 from __future__ import annotations
 
+import csv
+import io
 import logging
+import math
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from poet.devices.profile import Profile
-from poet.errors import one_of
+from poet.errors import one_of, spelled_out
 from poet.ir.loss import DEFAULT_LOSS
 from poet.ir.micro import MicroBatches
 from poet.ir.optimizer import OptimizerSpec
@@ -22,17 +25,27 @@ from poet.ir.strips import Gradients
 from poet.planning.cache import Cache, users_cache
 from poet.problem import Limits, Place
 from poet.problem.solution import SolveOptions
+from poet.util import codec
+from poet.version import __version__
 from poet.whatif import grid
 from poet.whatif.answers import answers_of, choose
-from poet.whatif.daily import usage_of
-from poet.whatif.largest import largest_answer
-from poet.whatif.marginal import marginals_of
+from poet.whatif.further import largest_answer, marginals_of
+from poet.whatif.grid import SECONDS_PER_POINT, DataSupply, Duty, Question
 from poet.whatif.models import TrainedAs
-from poet.whatif.question import SECONDS_PER_POINT, DataSupply, Duty, Question
-from poet.whatif.result import Answer, DataStall, Marginal, Origin, Setting, WhatIf
+from poet.whatif.result import (
+    COLUMNS,
+    Answer,
+    DataStall,
+    Marginal,
+    Origin,
+    Setting,
+    Usage,
+    WhatIf,
+    attributes,
+)
 from poet.whatif.settings import DEFAULT_OPTIMIZER, WHOLE, Asked, grid_of, profiles_of, specs_of
-from poet.whatif.stalls import data_stall, fetch_seconds
-from poet.whatif.sweep import Report, Sweep, Swept
+from poet.whatif.sweep import Report, Sweep
+from poet.whatif.usage import data_stall, fetch_seconds, usage_of
 from poet.whatif.workers import Solver, Workers, default_jobs, working
 
 if TYPE_CHECKING:
@@ -130,7 +143,7 @@ def what_if(
         workers=Workers(jobs or default_jobs(), cluster, worker_memory_bytes),
         micro=_micro_of(micro),
     )
-    grid.check_ram(ram)
+    grid.ram_budgets(ram, least_bytes=1, keep_bytes=2)  # refused before the work begins
     deadlines = grid.deadlines(deadline)
     settings = asked.settings()
     if data is not None:
@@ -180,75 +193,55 @@ def _swept(
     sizes: tuple[Answer, ...] = ()
     with working(asked.workers) as run:
         finished = sweep.run(run)
-        result = _result(question, settings, sweep, started)
+        result = _result(question, settings, sweep)
         solver = Solver(question.options, asked.cache, run)
         try:
             if finished and marginal and result.chosen is not None:
-                both = dict.fromkeys((result.chosen, result.leanest(result.chosen)))
                 _log.info("what more RAM, flash and time buy begins")
-                marginals = marginals_of(result, tuple(both), solver)
+                marginals = marginals_of(result, result.highlighted(), solver)
             if finished and asked.axes:
                 sizes = tuple(_largest(asked, question, solver))
         except KeyboardInterrupt:
             finished = False
-    result = replace(
-        result,
-        marginals=marginals,
-        complete=finished,
-        sweep_seconds=time.monotonic() - started,
-    )
+    seconds = time.monotonic() - started
+    result = replace(result, marginals=marginals, complete=finished, sweep_seconds=seconds)
     return replace(result, answers=(*answers_of(result), *sizes))
 
 
-def _result(question: Question, settings: list[Setting], sweep: Sweep, started: float) -> WhatIf:
+def _result(question: Question, settings: list[Setting], sweep: Sweep) -> WhatIf:
     """The sweep as a record, without answers."""
     swept = sweep.swept()
     origins = [point.origin for point in swept.points]
-    stalls = _stalls(question, settings, swept)
-    usages = tuple(
-        None
-        if point.plan is None
-        else usage_of(
-            swept.plans[point.plan],
-            settings[point.setting],
-            question.duty,
-            stall_seconds=stalls[index].stall_seconds if index in stalls else 0.0,
-            stall_joules=stalls[index].stall_joules if index in stalls else 0.0,
-        )
-        for index, point in enumerate(swept.points)
-    )
+    stalls: dict[int, DataStall] = {}
+    usages: list[Usage | None] = []
+    for index, point in enumerate(swept.points):
+        if point.plan is None:
+            usages.append(None)
+            continue
+        plan, setting = swept.plans[point.plan], settings[point.setting]
+        waits = (0.0, 0.0)
+        if question.data is not None:
+            stall = stalls[index] = data_stall(index, plan, setting, question.data)
+            waits = stall.stall_seconds, stall.stall_joules
+        usages.append(usage_of(plan, setting, question.duty, *waits))
     result = WhatIf(
         question=question,
         settings=tuple(settings),
         points=swept.points,
         plans=swept.plans,
-        usages=usages,
+        usages=tuple(usages),
         stalls=(),
         marginals=(),
         answers=(),
         chosen=None,
         complete=False,
-        sweep_seconds=time.monotonic() - started,
+        sweep_seconds=0.0,
         searched=origins.count(Origin.SEARCH),
         from_cache=origins.count(Origin.CACHE),
         by_monotonicity=origins.count(Origin.NEIGHBOUR) + origins.count(Origin.ARITHMETIC),
     )
     result = replace(result, chosen=choose(result))
-    if result.chosen is None or not stalls:
-        return result
-    both = dict.fromkeys((result.chosen, result.leanest(result.chosen)))
-    return replace(result, stalls=tuple(stalls[index] for index in both))
-
-
-def _stalls(question: Question, settings: list[Setting], swept: Swept) -> dict[int, DataStall]:
-    """Per point with a plan, what its data do to it; empty where no data were asked about."""
-    if question.data is None:
-        return {}
-    return {
-        index: data_stall(index, swept.plans[point.plan], settings[point.setting], question.data)
-        for index, point in enumerate(swept.points)
-        if point.plan is not None
-    }
+    return replace(result, stalls=tuple(stalls[index] for index in result.highlighted() if index in stalls))
 
 
 def _largest(asked: Asked, question: Question, solver: Solver) -> Iterator[Answer]:
@@ -270,3 +263,79 @@ def _largest(asked: Asked, question: Question, solver: Solver) -> Iterator[Answe
                     deadline=None if None in deadlines else deadlines[-1],
                     permissions=Limits(recompute=question.recompute, paging=question.paging),
                 )
+
+
+# --- CSV and JSON -----------------------------------------------------------------------------
+
+FORMAT = "poet-what-if"
+FORMAT_VERSION = 1
+_SWEEP = ("complete", "sweep_seconds", "searched", "from_cache", "by_monotonicity", "chosen")
+_OPTIONS = ("time_limit_seconds", "engine", "threads", "seed", "relative_gap", "overhead_gap")
+
+
+def to_csv(result: WhatIf) -> str:
+    """The rows as CSV with a header; an infinite flash life is ``inf``."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
+    writer.writeheader()
+    for row in result.rows():
+        writer.writerow({key: spelled_out(x) if isinstance(x, str) else x for key, x in row.items()})
+    return text.getvalue()
+
+
+def to_json(result: WhatIf) -> dict[str, Any]:
+    """JSON-ready objects: the question, the settings, the rows, the answers, and the plans they refer to.
+
+    An infinite number, such as the life of a flash that nothing is written to, is ``null`` here.
+    """
+    options = {name: getattr(result.question.options, name) for name in _OPTIONS}
+    spoken_of = {index for answer in result.answers for index in answer.points}
+    shown = sorted({plan for index in spoken_of if (plan := result.points[index].plan) is not None})
+    data = {
+        "format": FORMAT,
+        "version": FORMAT_VERSION,
+        "poet": __version__,
+        "question": asdict(result.question) | {"options": options},
+        **attributes(
+            result, ("complete", "sweep_seconds", "searched", "from_cache", "by_monotonicity", "chosen")
+        ),
+        "settings": [_setting(setting) for setting in result.settings],
+        "points": result.rows(),
+        "answers": [
+            {**asdict(answer), "basis": answer.basis.name.lower(), "figures": dict(answer.figures)}
+            for answer in result.answers
+        ],
+        "marginals": [asdict(marginal) for marginal in result.marginals],
+        "stalls": [asdict(stall) for stall in result.stalls],
+        "schedules": {str(number): codec.encode(result.plans[number].schedule) for number in shown},
+        "accumulating_schedules": {
+            str(number): codec.encode(made)
+            for number in shown
+            if (made := result.plans[number].accumulating) is not None
+        },
+    }
+    return {key: _finite(item) for key, item in data.items()}
+
+
+def _setting(setting: Setting) -> dict[str, Any]:
+    figures = ("device", "device_title", "batch", "optimizer")
+    totals = ("compute_seconds", "compute_joules", "keep_everything_bytes")
+    return {
+        **attributes(setting, figures),
+        "binding": dict(setting.binding),
+        "micro": setting.micro_text,
+        "ops": len(setting.problem.ops),
+        "tensors": len(setting.problem.tensors),
+        **attributes(setting, totals),
+        "lower_bound_bytes": setting.lower_bound.bytes,
+        "kernels": setting.problem.kernels,
+    }
+
+
+def _finite(value: Any) -> Any:
+    """``value`` with ``None`` for what JSON has no number for."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    return [_finite(item) for item in value] if isinstance(value, list | tuple) else value

@@ -26,7 +26,7 @@ from poet.solvers import minimum_ram_bytes
 from poet.util.reading import printable_name
 from poet.util.units import parse_factor
 from poet.whatif import grid
-from poet.whatif.grid import BATCH, Axis, Binding
+from poet.whatif.grid import BATCH, Axis, Binding, Question
 from poet.whatif.knowledge import Cell, levels
 from poet.whatif.models import (
     ModelVariant,
@@ -38,7 +38,6 @@ from poet.whatif.models import (
     module_variant,
     variant_of,
 )
-from poet.whatif.question import Question
 from poet.whatif.result import Setting
 from poet.whatif.workers import Run, Workers, working
 

@@ -12,6 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from poet.planning.cache import Cache, SolvedCell
 from poet.problem import Limits
@@ -19,24 +20,16 @@ from poet.problem.simulator import Trace, simulate
 from poet.problem.solution import SolveOptions, Start
 from poet.solvers.heuristics.policies import keep_everything
 from poet.util.units import IN_ORDER, format_bytes, format_joules, format_share
-from poet.whatif.daily import wear_of
-from poet.whatif.knowledge import (
-    Candidate,
-    Cell,
-    Joined,
-    Knowledge,
-    Known,
-    joined,
-    judged,
-    origin_of,
-    parts_of,
-)
+from poet.whatif.knowledge import Candidate, Cell, Knowledge, Known, joined, parts_of, validated
 from poet.whatif.result import FoundPlan, Origin, Point, Setting, Verdict
+from poet.whatif.usage import wear_of
 from poet.whatif.workers import Run, Solver, Wanted, given_up
 
 _log = logging.getLogger(__name__)
 
 KEEP_EVERYTHING = -1  # in place of a point: the plan that needs no search
+_ORIGINS = (Origin.NONE, Origin.SEARCH, Origin.CACHE, Origin.NEIGHBOUR, Origin.ARITHMETIC)
+"""Of the schedules of a step, that which comes first here is the origin of its point."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +53,7 @@ class SweepProgress:
 Report = Callable[[SweepProgress], None]
 
 
-@dataclass(frozen=True, slots=True)
-class Swept:
+class Swept(NamedTuple):
     """Points and the plans that serve them."""
 
     points: tuple[Point, ...]
@@ -125,8 +117,7 @@ class Sweep:
 
     def __post_init__(self) -> None:
         for number, (setting, grid) in enumerate(zip(self.settings, self.grids, strict=True)):
-            beside = [setting.accumulating] if setting.accumulating is not None else []
-            knowledge = [_knowledge(part, self.options) for part in (setting, *beside)]
+            knowledge = [_knowledge(part, self.options) for part, _ in setting.schedules]
             for cell in grid:
                 index = len(self.points)
                 parts: list[_Part] = []
@@ -186,11 +177,10 @@ class Sweep:
         part.knowledge.add(part.point, part.limits, answer)
         part.origin, part.solve_seconds, part.message = origin, answer.solve_seconds, answer.message
         known = part.known
-        alone = joined(part.setting, part.limits, (known,), ())
-        told = [_verdict(alone, origin).word]
-        if alone.joules is not None:
-            told.append(format_joules(alone.joules))
-            told.append("" if known.closed else f"gap {format_share(_gap(alone) or 0.0)}")
+        told = [_verdict(known, origin).word]
+        if known.joules is not None:
+            told.append(format_joules(known.joules))
+            told.append("" if known.closed else f"gap {format_share(_gap(known) or 0.0)}")
         told.append("from the cache" if origin is Origin.CACHE else f"{answer.solve_seconds:.3f} s")
         _log.info("%s: %s", part.name, ", ".join(filter(None, told)))
 
@@ -229,16 +219,16 @@ class Sweep:
             known = joined(setting, limits, tuple(part.known for part in parts), each)
             plan = None
             if known.plans:
-                judged(setting, limits, known.plans)
+                validated(setting, limits, known.plans)
                 plan = plans.setdefault((number, *(made.cell for made in known.plans)), len(plans))
                 if plan == len(found):
                     found.append(found_plan(number, setting, *known.plans))
             points.append(self._point(number, parts, known, plan))
         return Swept(tuple(points), tuple(found))
 
-    def _point(self, number: int, parts: Sequence[_Part], known: Joined, plan: int | None) -> Point:
-        origins = tuple(part.source for part in parts)
-        origin = Origin.NEIGHBOUR if known.neighbours else origin_of(origins)
+    def _point(self, number: int, parts: Sequence[_Part], known: Known, plan: int | None) -> Point:
+        origin = min((part.source for part in parts), key=_ORIGINS.index)
+        origin = Origin.NEIGHBOUR if known.neighbours else origin
         told = next((part.message for part in parts if part.message), "")
         return Point(
             setting=number,
@@ -277,7 +267,7 @@ def _knowledge(setting: Setting, options: SolveOptions) -> Knowledge:
     return knowledge
 
 
-def _verdict(known: Joined, origin: Origin) -> Verdict:
+def _verdict(known: Known, origin: Origin) -> Verdict:
     if known.infeasible:
         return Verdict.INFEASIBLE
     if known.joules is not None:
@@ -285,7 +275,7 @@ def _verdict(known: Joined, origin: Origin) -> Verdict:
     return Verdict.UNSOLVED if origin is Origin.NONE else Verdict.TIMEOUT
 
 
-def _gap(known: Joined, *, above_joules: float = 0.0) -> float | None:
+def _gap(known: Known, *, above_joules: float = 0.0) -> float | None:
     """The share of a plan's joules above ``above_joules`` that a better plan could save at most."""
     if known.joules is None:
         return None
@@ -310,9 +300,8 @@ def found_plan(
 
     ``accumulating`` is what each micro-batch but the last does, where they come one after the other.
     """
-    runs = [(1, setting, plan)]
-    if accumulating is not None and setting.accumulating is not None:
-        runs.append((setting.accumulating_runs, setting.accumulating, accumulating))
+    plans = (plan,) if accumulating is None else (plan, accumulating)
+    runs = [(times, part, made) for (part, times), made in zip(setting.schedules, plans, strict=True)]
 
     def whole(name: str, traces: Sequence[Trace]) -> float:
         each = zip(runs, traces, strict=True)
@@ -321,11 +310,10 @@ def found_plan(
 
     traces = [made.trace for _, _, made in runs]
     ends: dict[str, float] = {}
-    for at, side in enumerate(("good", "bad")):
-        problems = [part.ends[at] for _, part, _ in runs if part.ends is not None]
-        if len(problems) == len(runs):
+    if all(part.ends is not None for _, part, _ in runs):
+        for at, side in enumerate(("good", "bad")):
             there = [
-                simulate(problem, made.schedule) for problem, (_, _, made) in zip(problems, runs, strict=True)
+                simulate(part.ends[at], made.schedule) for _, part, made in runs if part.ends is not None
             ]
             ends |= {f"{side}_{name}": whole(name, there) for name in ("joules", "seconds")}
     beside = None if accumulating is None else accumulating.schedule

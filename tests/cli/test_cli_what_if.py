@@ -20,7 +20,7 @@ from zoo import NETS, export
 import poet
 from poet.problem.solution import SolveOptions
 from poet.whatif import workers
-from poet.whatif.question import Duty
+from poet.whatif.grid import Duty
 
 TRANSFORMER = str(Path(__file__).parents[1] / "instances" / "transformer.m4.json")
 HARD = str(Path(__file__).parents[1] / "instances" / "resnet18_cifar.m4.json")

@@ -25,7 +25,7 @@ from typer.testing import CliRunner
 import poet
 from poet.errors import InputError, spelled_out
 from poet.problem.solution import SAYS_FILE
-from poet.report.html.page import _chart_library
+from poet.report.html import _chart_library
 
 ROOT = Path(poet.__file__).parents[1]
 STRANGE = "\n\x1b[2Kproven optimal\u202e\u2028\x9b1m\u200f\t[bold]</script>*/'\"\\:smile:\x7f"
@@ -290,7 +290,6 @@ def test_text_goes_out_in_one_place() -> None:
         "poet/util/streams.py", "cli/output.py", "poet/runtime/runs/confined.py",
         "cli/options.py",  # the help
         "poet/whatif/run.py",  # in a docstring
-        "poet/runtime/runs/footprint.py",  # a child's JSON
         "poet/calibration/command.py",  # a question
     }  # fmt: skip
 

@@ -24,11 +24,11 @@ from poet.errors import PoetError, ProfileError
 from poet.ir.kernel_facts import KernelFacts
 from poet.problem import Place
 from poet.report.html.what_if_page import what_if_page
-from poet.report.whatif import what_if_report
+from poet.report.searches import what_if_report
 from poet.util.reading import LARGEST_AMOUNT, LARGEST_WHOLE, LEAST_AMOUNT
 from poet.whatif import grid
+from poet.whatif.grid import Duty
 from poet.whatif.models import ModelVariant, variant_of
-from poet.whatif.question import Duty
 from poet.whatif.run import what_if
 from poet.whatif.settings import problem_of
 

@@ -30,7 +30,7 @@ from poet.problem import Limits, Objective, Pins, Problem, ProblemOp, Transfer
 from poet.problem import Tensor as Bytes
 from poet.problem.simulator import simulate
 from poet.problem.solution import SolveOptions, Status
-from poet.report.training import strip_lines
+from poet.report.check import strip_lines
 from poet.runtime import Trainer
 from poet.runtime.kernels import overwriting
 from poet.runtime.trials import trial

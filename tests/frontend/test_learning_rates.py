@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -131,25 +130,6 @@ def test_what_a_momentum_or_betas_cannot_be_is_refused_before_the_step(
         group[key] = usual
         trainer.step(*random_batch(plan, 0))
         assert trainer.steps == 1
-
-
-def test_a_state_of_the_optimizer_from_earlier_versions_is_taken() -> None:
-    """It has learning rates alone; momentum and betas are those of each group in the plan."""
-    for name, key, usual in (
-        ("momentum groups", "momentum", [0.9, 0.3]),
-        ("adamw groups", "betas", [(0.9, 0.999)] * 3),
-    ):
-        spec = SPECS[name]
-        rates = [0.5] * len(spec.rates)
-        now = DrivenOptimizer(spec, rates, {"momentum", "beta1", "beta2"})
-        old = DrivenOptimizer(spec, [0.25] * len(rates), {"lr"}).state_dict()
-        assert key not in old["param_groups"][0]
-        now.load_state_dict(old)
-        assert now.rates == [0.25] * len(rates)
-        assert [group[key] for group in now.driven] == usual
-        copied = copy.deepcopy(now)
-        copied.load_state_dict(old)
-        assert copied.driven == now.driven
 
 
 def test_plans_of_earlier_versions_have_a_momentum_that_stays() -> None:

@@ -28,7 +28,7 @@ from poet.ir.optimizer import OptimizerSpec
 from poet.plans.plan_file import read_plan, write_plan
 from poet.plans.plan_parts import Request
 from poet.problem import Limits
-from poet.report.training import loss_reads
+from poet.report.check import loss_reads
 from poet.runtime import Trainer
 from poet.runtime.data.random_batches import random_batch
 from poet.runtime.runs.fit import Samples, fit

@@ -19,7 +19,7 @@ from poet.planning.step_search import offered, solve_choosing, without_choice
 from poet.problem import Limits, Pins, Place
 from poet.problem.simulator import simulate
 from poet.problem.solution import SolveOptions, Status
-from poet.report.training import packed_lines
+from poet.report.check import packed_lines
 from poet.solvers import minimum_ram_bytes
 
 QUICK = SolveOptions(time_limit_seconds=2.0)

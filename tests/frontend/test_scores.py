@@ -21,7 +21,7 @@ import poet
 from poet.errors import ModelError
 from poet.frontend.losses import loss_named
 from poet.plans.plan_file import read_plan
-from poet.report.request import asked_by
+from poet.report.html.subject import asked_by
 from poet.runtime import Trainer
 from poet.verification import verify
 

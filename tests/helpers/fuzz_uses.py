@@ -37,7 +37,7 @@ from poet.util import codec
 from poet.whatif.knowledge import Knowledge
 from poet.whatif.models import OnnxModel, TrainedAs, _dimensions, _Imported, _imported
 from poet.whatif.settings import setting_of
-from poet.whatif.stalls import _read
+from poet.whatif.usage import _read
 
 Mutate = Callable[[bytes, random.Random], bytes]
 Subject = tuple[list[bytes], Mutate, Callable[[Path], str], str]

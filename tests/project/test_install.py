@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from poet.errors import PLAN_PACKAGES, InputError, how_to_install
-from poet.report.html import page
+from poet.report import html
 from poet.solvers import engines
 from poet.whatif import workers
 from poet.whatif.result import WhatIf
@@ -82,13 +82,13 @@ def test_every_extra_that_a_text_names_is_there() -> None:
 
 
 def test_what_is_missing_names_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(page, "find_spec", lambda name: None)
+    monkeypatch.setattr(html, "find_spec", lambda name: None)
     monkeypatch.setattr(engines, "available_engines", lambda: ("highs",))
     for package in ("pandas", "distributed"):
         monkeypatch.setitem(sys.modules, package, None)
     told = []
     for ask in (
-        page.check_installed,
+        html.check_installed,
         lambda: engines.choose_engine("cpsat"),
         lambda: engines.choose_engine("scip"),
         lambda: WhatIf.to_pandas(None),  # type: ignore[arg-type]

@@ -22,7 +22,7 @@ HOMES = {
     "scipy": {"devices"},
     "numpy": {
         "files", "devices", "solvers", "memory", "frontend", "runtime", "verification", "planning", "whatif",
-        "cli", "c99", "baselines",
+        "cli", "c99", "baselines", "report",
     },
     "onnx": {"frontend"},
     "onnxruntime": {"frontend"},  # where it is installed, it checks an exported file

@@ -20,7 +20,7 @@ from poet.errors import PlanError, ReplayError
 from poet.plans.plan_file import PlanFile, read_plan, write_plan
 from poet.plans.planned_step import stored_values
 from poet.problem.search_record import Advance, Phase, Rejected, SearchRecord
-from poet.report.plan_data import plan_data
+from poet.report.plan import plan_data
 from poet.runtime import Trainer
 
 

@@ -31,7 +31,7 @@ from poet.runtime.runs.fit import load_samples
 from poet.runtime.storage.state import Saved
 from poet.util.reading import MOST_ITEMS, open_regular, parse_json, read_own, read_regular
 from poet.whatif.models import _digest
-from poet.whatif.stalls import measure_data
+from poet.whatif.usage import measure_data
 
 INSTANCE = Path(__file__).parents[1] / "instances" / "linear.m4.json"
 

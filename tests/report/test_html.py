@@ -24,19 +24,16 @@ from torch import nn
 from typer.testing import CliRunner
 
 from poet.errors import InputError, PlanError
-from poet.plans.plan_parts import PriceRange
+from poet.plans.plan_parts import PriceEnds, PriceRange
 from poet.problem import Limits, Pins, Problem
 from poet.problem.homes import decided
 from poet.problem.schedule import PageIn, PageOut
 from poet.problem.simulator import simulate
-from poet.report.diff import diff_plans
-from poet.report.html import diff_page, plan_page
-from poet.report.html.page import _chart_library
-from poet.report.html.plan_charts import PART_COLOURS, timeline_data
-from poet.report.html.plan_page import headline
-from poet.report.html.subject import Subject, subject_of_plan
+from poet.report.diff import diff_page, diff_plans
+from poet.report.html import _chart_library
+from poet.report.html.plan_page import PART_COLOURS, headline, plan_page, timeline_data
+from poet.report.html.subject import Subject, asked_by, solve_command, subject_of_plan
 from poet.report.plan import plan_summary
-from poet.report.request import asked_by, solve_command
 from poet.solvers.heuristics.greedy import greedy
 
 
@@ -93,11 +90,17 @@ def test_a_page_of_a_plan_that_moves_tensors_has_what_moves_take() -> None:
 
 def test_a_plans_page_shows_the_range_of_its_figures() -> None:
     plan = mixed_plan()
-    made = dataclasses.replace(plan.prediction, range=PriceRange(0.0, 987.0, 0.0, 654.0))
-    assert "by the device's figures" not in " ".join(Page(plan_page(plan)).words)
+    whole = PriceRange(0.0, 987.0, 0.0, 654.0)
+    made = dataclasses.replace(plan.prediction, range=whole)
+    assert "figures may be off" not in " ".join(Page(plan_page(plan)).words)
     words = " ".join(Page(plan_page(dataclasses.replace(plan, prediction=made))).words)
-    assert "0 J to 654 J by the device's figures" in words
-    assert "0 s to 987 s by the device's figures" in words
+    assert "0 J to 654 J as far as the device's figures may be off" in words
+    assert "0 s to 987 s as far as the device's figures may be off" in words
+    likely = dataclasses.replace(whole, likely=PriceEnds(0.1, 0.2, 0.05, 0.07))
+    made = dataclasses.replace(made, range=likely)
+    words = " ".join(Page(plan_page(dataclasses.replace(plan, prediction=made))).words)
+    assert "50 mJ to 70 mJ in nine cases of ten" in words
+    assert "may be off" not in words, "one range per figure"
 
 
 def test_the_command_that_asks_for_a_plan_names_every_limit() -> None:
@@ -161,13 +164,8 @@ def _subject(problem: Problem, schedule: Any) -> Subject:
     subject = subject_of_plan(plan)
     trace = simulate(problem, schedule)
     at_home = decided(problem, schedule)
-    return dataclasses.replace(
-        subject,
-        problem=at_home,
-        limits=Limits(),
-        schedule=schedule,
-        trace=trace,
-    )
+    solution = dataclasses.replace(subject.solution, schedule=schedule, trace=trace)
+    return dataclasses.replace(subject, problem=at_home, limits=Limits(), solution=solution)
 
 
 def test_a_page_of_thousands_of_ops_stays_small() -> None:

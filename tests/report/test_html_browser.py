@@ -21,8 +21,9 @@ from zoo import NETS
 
 import poet
 from poet.problem.solution import SolveOptions
-from poet.report.diff import diff_plans
-from poet.report.html import diff_page, plan_page, what_if_page
+from poet.report.diff import diff_page, diff_plans
+from poet.report.html.plan_page import plan_page
+from poet.report.html.what_if_page import what_if_page
 from poet.whatif.run import what_if
 
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
@@ -236,11 +237,11 @@ def test_the_timeline_tells_each_moment(browser: webdriver.Chrome, pages: dict[s
 def test_points_show_their_values(browser: webdriver.Chrome, pages: dict[str, Path]) -> None:
     _open(browser, pages["sweep"])
     point = browser.find_element(
-        By.CSS_SELECTOR, "#chart-answer .mark-symbol path[aria-roledescription='point']"
+        By.CSS_SELECTOR, "#chart-answer-0 .mark-symbol path[aria-roledescription='point']"
     )
     webdriver.ActionChains(browser).move_to_element(point).perform()
     tip = browser.find_element(By.ID, "vg-tooltip-element")
-    _until(lambda: "RAM budget" in tip.text and "proof" in tip.text, "the values of a point")
+    _until(lambda: "RAM budget" in tip.text and "gap" in tip.text, "the values of a point")
     status = _table(browser, "points").find_element(By.CSS_SELECTOR, 'select[aria-label="status"]')
     status.find_element(By.XPATH, "option[.='infeasible']").click()
     assert set(_cells(_table(browser, "points"), 4)) == {"infeasible"}

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 
 import pytest
 from helpers.html_pages import HOSTILE, INSTANCE, Page, check_page
 
+from poet.ir.micro import MicroBatches
 from poet.problem.solution import SolveOptions
-from poet.report.html import what_if_page
-from poet.whatif.export import to_csv, to_json
-from poet.whatif.question import DataSupply, Duty, EnergyBudget
-from poet.whatif.result import WhatIf
-from poet.whatif.run import what_if
+from poet.report.html.charts import LABEL_PIXELS, look_of
+from poet.report.html.what_if_page import what_if_page
+from poet.whatif.answers import LEAST_ENERGY
+from poet.whatif.grid import DataSupply, Duty, EnergyBudget
+from poet.whatif.result import Answer, Basis, WhatIf
+from poet.whatif.run import to_csv, to_json, what_if
 
 
 @pytest.fixture(scope="module")
@@ -43,14 +46,13 @@ def test_a_sweeps_page(swept: WhatIf) -> None:
     rows = data["tables"]["points"]["rows"]
     assert len(rows) == len(swept.points)
     assert {"infeasible", "optimal"} <= {cell for row in rows for cell in row if isinstance(cell, str)}
-    assert {"answer", "ram-time", "time-energy", "status", "memory", "stalls"} <= data["charts"].keys()
+    assert {"answer-0", "ram-time-0", "time-energy-0", "status", "memory"} <= data["charts"].keys()
     assert data["downloads"]["csv"] == to_csv(swept)
     assert data["downloads"]["json"] == json.loads(json.dumps(to_json(swept)))
-    ringed = [row for row in data["charts"]["answer"]["data"]["values"] if row["chosen"]]
+    ringed = [row for row in data["charts"]["answer-0"]["data"]["values"] if row["chosen"]]
     assert len(ringed) == 1
-    for name in ("answer", "ram-time"):
-        layers = data["charts"][name]["layer"]
-        assert any("plain training" in str(layer.get("data")) for layer in layers)
+    for name in ("answer-0", "ram-time-0"):
+        assert any("plain training" in str(layer["encoding"]) for layer in data["charts"][name]["layer"])
     status = data["charts"]["status"]["encoding"]
     shapes = status["shape"]["scale"]["range"]
     assert len(set(shapes)) == len(shapes) == len(status["color"]["scale"]["domain"])
@@ -73,3 +75,36 @@ def test_a_sweep_that_finds_nothing_has_a_page(swept: WhatIf) -> None:
     )
     data = check_page(what_if_page(nothing))
     assert data["charts"].keys() == {"status"}
+
+
+def test_each_device_has_a_panel_and_each_setting_a_name_a_colour_and_a_shape(swept: WhatIf) -> None:
+    """Sixteen settings on two devices: the same axes, names apart; the least energy of several is a table."""
+    first = next(index for index, point in enumerate(swept.points) if point.plan is not None)
+    settings, points = [], []
+    for number in range(16):
+        device, pieces = f"board-{number % 2}", MicroBatches(2 + number // 2)
+        settings.append(dataclasses.replace(swept.settings[0], device=device, batch=64, micro=pieces))
+        points.append(dataclasses.replace(swept.points[first], setting=number))
+    answers = tuple(Answer(LEAST_ENERGY, "In words.", Basis.SOLVED, (number,)) for number in (0, 1))
+    many = dataclasses.replace(
+        swept, settings=tuple(settings), points=tuple(points), usages=(swept.usages[first],) * 16,
+        answers=(swept.answers[0], *answers), marginals=(), stalls=(), chosen=None,
+    )  # fmt: skip
+    text = what_if_page(many)
+    charts = check_page(text)["charts"]
+    assert {"answer-0", "answer-1", "time-energy-1"} <= charts.keys()
+    assert "answer-2" not in charts
+    scales = set()
+    for name in ("answer-0", "answer-1"):
+        *_, words = charts[name]["layer"]
+        labels = words["data"]["values"]
+        assert len({label["text"] for label in labels}) == 8
+        assert len({(label["colour"], label["shape"]) for label in labels}) == 8
+        heights = sorted(label["at"] for label in labels)
+        assert all(below - above >= LABEL_PIXELS for above, below in itertools.pairwise(heights))
+        assert 0 <= heights[0] <= heights[-1] <= charts[name]["height"]
+        scales.add(json.dumps([charts[name]["layer"][0]["encoding"][axis]["scale"] for axis in "xy"]))
+    assert len(scales) == 1, "panels are compared on the same axes"
+    assert len({look_of(number) for number in range(64)}) == 64
+    assert "In words." not in " ".join(Page(text).words)
+    assert "energy of a step" in " ".join(Page(text).words)

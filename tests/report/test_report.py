@@ -15,9 +15,11 @@ from poet.problem.homes import DecidedProblem, as_decided
 from poet.problem.schedule import Compute, Free, PageIn, PageOut, Schedule
 from poet.problem.simulator import simulate
 from poet.problem.solution import Solution, Status
-from poet.report.plan import memory_plot, schedule_tables, solution_report, what_binds
+from poet.report.plan import memory_plot, schedule_tables, solution_report
+from poet.report.reasons import what_binds
 from poet.report.schedule_rows import peak, tensor_fates
 from poet.solvers import minimum_ram_bytes
+from poet.util.units import format_count, scale_of
 
 TRANSFER = Transfer(seconds=0.5, joules=0.25)
 
@@ -122,7 +124,7 @@ def test_the_text_carries_the_figures() -> None:
             schedule_tables(_problem(), PAGE, simulate(_problem(), PAGE), every_tensor=False, every_op=True),
         )
     )
-    assert Status.FEASIBLE.value in text
+    assert "A plan, at most 6.67 % above the best in the listed order." in text
     assert "8 J" in text  # 7 J of ops, 0.5 J of transfers, 0.5 J of idle power
     assert "paged out 1×, in 1×" in text
     assert "81.2 % of the budget, 256 B" in text
@@ -177,3 +179,26 @@ def test_rows_of_any_valid_schedule_add_up(seed: int) -> None:
         abs_tol=1e-9,
     )
     assert all(0.0 <= fate.resident_share <= 1.0 + 1e-9 for fate in fates)
+
+
+@pytest.mark.parametrize(
+    ("amount", "unit", "scale"),
+    [(3 << 20, "B", (2.0**20, "MiB")), (0.02, "J", (1e-3, "mJ")), (5000.0, "s", (1.0, "s")),
+     (0.0, "J", (1.0, "J"))],
+)  # fmt: skip
+def test_scales(amount: float, unit: str, scale: tuple[float, str]) -> None:
+    assert scale_of(amount, unit) == scale
+
+
+@pytest.mark.parametrize(
+    ("number", "words"),
+    [
+        (4.43e8, "443 million"),
+        (1234, "1,234"),
+        (12.5, "12.5"),
+        (2e12, "2 trillion"),
+        (float("inf"), "unlimited"),
+    ],
+)
+def test_counts(number: float, words: str) -> None:
+    assert format_count(number) == words

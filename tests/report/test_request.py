@@ -19,7 +19,7 @@ from poet.ir.optimizer import OptimizerSpec, ParameterGroup
 from poet.plans.plan_file import read_plan
 from poet.plans.training_plan import Plan
 from poet.problem import Objective, Pins, Place
-from poet.report.request import asked_by, home_of, python_call, solve_command, without_option
+from poet.report.html.subject import asked_by, home_of, python_call, solve_command, without_option
 
 FEW = ("--time-limit", "1s")
 

@@ -15,7 +15,7 @@ from poet.problem import Limits, Problem, ProblemOp, Tensor, Transfer
 from poet.problem.homes import DecidedProblem, as_decided
 from poet.problem.schedule import Compute, Free, PageIn, PageOut, Schedule
 from poet.problem.simulator import simulate
-from poet.report.timeline import TRACKS, role_bytes, timeline, trace_events
+from poet.report.schedule_rows import TRACKS, role_bytes, timeline, trace_events
 from poet.solvers import minimum_ram_bytes
 from poet.solvers.heuristics.greedy import greedy
 

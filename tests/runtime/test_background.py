@@ -20,7 +20,7 @@ from poet.problem import Problem
 from poet.problem.schedule import Compute, PageOut, Schedule
 from poet.problem.simulator import simulate
 from poet.runtime import Trainer
-from poet.runtime.storage.background import Background
+from poet.runtime.storage.background import Pager
 from poet.runtime.storage.page_file import PageFile
 from poet.solvers.instance.incumbent import overlap
 
@@ -39,9 +39,6 @@ def write_hand_net(path: Path, seed: int, *, in_storage: bool = False) -> Plan:
     plan = hand_net.plan(of, what, _early(of, seed, 0.7))
     write_plan(path, plan, hand_net.stored(hand_net.net()))
     return plan
-
-
-# --- exactness --------------------------------------------------------------------------------
 
 
 # --- waits only where data is needed ----------------------------------------------------------
@@ -141,7 +138,7 @@ def test_an_error_in_the_background_reaches_the_step_that_asked(
 def test_memory_is_let_go_before_a_wait_ends(tmp_path: Path) -> None:
     """Else a buffer would outlive its `Free` for a moment, and its place would not be free."""
     pages = PageFile((PageSlot("a", 0, 4096),), path=None, folder=tmp_path, buffer_bytes=0)
-    background = Background(pages)
+    background = Pager(pages, is_background=True)
     for _ in range(200):
         memory = memoryview(bytearray(4096))
         background.write("a", memory)
@@ -159,7 +156,7 @@ def test_targets_that_were_not_filled_are_named(tmp_path: Path, monkeypatch: pyt
     pages = PageFile(
         (PageSlot("a", 0, 10), PageSlot("b", 4096, 10)), path=None, folder=tmp_path, buffer_bytes=0
     )
-    background, asked = Background(pages), threading.Event()
+    background, asked = Pager(pages, is_background=True), threading.Event()
     background.write("b", memoryview(bytes(10)))
     background.drain()
 
@@ -183,7 +180,7 @@ def test_the_first_of_several_errors_is_told(tmp_path: Path) -> None:
     pages = PageFile(
         (PageSlot("a", 0, 10), PageSlot("b", 4096, 10)), path=None, folder=tmp_path, buffer_bytes=0
     )
-    background = Background(pages)
+    background = Pager(pages, is_background=True)
     background.read_into("a", memoryview(bytearray(10)))
     with pytest.raises(PageFileError, match="a was never written"):
         background.wait("a")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from dataclasses import replace
 from fractions import Fraction
 from functools import cache
 from pathlib import Path
@@ -21,9 +22,9 @@ from poet.frontend.plain import PlainTrainer
 from poet.ir.optimizer import OptimizerSpec
 from poet.planning.shape_planner import ShapePlanner
 from poet.runtime import Buckets, Trainer, native
-from poet.runtime.data.given import next_larger
+from poet.runtime.data.given import next_larger, types_of
 from poet.runtime.system.process import torch_threads
-from poet.runtime.training.shapes import types_of
+from poet.runtime.training.training_state import within
 
 WORDS, CLASSES, SAMPLES, LENGTHS = 11, 5, 4, (32, 24, 16)
 ADAMW = OptimizerSpec("adamw", lr=0.01)
@@ -64,6 +65,10 @@ def padded(given: Tensor, length: int, value: float) -> Tensor:
 
 @cache
 def planned(share: float | None = None) -> Planned:
+    if share == 1.0:
+        whole = within(planned().plan, planned().plan.held_bytes)
+        assert whole is not None
+        return replace(planned(), plan=whole)
     ram = None if share is None else round(share * planned().plan.held_bytes)
     longest, *others = (batch(length)[0] for length in LENGTHS)
     with torch_threads(1):

@@ -166,10 +166,10 @@ def test_bad_data_is_told_like_everywhere(request_: RunRequest, tmp_path: Path) 
         enforce(replace(request_, data=str(tmp_path / "none.npz")), on_epoch=print)
 
 
-def test_a_child_that_dies_is_told(request_: RunRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_child_that_dies_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(enforcement, "PLAN_CHILD", "poet.no_such_module")
     with pytest.raises(ReplayError, match="the process was ended with 1"):
-        enforce(request_, on_epoch=print)
+        enforce(RunRequest("plan.poet", "data.npz", 1 << 20), on_epoch=print)
 
 
 @pytest.mark.parametrize("mode", [pytest.param("--enforce", marks=pytest.mark.slow), "--save-every=1"])

@@ -171,8 +171,8 @@ def test_a_confined_training_stays_in_its_budget(name: str, tmp_path: Path) -> N
 def test_a_further_training_takes_no_more_than_was_rehearsed(tmp_path: Path) -> None:
     """A plan of many requests, which took more to open than was left for it."""
     torch.manual_seed(0)
-    net = Last(nn.GRU(8, 8, 2, batch_first=True))
-    step = trace_training_step(net, torch.zeros(2, 20, 8))
+    net = Last(nn.GRU(8, 8, batch_first=True))
+    step = trace_training_step(net, torch.zeros(2, 12, 8))
     of = hand_net.problem(step.graph, kernels=step.kernels)
     made = hand_net.plan(
         of, step.graph, keep_everything(of), loss="cross-entropy", slack=0.5, kernels=step.kernels

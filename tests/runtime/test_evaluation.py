@@ -12,7 +12,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from helpers import hand_net
-from helpers.evaluation_plans import small_plan, traced, write
+from helpers.evaluation_plans import plan_by_chance, small_plan, traced, write
 from helpers.nets import small_net
 from helpers.pace import with_slow
 from helpers.schedules import random_schedule
@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from poet import api
 from poet.errors import InputError, PageFileError, PlanError, ReplayError
 from poet.frontend.losses import LossFunction
-from poet.frontend.trace import trace_evaluation
+from poet.frontend.trace import trace_evaluation, trace_training_step
 from poet.planning.beside import at_home
 from poet.plans.plan_file import read_plan, write_plan
 from poet.plans.plan_parts import Request
@@ -373,3 +373,66 @@ def test_what_cannot_be_evaluated_is_said() -> None:
     with pytest.warns(UserWarning, match="no evaluation is planned: .* writes seen"):
         made = api.plan(Counting(), torch.zeros(2, 4), device="rpi4b", ram=None)
     assert made.plan.evaluation is None
+
+
+# --- kernels that torch chooses by whether a weight requires a gradient -------------------------
+
+
+class Sequence(nn.Module):
+    """A layer over a sequence, and classes from its last moment."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.into, self.layer, self.out = nn.Linear(3, 4), layer, nn.Linear(5, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Scores [N,3] of [N,T,3]."""
+        scores: Tensor = self.out(self.layer(self.into(x))[0][:, -1])
+        return scores
+
+
+def test_a_frozen_weight_takes_the_kernel_that_it_takes_in_plain_pytorch() -> None:
+    """Of a strided batch: `mm` where the weight is trained, `bmm` where it is not."""
+    torch.manual_seed(0)
+    layer = nn.GRU(4, 5, 2, batch_first=True, dropout=0.2)
+    module, inputs = Sequence(layer), torch.randn(2, 5, 3)
+    trained = trace_training_step(module, inputs, measure=False)
+    module.requires_grad_(False)
+    module.get_submodule("out").requires_grad_(True)
+    frozen = trace_training_step(module, inputs, measure=False)
+    for step, kernel in ((trained, "aten.mm.default"), (frozen, "aten.bmm.default")):
+        graphs = (step.graph, trace_evaluation(module, inputs, step, measure=False).graph)
+        for graph in graphs:
+            first = next(op for op in graph.ops if op.name.startswith("layer."))
+            assert first.call.target == kernel
+
+
+class _FrozenFront(nn.Module):
+    """An LSTM that is not trained and runs without gradients, as one does with a feature extractor."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.front, self.back, self.out = nn.LSTM(4, 5), nn.LSTM(5, 5), nn.Linear(5, 3)
+        self.front.requires_grad_(False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Scores [N,3] of [T,N,4]."""
+        with torch.no_grad():
+            y = self.front(x)[0]
+        scores: Tensor = self.out(self.back(y)[0][-1])
+        return scores
+
+
+@pytest.mark.slow
+def test_an_lstm_without_gradients_inside_a_step_is_that_of_plain_pytorch(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    module, inputs = _FrozenFront(), torch.randn(5, 2, 4)
+    step = trace_training_step(module, inputs, measure=False)
+    plan = plan_by_chance(step, trace_evaluation(module, inputs, step, measure=False), 1, share=0.5)
+    write_plan(tmp_path / "p", plan, {name: raw_tensor(tensor) for name, tensor in step.tensors.items()})
+    assert plan.evaluation is not None
+    for graph, kernels in ((plan.graph, 1), (plan.evaluation.graph, 2)):
+        targets = [op.call.target for op in graph.ops]
+        assert targets.count("poet.lstm_without_gradients") == kernels
+        assert targets.count("aten.mkldnn_rnn_layer.default") == 2 - kernels
+    verify(tmp_path / "p", module=module, steps=2).require()

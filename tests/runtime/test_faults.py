@@ -1,11 +1,16 @@
-"""Every fault is told in one line and loses no committed step; the documented table is the true one."""
+"""Every fault is told in one line, and neither faults nor SIGKILL lose a committed step."""
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import faults
 import pytest
+
+TRIALS = 15  # of each of the kinds
 
 
 @pytest.mark.slow
@@ -27,3 +32,24 @@ def test_the_documented_table_is_the_true_one() -> None:
     made = faults.table()
     assert "**no**" not in made
     assert faults.in_document(faults.DOCUMENT.read_text()) == made
+
+
+@pytest.mark.slow
+def test_no_committed_step_is_lost() -> None:
+    """In a process of its own: it forks, which one with many threads must not."""
+    tests = Path(__file__).parents[1]
+    script = tests / "helpers" / "power_cut.py"
+    path = os.pathsep.join(map(str, (tests, tests / "tools")))
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path}
+    done = subprocess.run(
+        [sys.executable, script, "--trials", str(TRIALS)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=environment,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines = done.stdout.splitlines()
+    assert len(lines) == 5
+    assert all(f"killed {TRIALS} times" in line and line.endswith(", 0 lost") for line in lines)
+    assert sum("saving" in line for line in lines) >= 1  # kills did strike saves

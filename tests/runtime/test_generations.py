@@ -13,7 +13,7 @@ from torch import Tensor
 
 from poet.errors import PlanError
 from poet.runtime import Trainer
-from poet.runtime.storage.generations import previous_of
+from poet.runtime.storage.state import previous_of
 
 
 def train(trainer: Trainer, until: int, *, save: Path | None = None) -> dict[str, Tensor]:

@@ -14,8 +14,7 @@ from torch import nn
 from poet import api
 from poet.errors import InputError
 from poet.runtime import Trainer
-from poet.runtime.data import counting
-from poet.runtime.data.metrics import metric_named
+from poet.runtime.data.metrics import PIECE_ELEMENTS, class_pieces, metric_named, right_classes
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -27,23 +26,23 @@ def test_what_is_counted_in_pieces_is_what_torch_counts(dtype: torch.dtype) -> N
         targets = torch.randint(-2, shape[dim], places, generator=generator)
         counted = targets >= 0
         expected = int(((output.argmax(dim=dim) == targets) & counted).sum())
-        assert counting.right_classes(output, targets, dim) == (expected, int(counted.sum()))
+        assert right_classes(output, targets, dim) == (expected, int(counted.sum()))
         wanted = output.gather(dim, targets.clamp(min=0).unsqueeze(dim))
         above = (output > wanted).sum(dim=dim)  # more than five: not among them; equal ones are rare
-        found, _ = counting.right_classes(output, targets, dim, top=5)
+        found, _ = right_classes(output, targets, dim, top=5)
         ties = (output == wanted).sum(dim=dim) > 1
         assert abs(found - int(((above < 5) & counted).sum())) <= int(ties.sum())
-        sizes = [scores.size for scores, _ in counting.class_pieces(output, targets, dim)]
-        assert max(sizes) <= max(counting.PIECE_ELEMENTS, shape[dim])
+        sizes = [scores.size for scores, _ in class_pieces(output, targets, dim)]
+        assert max(sizes) <= max(PIECE_ELEMENTS, shape[dim])
 
 
 def test_places_without_a_class_are_not_counted() -> None:
     output = torch.tensor([[0.0, 3.0, 1.0], [2.0, 0.0, 1.0], [0.0, 1.0, 2.0], [5.0, 0.0, 0.0]])
     targets = torch.tensor([1, 255, 0, -100])
-    assert counting.right_classes(output, targets, 1) == (1, 2)
-    assert counting.right_classes(output, targets, 1, top=5) == (2, 2)
-    assert counting.right_classes(output, targets, 1, ignored=0) == (1, 1)
-    (pieces,) = counting.class_pieces(output, targets, 1)
+    assert right_classes(output, targets, 1) == (1, 2)
+    assert right_classes(output, targets, 1, top=5) == (2, 2)
+    assert right_classes(output, targets, 1, ignored=0) == (1, 1)
+    (pieces,) = class_pieces(output, targets, 1)
     assert pieces[1].tolist() == [1, 0]
 
 

@@ -153,9 +153,6 @@ def test_what_asks_for_micro_batches_needs_a_plan_with_them(tmp_path: Path) -> N
         Trainer.open(path, arena=False)
 
 
-# --- the schedule without updates -------------------------------------------------------------
-
-
 # --- strips -----------------------------------------------------------------------------------
 
 

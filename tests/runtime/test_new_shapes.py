@@ -30,8 +30,8 @@ from poet.plans.training_plan import Plan
 from poet.problem.simulator import judge
 from poet.problem.solution import SolveOptions, Start
 from poet.runtime import Trainer
+from poet.runtime.data.given import types_of
 from poet.runtime.system.process import torch_threads
-from poet.runtime.training.shapes import types_of
 from poet.runtime.trials.measure import measured
 
 ADAMW = OptimizerSpec("adamw", lr=0.01)
@@ -235,49 +235,22 @@ def test_new_lengths_in_a_tight_budget_have_the_bits_of_plain_torch(
                 assert trainer.step(inputs, targets).loss == float(plain.step([inputs], targets)[0])
 
 
-def test_a_change_of_budget_keeps_the_shapes_that_were_planned_meanwhile(tmp_path: Path) -> None:
-    """Under the same plan they stay, also on the way back to it; nothing is planned twice."""
+def test_after_a_change_of_budget_shapes_are_planned_inside_it(tmp_path: Path) -> None:
     made = planned(Attention)
     made.save(tmp_path / "p.poet")
-    held_bytes = made.plan.held_bytes
     planner = ShapePlanner()
     with Trainer.open(tmp_path / "p.poet", seed=3) as trainer:
         trainer.shape_planner = planner
         losses = [trainer.step(*batch(4, 11)).loss]
-        for ram_bytes in (held_bytes, 2 * held_bytes, held_bytes):
-            trainer.set_budget(ram_bytes)
-            assert [shape.step.given_types[0].shape for shape in trainer.plan.shapes] == [
-                (4, 8),
-                (4, 4),
-                (4, 11),
-            ]
-            assert trainer.plan.shapes[-1].step.request.limits.ram_budget_bytes == ram_bytes
+        for _ in range(2):
+            trainer.set_budget(made.plan.held_bytes)
             losses.append(trainer.step(*batch(4, 11)).loss)
-    assert len(planner.timed) == 1
+            step = trainer.plan.shapes[-1].step
+            assert step.request.limits.ram_budget_bytes == made.plan.held_bytes
+    assert len(planner.timed) == 2  # one for each budget
     with Trainer.open(tmp_path / "p.poet", seed=3) as trainer:
         trainer.shape_planner = ShapePlanner()
         assert [trainer.step(*batch(4, 11)).loss for _ in losses] == losses
-
-
-@pytest.mark.slow
-def test_a_shape_with_an_evaluation_outlives_a_change_of_budget(tmp_path: Path) -> None:
-    """One of the file's own, kept as if it had been searched longer; its evaluation is bounded as well."""
-    with torch_threads(1):
-        made = plan_module(
-            Attention().train(), tokens(4, 16), device="x86-host", ram="64MiB",
-            shapes=[tokens(4, 8), tokens(4, 4)], time_limit_seconds=1.0,
-        )  # fmt: skip
-    assert all(shape.evaluation is not None for shape in made.plan.shapes)
-    made.save(tmp_path / "p.poet")
-    with Trainer.open(tmp_path / "p.poet", seed=3) as trainer:
-        trainer.shape_planner = ShapePlanner()
-        trainer.step(*batch(4, 11))
-        trainer.improve_shapes(lambda plan: plan.shapes[0])
-        lengths = {shape.step.given_types[0].shape[1] for shape in trainer.plan.shapes}
-        assert 11 in lengths
-        trainer.set_budget(made.plan.held_bytes)
-        assert {shape.step.given_types[0].shape[1] for shape in trainer.plan.shapes} == lengths
-        trainer.step(*batch(4, 11))
 
 
 def test_improvement_takes_no_more_than_its_share_of_the_time(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ from poet.problem.solution import Solution, SolveOptions, Status
 from poet.runtime import MemoryWatcher, Trainer
 from poet.runtime.runs.watching import MemoryReading, SystemMemory
 from poet.runtime.system.process import torch_threads
-from poet.runtime.training.budgets import Budgets
+from poet.runtime.training.training_state import Budgets
 from poet.solvers import minimum_ram_bytes
 from poet.util.clock import WorkClock
 

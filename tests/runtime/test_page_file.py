@@ -13,7 +13,7 @@ import pytest
 
 from poet.errors import PageFileError
 from poet.plans.plan_parts import PageSlot
-from poet.runtime.storage.background import Background
+from poet.runtime.storage.background import Pager
 from poet.runtime.storage.page_file import MAGIC, PageFile
 
 SLOTS = (PageSlot("a", 0, 5_000_001), PageSlot("b", 5_001_216, 10), PageSlot("empty", 5_005_312, 0))
@@ -76,7 +76,7 @@ def test_what_lies_in_another_file_is_read_there_until_it_is_written(
 def test_a_row_comes_back_and_one_that_changed_is_noticed(
     pages: PageFile, row_bytes: int, tmp_path: Path
 ) -> None:
-    rows, data = 5_000_001 // row_bytes, content(5_000_001 // row_bytes * row_bytes, 9)
+    rows, data = 1_000_000 // row_bytes, content(1_000_000 // row_bytes * row_bytes, 9)
     slots, size = (PageSlot("t", 0, len(data)),), pages.buffer_bytes
     by_row = PageFile(
         slots, path=tmp_path / "rows", folder=tmp_path, buffer_bytes=size, row_bytes={"t": row_bytes}
@@ -105,7 +105,7 @@ def test_a_row_comes_back_and_one_that_changed_is_noticed(
     by_row.read_row("t", 0, target)
     with pytest.raises(PageFileError, match="row 1 of t came back with other bytes than were written"):
         by_row.read_row("t", 1, target)
-    background = Background(by_row)
+    background = Pager(by_row, is_background=True)
     background.read_row("t", 2, target)
     assert target == data[2 * row_bytes : 3 * row_bytes]
     background.close()
@@ -121,7 +121,7 @@ def test_a_row_is_changed_where_it_lies(pages: PageFile, row_bytes: int, tmp_pat
         slots, path=tmp_path / "rows", folder=tmp_path, buffer_bytes=min(pages.buffer_bytes, 64 * 1024),
         row_bytes={"t": row_bytes},
     )  # fmt: skip
-    background = Background(by_row)
+    background = Pager(by_row, is_background=True)
     by_row.write("t", data)
     by_row.write("u", content(5_000, 3))
     target = memoryview(bytearray(len(data)))
@@ -322,7 +322,7 @@ def test_the_measure_sees_what_is_cached(pages: PageFile) -> None:
 @pytest.mark.parametrize("in_background", [False, True])
 def test_what_is_paged_out_is_not_in_the_page_cache(pages: PageFile, in_background: bool) -> None:
     """At most the header's page, the last chunk's edges and what the kernel still writes back."""
-    pager = Background(pages) if in_background else pages
+    pager = Pager(pages, is_background=in_background)
     data, target = content(5_000_001), bytearray(5_000_001)
     pager.write("a", data)
     pager.drain()

@@ -24,8 +24,7 @@ from poet.ir.wholes import Axis, PartedCall, Whole, check_whole, cuts_of
 from poet.passes.part_uses import blanked
 from poet.passes.parts import in_parts_of, with_parts
 from poet.planning.exported import export_state
-from poet.report.plan_data import parts_data
-from poet.report.training import part_lines
+from poet.report.check import part_lines, parts_data
 from poet.runtime import Trainer
 from poet.runtime.data.random_batches import random_batch
 from poet.runtime.steps.lasting import joined
@@ -112,7 +111,7 @@ def test_a_state_is_saved_part_by_part(tmp_path: Path) -> None:
     sizes_bytes = list[int]()
     with Trainer.open(tmp_path / "p", arena=False) as trainer:
         for parameter in graph.parameters:
-            sizes_bytes += (piece.nbytes for piece in trainer._session.pieces(parameter.value))
+            sizes_bytes += (piece.nbytes for piece in trainer._pieces(parameter.value))
         trainer.save(tmp_path / "s")
         assert 0 < max(sizes_bytes) < min(whole.type.extent_bytes for whole in graph.wholes)
         states = trainer.state_dict()

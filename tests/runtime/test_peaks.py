@@ -170,7 +170,7 @@ def test_a_stream_of_mixed_lengths_stays_within_the_budget(share: float, arena: 
         with Trainer.open(tmp_path / "p", seed=0, arena=arena) as trainer:
             trainer.shape_planner = planner
             for given in batches:
-                trainer._session.prepare(*given, planner)
+                trainer._prepare(*given, planner)
                 peak_bytes = counted(trainer.step, given)
                 assert peak_bytes - before_bytes <= budget_of(made), tuple(given[0].shape)
     assert len(planner.timed) == len(set(lengths) - {64, 40, 20})

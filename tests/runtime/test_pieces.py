@@ -116,7 +116,7 @@ def test_a_save_of_what_is_in_storage_takes_no_memory_for_it(tmp_path: Path) -> 
     with Trainer.open(tmp_path / "p") as trainer:
         largest = 0
         for value in step.tensors:
-            largest = max([largest, *(piece.nbytes for piece in trainer._session.pieces(value))])
+            largest = max([largest, *(piece.nbytes for piece in trainer._pieces(value))])
         tracemalloc.start()
         trainer.save(tmp_path / "s")
         assert trainer.not_finite() is None

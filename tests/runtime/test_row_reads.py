@@ -30,7 +30,7 @@ from poet.planning.step_search import offered, solve_choosing, with_choice
 from poet.problem import Limits, Place, Problem, ProblemOp, Transfer
 from poet.problem import Tensor as Held
 from poet.problem.solution import SolveOptions, Status
-from poet.report.training import row_lines
+from poet.report.check import row_lines
 from poet.runtime import Trainer
 from poet.runtime.kernels import kernel, tables
 from poet.runtime.storage.page_file import PageFile

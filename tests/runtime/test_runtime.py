@@ -60,7 +60,7 @@ any_schedule = given(
     in_storage=st.booleans(),
     threads=st.sampled_from([1, 2]),
 )
-few = settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+few = settings(max_examples=4, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 @few
@@ -194,8 +194,7 @@ def test_dropout_follows_the_seed_and_leaves_the_process_generator_alone(tmp_pat
 # --- save and resume --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adamw"])
-@pytest.mark.parametrize("in_storage", [False, True])
+@pytest.mark.parametrize(("optimizer", "in_storage"), [("sgd", True), ("momentum", False), ("adamw", True)])
 def test_resuming_goes_on_bit_for_bit(optimizer: str, in_storage: bool, tmp_path: Path) -> None:
     plan = write_small(tmp_path / "p", optimizer, 2, share=0.4, in_storage=in_storage)
     replanned = write_small(tmp_path / "q", optimizer, 3, share=0.1)

@@ -32,7 +32,7 @@ from poet.planning.ram_survey import keep_everything_bytes
 from poet.plans.plan_file import write_plan
 from poet.problem import Limits
 from poet.problem.solution import SolveOptions
-from poet.report.training import strip_lines
+from poet.report.check import strip_lines
 from poet.runtime import Trainer, kernels
 from poet.runtime.data.random_batches import random_batch
 from poet.runtime.kernels.arguments import tensor_type

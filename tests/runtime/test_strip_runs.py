@@ -23,9 +23,8 @@ from poet.ir.kernel_facts import KernelFacts, OpFacts
 from poet.ir.optimizer import OptimizerSpec
 from poet.passes import block_choice, strips
 from poet.passes.block_choice import chosen_strips, offered, with_strips
+from poet.report.check import strip_lines, strips_data
 from poet.report.html.subject import subject_of_plan
-from poet.report.plan_data import strips_data
-from poet.report.training import strip_lines
 from poet.runtime import Trainer
 from poet.runtime.data.random_batches import random_batch
 from poet.runtime.trials import blocks, trial

@@ -247,7 +247,7 @@ def test_a_closed_stream_is_no_error_and_no_file_gets_its_number(closed: str, tm
 
 
 @pytest.mark.parametrize(
-    "words", [pytest.param(("--help",), marks=pytest.mark.slow), ("devices", "list"), ("nonsense",)]
+    "words", with_slow([("--help",), ("devices", "list"), ("nonsense",)], {("--help",), ("nonsense",)})
 )
 def test_a_reader_that_is_gone_leaves_no_traceback(words: tuple[str, ...]) -> None:
     reader, writer = os.pipe()

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -27,12 +28,11 @@ from poet.plans.plan_file import read_plan
 from poet.plans.training_plan import Plan
 from poet.problem import Objective
 from poet.runtime import Trainer
-from poet.runtime.runs.fit import fit, load_samples
-from poet.runtime.runs.spending import Allowance, Spending
+from poet.runtime.runs.fit import Allowance, Spending, fit, load_samples
 from poet.runtime.runs.watching import MemoryWatcher, SystemMemory
 from poet.runtime.system.process import torch_threads
 from poet.runtime.training import open_plan as pages_module
-from poet.runtime.training.budgets import Budgets, within
+from poet.runtime.training.training_state import Budgets, within
 from poet.verification import verify
 
 MIB = 1 << 20
@@ -69,10 +69,19 @@ def batch(number: int) -> tuple[Tensor, Tensor]:
     return torch.randn(64, 16, generator=generator), torch.randint(3, (64,), generator=generator)
 
 
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """One batch."""
+    inputs, targets = batch(0)
+    np.savez(tmp_path / "d.npz", inputs=inputs.numpy(), targets=targets.numpy())
+    return tmp_path / "d.npz"
+
+
 class System:
     """Folders that look like those of a system with one control group."""
 
     def __init__(self, root: Path) -> None:
+        self.now = 0.0
         self.proc, self.sys = root / "proc", root / "sys"
         self.group = self.sys / "fs" / "cgroup" / "app"
         for folder in (self.proc / "self", self.proc / "pressure", self.group):
@@ -99,6 +108,10 @@ class System:
     @property
     def memory(self) -> SystemMemory:
         return SystemMemory(self.proc, self.sys)
+
+    def watcher(self, trainer: Trainer, *, reserve: int = 0, **options: Any) -> MemoryWatcher:
+        """Whose clock is `now`."""
+        return MemoryWatcher(trainer, reserve=reserve, system=self.memory, clock=lambda: self.now, **options)
 
 
 @pytest.fixture
@@ -226,13 +239,11 @@ def test_a_budget_without_a_plan_leaves_the_others(monkeypatch: pytest.MonkeyPat
 
 def test_a_limit_that_falls_and_rises_changes_no_bit(path: Path, system: System) -> None:
     def run(watched: bool) -> tuple[list[float], dict[str, Tensor], list[tuple[int, int]]]:
-        losses, changes, now = [], [], [0.0]
+        losses, changes = [], []
         with Trainer.open(path, seed=5) as trainer:
-            watcher = MemoryWatcher(
-                trainer, reserve=MIB, calm_seconds=2.5, system=system.memory, clock=lambda: now[0]
-            )
+            watcher = system.watcher(trainer, reserve=MIB, calm_seconds=2.5)
             for number in range(10):
-                now[0] += 1.0
+                system.now += 1.0
                 system.used(10 * MIB + trainer.held_bytes)
                 if number == 2:
                     system.limit(11 * MIB + SMALL)
@@ -253,46 +264,35 @@ def test_a_limit_that_falls_and_rises_changes_no_bit(path: Path, system: System)
 
 
 def test_tasks_that_stand_still_get_room(path: Path, system: System) -> None:
-    now = [0.0]
     with Trainer.open(path) as trainer:
-        watcher = MemoryWatcher(
-            trainer,
-            reserve=0,
-            every_seconds=1.0,
-            calm_seconds=0.0,
-            system=system.memory,
-            clock=lambda: now[0],
-        )
+        watcher = system.watcher(trainer, every_seconds=1.0, calm_seconds=0.0)
         assert watcher.look() is None
         system.pressure(0.5)
-        now[0] = 0.5
+        system.now = 0.5
         assert watcher.look() is None  # it looked half a second ago
-        now[0] = 1.0
+        system.now = 1.0
         change = watcher.look()
         assert change is not None
         assert (change.before_bytes, change.after_bytes) == (LARGE, SMALL)
         assert "stood still for memory for 50% of the time" in change.why
-        now[0] = 2.0
+        system.now = 2.0
         assert watcher.look() is None  # there is no smaller one
         system.pressure(0.0)
-        now[0] = 3.0
+        system.now = 3.0
         assert watcher.look() is None  # the average that it acted on is of ten seconds
-        now[0] = 12.0
+        system.now = 12.0
         change = watcher.look()
         assert change is not None
         assert change.after_bytes == LARGE
 
 
 def test_one_burst_of_stalls_takes_one_smaller_budget(path: Path, system: System) -> None:
-    now = [0.0]
     with Trainer.open(path) as trainer:
         trainer.set_budget(half := (LARGE + SMALL) // 2)
-        watcher = MemoryWatcher(
-            trainer, planner=plan_that_fits, reserve=0, system=system.memory, clock=lambda: now[0]
-        )
+        watcher = system.watcher(trainer, planner=plan_that_fits)
         taken = []
         for second in range(1, 25):
-            now[0] = float(second)
+            system.now = float(second)
             system.pressure(0.5)
             if change := watcher.look():
                 taken.append((second, change.before_bytes))
@@ -309,17 +309,14 @@ def plan_that_fits(plan: Plan, ram_bytes: int) -> Plan:
 
 
 def test_a_watcher_made_after_a_change_knows_every_budget(path: Path, system: System) -> None:
-    now = [0.0]
     with Trainer.open(path) as trainer:
         trainer.set_budget(SMALL)
-        watcher = MemoryWatcher(
-            trainer, reserve=0, calm_seconds=0.0, system=system.memory, clock=lambda: now[0]
-        )
+        watcher = system.watcher(trainer, calm_seconds=0.0)
         change = watcher.look()
         assert change is not None
         assert (change.before_bytes, change.after_bytes) == (SMALL, LARGE)
         trainer.set_budget(SMALL)  # somebody else did
-        now[0] = 2.0
+        system.now = 2.0
         change = watcher.look()
         assert change is not None
         assert change.before_bytes == SMALL
@@ -328,16 +325,13 @@ def test_a_watcher_made_after_a_change_knows_every_budget(path: Path, system: Sy
 def test_a_change_that_need_not_be_may_fail(
     path: Path, system: System, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    now = [0.0]
     with Trainer.open(path, seed=5) as trainer:
         trainer.set_budget(SMALL)
-        watcher = MemoryWatcher(
-            trainer, reserve=0, calm_seconds=4.0, system=system.memory, clock=lambda: now[0]
-        )
+        watcher = system.watcher(trainer, calm_seconds=4.0)
         opened, attempts = pages_module.open_pages, []
 
         def fails_at_first(*args: object) -> object:
-            attempts.append(now[0])
+            attempts.append(system.now)
             if len(attempts) == 1:
                 raise PageFileError("the card is full")
             return opened(*args)  # type: ignore[arg-type]
@@ -345,7 +339,7 @@ def test_a_change_that_need_not_be_may_fail(
         monkeypatch.setattr(pages_module, "open_pages", fails_at_first)
         changes = []
         for second in range(11):
-            now[0] = float(second)
+            system.now = float(second)
             changes.append(watcher.look())
             assert trainer.may_go_on
     assert [second for second, change in enumerate(changes) if change] == [9]
@@ -353,13 +347,11 @@ def test_a_change_that_need_not_be_may_fail(
 
 
 def test_what_was_trained_is_saved_where_a_change_fails_altogether(
-    path: Path, system: System, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    path: Path, system: System, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    inputs, targets = batch(0)
-    np.savez(tmp_path / "d.npz", inputs=inputs.numpy(), targets=targets.numpy())
     with Trainer.open(path, seed=5) as trainer:
-        samples = load_samples(tmp_path / "d.npz", trainer.plan)
-        watcher = MemoryWatcher(trainer, reserve=0, every_seconds=0.0, system=system.memory)
+        samples = load_samples(data, trainer.plan)
+        watcher = system.watcher(trainer, every_seconds=0.0)
         stepped, wanted = trainer.step, []
 
         def step(*given: object) -> object:
@@ -383,23 +375,21 @@ def test_what_was_trained_is_saved_where_a_change_fails_altogether(
         assert all(torch.equal(tensor, wanted[0][name]) for name, tensor in resumed.state_dict().items())
 
 
-def test_spending_follows_the_plan_that_runs(path: Path, system: System, tmp_path: Path) -> None:
-    inputs, targets = batch(0)
-    np.savez(tmp_path / "d.npz", inputs=inputs.numpy(), targets=targets.numpy())
+def test_spending_follows_the_plan_that_runs(path: Path, system: System, data: Path) -> None:
     plan = planned().plan
     large, small = plan.step_joules, plan.budgets[0].step_joules
     assert small > large
     with Trainer.open(path, seed=5) as trainer:
-        samples = load_samples(tmp_path / "d.npz", trainer.plan)
+        samples = load_samples(data, trainer.plan)
         system.available(SMALL - trainer.held_bytes + 4096)
-        watcher = MemoryWatcher(trainer, reserve=0, system=system.memory)
+        watcher = system.watcher(trainer)
         spending = Spending(plan, Allowance(joules=2.5 * small))
         done = list(fit(trainer, samples, epochs=9, spending=spending, watcher=watcher))
         assert trainer.steps == 2
         assert spending.joules == pytest.approx(2 * small)
         assert "are allowed" in done[-1].stopped
     with Trainer.open(path, seed=5) as trainer:
-        watcher = MemoryWatcher(trainer, reserve=0, system=system.memory)
+        watcher = system.watcher(trainer)
         spending = Spending(plan, Allowance(joules=(small + large) / 2))
         with pytest.raises(InputError, match="no step can be made"):
             list(fit(trainer, samples, epochs=1, spending=spending, watcher=watcher))
@@ -407,12 +397,10 @@ def test_spending_follows_the_plan_that_runs(path: Path, system: System, tmp_pat
 
 
 def test_where_nothing_fits_the_state_is_saved_and_that_is_said(
-    path: Path, system: System, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    path: Path, system: System, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    inputs, targets = batch(0)
-    np.savez(tmp_path / "d.npz", inputs=inputs.numpy(), targets=targets.numpy())
     with Trainer.open(path, seed=5) as trainer:
-        samples = load_samples(tmp_path / "d.npz", trainer.plan)
+        samples = load_samples(data, trainer.plan)
         stepped = trainer.step
 
         def step(*given: object) -> object:
@@ -433,7 +421,7 @@ def test_where_nothing_fits_the_state_is_saved_and_that_is_said(
             Infeasible, match=r"no plan fits into what the system leaves this training, 0 B beside a reserve"
         ):
             list(fit(trainer, samples, epochs=2, save_path=tmp_path / "s", watcher=watcher))
-        assert trainer.step(inputs, targets).loss > 0  # it may go on as it was
+        assert trainer.step(*batch(0)).loss > 0  # it may go on as it was
     with Trainer.open(path, resume=tmp_path / "s") as resumed:
         assert resumed.steps == 3
 

@@ -124,7 +124,7 @@ def test_a_member_keeps_the_limit(member: Seated) -> None:
 
 
 def test_members_that_wait_for_each_other_leave() -> None:
-    """Neighbourhoods want a plan, which nobody finds here."""
+    """Neighbourhoods and resident sets both want a plan, which nobody finds here."""
     problem = random_problem(152, ops=6)
     limits = dataclasses.replace(random_limits(problem, 152), paging=True)
     solution = solve(problem, limits, counted(6.0))

@@ -15,7 +15,7 @@ from poet.planning.cache import Cache
 from poet.problem import Problem
 from poet.problem.solution import SolveOptions
 from poet.whatif import workers
-from poet.whatif.question import Question
+from poet.whatif.grid import Question
 from poet.whatif.result import Origin, Verdict
 from poet.whatif.run import what_if
 from poet.whatif.settings import grid_of, setting_of

@@ -56,13 +56,17 @@ def test_budgets_batteries_and_intensities() -> None:
     assert grid.largest_ram("min..64MiB") is None
 
 
+def _ram(text: str) -> tuple[int, ...]:
+    return grid.ram_budgets(text, least_bytes=1, keep_bytes=2)
+
+
 @pytest.mark.parametrize(
     ("read", "text", "says"),
     [
-        (grid.check_ram, "64MiB..", "LOW..HIGH"),
-        (grid.check_ram, "64MiB..1GiB:1", "LOW..HIGH:8"),
-        (grid.check_ram, "64 llamas", "a size"),
-        (grid.check_ram, "1MiB,,2MiB", "empty entry"),
+        (_ram, "64MiB..", "LOW..HIGH"),
+        (_ram, "64MiB..1GiB:1", "LOW..HIGH:8"),
+        (_ram, "64 llamas", "a size"),
+        (_ram, "1MiB,,2MiB", "empty entry"),
         (grid.deadlines, "1.0x..20ms", "mixes"),
         (grid.deadlines, "soon", "deadline"),
         (grid.energy_budget, "2J", "500J/day"),

@@ -17,14 +17,13 @@ from poet.ir.optimizer import OptimizerSpec
 from poet.problem import Limits, Place
 from poet.problem.simulator import simulate
 from poet.problem.solution import SolveOptions
-from poet.report.html.subject import quality_of_point
+from poet.report.html.subject import solution_of_point
 from poet.report.html.what_if_page import what_if_page
-from poet.report.whatif import what_if_report
-from poet.whatif import export
+from poet.report.searches import what_if_report
 from poet.whatif.answers import micro_batches
-from poet.whatif.knowledge import Candidate, Joined, Knowledge, joined, judged, parts_of
+from poet.whatif.knowledge import Candidate, Knowledge, Known, joined, parts_of, validated
 from poet.whatif.result import FoundPlan, Origin, Point, Setting, Verdict, WhatIf
-from poet.whatif.run import what_if
+from poet.whatif.run import to_csv, to_json, what_if
 from poet.whatif.sweep import SweepProgress
 
 QUICK = SolveOptions(time_limit_seconds=0.2)
@@ -126,7 +125,7 @@ def test_plans_whose_whole_step_is_in_time_are_used_however_they_share_it() -> N
         for part, made in schedules
     )
 
-    def asked(seconds: float) -> tuple[Limits, Joined]:
+    def asked(seconds: float) -> tuple[Limits, Known]:
         limits = replace(point.limits, deadline_seconds=seconds)
         parts = zip(parts_of(setting, limits), knowledge, strict=True)
         known = tuple(each.best(part.limits) for part, each in parts)
@@ -136,9 +135,9 @@ def test_plans_whose_whole_step_is_in_time_are_used_however_they_share_it() -> N
     limits, found = asked(plan.seconds)
     assert found.neighbours
     assert found.joules == pytest.approx(plan.joules, rel=1e-12)
-    judged(setting, limits, found.plans)
+    validated(setting, limits, found.plans)
     with pytest.raises(InvalidSchedule, match="the deadline is"):
-        judged(setting, replace(limits, deadline_seconds=plan.seconds * 0.999), found.plans)
+        validated(setting, replace(limits, deadline_seconds=plan.seconds * 0.999), found.plans)
     limits, late = asked(plan.seconds * 0.999)
     assert (late.joules, late.plans) == (None, ())
 
@@ -150,8 +149,8 @@ def test_the_page_doubts_no_schedule_of_a_step_that_is_optimal() -> None:
     above = trace.joules - setting.problem.compute_joules
     optimal = replace(point, verdict=Verdict.OPTIMAL)
     for one, saved in ((optimal, 0.0), (_doubted(point, plan), 0.1 * plan.joules)):
-        quality = quality_of_point(one, setting, plan, trace)
-        assert quality.word == one.verdict.word
+        quality = solution_of_point(one, setting, plan, trace)
+        assert quality.status.word == one.verdict.word
         assert quality.bound_joules == pytest.approx(trace.joules - saved)
         assert quality.gap == pytest.approx(saved / trace.joules)
         assert quality.overhead_gap == pytest.approx(saved / above)
@@ -218,13 +217,13 @@ def test_reports_tell_the_numbers_of_pieces_apart() -> None:
             least[key] = min(least[key], row["joules_per_sample"])
     figures = dict(said.figures)
     assert {name: figures[name] for name in least} == pytest.approx(least)
-    data = export.to_json(result)
+    data = to_json(result)
     assert {row["micro"] for row in data["points"]} == {"1", "2", "2:sum"}
     assert [setting["micro"] for setting in data["settings"]] == ["1", "2", "2:sum"]
     for number, schedule in data["accumulating_schedules"].items():
         assert schedule
         assert number in data["schedules"]
-    assert export.to_csv(result).splitlines()[0].split(",")[5] == "micro"
+    assert to_csv(result).splitlines()[0].split(",")[5] == "micro"
 
 
 @pytest.mark.slow

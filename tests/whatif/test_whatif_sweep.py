@@ -3,28 +3,34 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import subprocess
 from itertools import product
 from pathlib import Path
 
 import pytest
+import torch
 from helpers.pace import with_slow
 from helpers.random_problems import mixed_problem
+from helpers.worker_tasks import die, die_once, echo, hold, torch_threads
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from torch import nn
 
 from poet.errors import InputError
 from poet.planning.cache import Cache, cell_key, digest_of
+from poet.planning.prepared import prepare
 from poet.planning.ram_survey import keep_everything_bytes
-from poet.problem import Limits, Problem
+from poet.problem import Limits, Place, Problem
 from poet.problem.simulator import simulate
 from poet.problem.solution import SolveOptions, Start, Status
 from poet.solvers import solve
 from poet.util import children
 from poet.whatif import workers
-from poet.whatif.question import Question
+from poet.whatif.grid import Question
+from poet.whatif.models import TrainedAs
 from poet.whatif.result import Origin, Verdict
-from poet.whatif.settings import grid_of, setting_of
+from poet.whatif.settings import Asked, grid_of, profiles_of, setting_of, specs_of
 from poet.whatif.sweep import Sweep, SweepProgress, Swept
 from poet.whatif.workers import Task, Workers, working
 
@@ -209,10 +215,6 @@ def test_a_cache_that_cannot_be_written_says_so(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_worker_that_is_killed_takes_nothing_with_it(tmp_path: Path) -> None:
     """The first run of one task kills its worker: every task is answered all the same."""
-    import functools
-
-    from helpers.worker_tasks import die_once, echo
-
     tasks: list[Task] = [functools.partial(echo, index) for index in range(6)]
     tasks[2] = functools.partial(die_once, str(tmp_path / "died"), 2)
     with working(Workers(jobs=2)) as run:
@@ -227,10 +229,6 @@ def test_workers_measure_kernels_with_the_threads_of_a_plan(
     asked: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """joblib gives each of its workers a part of the processors; kernels of fewer threads need less RAM."""
-    import functools
-
-    from helpers.worker_tasks import torch_threads
-
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     if asked is not None:
         monkeypatch.setenv("OMP_NUM_THREADS", asked)
@@ -243,10 +241,6 @@ def test_workers_measure_kernels_with_the_threads_of_a_plan(
 
 @pytest.mark.slow
 def test_a_task_that_always_takes_its_worker_down_is_given_up_alone() -> None:
-    import functools
-
-    from helpers.worker_tasks import die, echo
-
     tasks: list[Task] = [functools.partial(echo, 0), functools.partial(die), functools.partial(echo, 2)]
     with working(Workers(jobs=2)) as run:
         assert dict(run(tasks)) == {0: b"0", 1: None, 2: b"2"}
@@ -254,13 +248,37 @@ def test_a_task_that_always_takes_its_worker_down_is_given_up_alone() -> None:
 
 @pytest.mark.slow
 def test_the_memory_of_a_worker_is_bounded() -> None:
-    import functools
-
-    from helpers.worker_tasks import hold
-
     bound = 512 * 2**20
     tasks: list[Task] = [functools.partial(hold, 16 * 2**20), functools.partial(hold, 2 * bound)]
     with working(Workers(jobs=1, memory_bytes=bound)) as run:
         answers = dict(run(tasks))
     assert answers[0] is not None
     assert answers[1] is None
+
+
+@pytest.mark.parametrize("home", [Place.RAM, Place.EITHER])
+def test_each_device_has_its_own_graph(home: Place) -> None:
+    net = nn.Sequential(nn.Linear(600, 400), nn.ReLU(), nn.Linear(400, 4))
+    inputs = torch.randn(2, 600)
+    devices = ("rpi4b", "nrf52840", "rpi3b-plus")
+    asked = Asked(
+        model=net,
+        example_inputs=inputs,
+        profiles=profiles_of(",".join(devices)),
+        specs=specs_of("sgd"),
+        how=TrainedAs(),
+        batch=None,
+        bind=(),
+        axes=(),
+        home=home,
+        cache=Cache(None),
+        workers=Workers(1),
+    )
+    settings = asked.settings()
+    assert [setting.device for setting in settings] == list(devices)
+    for setting in settings:
+        alone = prepare(net, inputs, device=setting.device, home=home).problem
+        assert setting.problem.ops == alone.ops
+        assert setting.problem.tensors == alone.tensors
+    least_bytes = {setting.device: setting.lower_bound.bytes for setting in settings}
+    assert least_bytes["nrf52840"] < least_bytes["rpi4b"], "an update beside its gradient needs less"

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from poet.ir.graph import Role
-from poet.report.rows import FORMATS
+from poet.report import FORMATS
 from poet.report.schedule_rows import NO_ROLE
 from poet.util.units import scale_of
 
@@ -25,9 +25,9 @@ ACCENT, QUIET, INK, MUTED, WARNING = (
 )
 SERIES = tuple(f"var(--series-{number})" for number in range(1, 9))
 """Colours that stay apart for colour-blind eyes, after Okabe and Ito, in light and dark."""
-DASHES = ([1, 0], [6, 3], [2, 2], [8, 2, 2, 2], [1, 3], [10, 4], [4, 1], [3, 3, 1, 3])
-"""Lines of series, distinguishable without their colours."""
-SHAPES = ("circle", "triangle-up", "square")
+SHAPES = (
+    "circle", "triangle-up", "square", "diamond", "triangle-down", "cross", "triangle-right", "triangle-left",
+)  # fmt: skip
 ROLE_ORDER = (
     Role.PARAMETER.value, Role.STATE.value, Role.OPTIMIZER_STATE.value, Role.ACCUMULATED.value,
     Role.GRADIENT.value, Role.INPUT.value, NO_ROLE, Role.SAVED.value, Role.ACTIVATION.value,
@@ -35,7 +35,8 @@ ROLE_ORDER = (
 )  # fmt: skip
 """From the bottom of a stack of RAM upwards: what stays, then what comes and goes."""
 LOGARITHMIC_FROM = 30.0
-"""An axis whose amounts differ by this factor or more is logarithmic."""
+"""An axis whose amounts differ by this factor or more is logarithmic, unless it says another."""
+_ROOM = 0.05  # of an axis, beyond its amounts on either side
 LEGEND: Spec = {"title": None, "orient": "top"}
 
 
@@ -79,8 +80,8 @@ def _axis(title: str | None, **more: Any) -> Spec:
     return {"title": title, "grid": True, "ticks": False, "domain": False, "labelPadding": 6, **more}
 
 
-def _rows_axis(names: Sequence[str], limit: int = 170) -> Spec:
-    axis = {"title": None, "ticks": False, "domain": False, "labelPadding": 8, "labelLimit": limit}
+def _rows_axis(names: Sequence[str]) -> Spec:
+    axis = {"title": None, "ticks": False, "domain": False, "labelPadding": 8, "labelLimit": 190}
     return _name("name", sort=list(names), axis=axis)
 
 
@@ -91,46 +92,46 @@ class ChartAxis:
     title: str
     lowest: float
     highest: float
+    logarithmic_from: float = LOGARITHMIC_FROM
 
     @property
     def logarithmic(self) -> bool:
         """Whether amounts lie so far apart that equal steps would hide the small ones."""
-        return self.lowest > 0 and self.highest / self.lowest >= LOGARITHMIC_FROM
+        return self.lowest > 0 and self.highest / self.lowest >= self.logarithmic_from
+
+    @property
+    def domain(self) -> tuple[float, float]:
+        """From its least to its largest amount, with room around them."""
+        if self.logarithmic:
+            room = (self.highest / self.lowest) ** _ROOM
+            return self.lowest / room, self.highest * room
+        span = (self.highest - self.lowest) or abs(self.highest) or 1.0
+        return self.lowest - _ROOM * span, self.highest + _ROOM * span
+
+    def share(self, amount: float) -> float:
+        """Where on the axis an ``amount`` lies: 0 at its beginning, 1 at its end."""
+        low, high = self.domain
+        if self.logarithmic:
+            return math.log(amount / low) / math.log(high / low)
+        return (amount - low) / (high - low)
 
     def encoding(self, field: str) -> Spec:
         """Of a position by ``field``, ``x`` or ``y``."""
         ticks = {"expr": f"{'width' if field == 'x' else 'height'} / 75"}
+        scale = {"domain": list(self.domain), "nice": False}
         if not self.logarithmic:
-            scale = {"zero": False, "padding": 12}
-            return _amount(field, axis=_axis(self.title, tickCount=ticks), scale=scale)
+            return _amount(field, axis=_axis(self.title, tickCount=ticks), scale={**scale, "zero": False})
         values = log_ticks(self.lowest, self.highest)
         axis = _axis(f"{self.title}, logarithmic", tickCount=ticks, values=values, labelOverlap=False)
-        return _amount(field, axis=axis, scale={"type": "log", "nice": False, "padding": 12})
+        return _amount(field, axis=axis, scale={**scale, "type": "log"})
 
 
 def log_ticks(lowest: float, highest: float) -> list[float]:
-    """Powers of ten around a range; over less than three decades their double and fivefold as well."""
+    """Powers of ten around a range; over less than three decades multiples of them as well."""
     first, last = math.floor(math.log10(lowest)), math.ceil(math.log10(highest))
-    steps = (1, 2, 5) if highest / lowest < 1e3 else (1,)
+    ratio = highest / lowest
+    steps = (1, 1.5, 2, 3, 4, 6, 8) if ratio < 10 else (1, 2, 5) if ratio < 1e3 else (1,)
     return [float(f"{step}e{power}") for power in range(first, last + 1) for step in steps]
-
-
-def _lines(
-    rows: Sequence[Mapping[str, Any]], at: str, position: Spec, colour: str, dash: Sequence[int]
-) -> list[Spec]:
-    """Straight lines across the chart at ``at``, ``x`` or ``y``, each with its ``words`` beside it."""
-    data = {"values": list(rows)}
-    rule = _mark("rule", color=colour, strokeDash=list(dash), strokeWidth=1.25)
-    beside = {"baseline": "bottom", "dy": -3, "dx": -2, "x": "width"}
-    below = {"baseline": "top", "dx": -4}
-    text = _mark("text", align="right", color=colour, fontSize=11, **(below if at == "x" else beside))
-    words = {at: position, "text": _name("words")}
-    if at == "x":  # below each other, so that words of lines that lie near do not overlap
-        words["y"] = _amount("row", scale=None)
-    return [
-        {"data": data, "mark": rule, "encoding": {at: position}},
-        {"data": data, "mark": text, "encoding": words},
-    ]
 
 
 # --- bars -------------------------------------------------------------------------------------
@@ -181,7 +182,7 @@ def ladder(
 
     Args:
         rows: name, amount and colour; without an amount there is no bar.
-        unit: of the amounts, a key of `poet.report.rows.FORMATS`; ``%``: they are percentages.
+        unit: of the amounts, a key of `poet.report.FORMATS`; ``%``: they are percentages.
         title: of the axis, with a place for the scaled unit.
         texts: at the bars' ends, where they are not the amounts.
         text_pixels: room for the text beside the longest bar.
@@ -240,10 +241,16 @@ def memory(roles: Sequence[str], *, unit: str, budget: float | None, plain: floa
             "encoding": area,
         }
     ]
-    if plain is not None:
-        layers += _lines([{"y": plain, "words": "plain training"}], "y", _amount("y"), MUTED, [2, 3])
-    if budget is not None:
-        layers += _lines([{"y": budget, "words": "budget"}], "y", _amount("y"), WARNING, [6, 3])
+    for height, words, colour, dash in ((plain, "plain training", MUTED, 2), (budget, "budget", WARNING, 6)):
+        if height is not None:
+            data = {"data": {"values": [{"y": height, "words": words}]}}
+            line = _mark("rule", color=colour, strokeDash=[dash, 3], strokeWidth=1.25)
+            beside = {"align": "right", "baseline": "bottom", "dy": -3, "dx": -2, "x": "width"}
+            text = {"y": _amount("y"), "text": _name("words")}
+            layers.append({**data, "mark": line, "encoding": {"y": _amount("y")}})
+            layers.append(
+                {**data, "mark": _mark("text", color=colour, fontSize=11, **beside), "encoding": text}
+            )
     cursor = {"data": {"name": "cursor", "values": [{"x": 0}]}, "encoding": {"x": _amount("x")}}
     return chart(260, layer=[*layers, {**cursor, "mark": _mark("rule", color=INK, strokeWidth=1)}])
 
@@ -267,90 +274,123 @@ def strip() -> Spec:
 _STAIRCASE = _mark("line", interpolate="step-after", strokeWidth=1.75)
 
 
+LABEL_PIXELS = 14
+"""Between the labels of two series."""
+_LABELS_LIMIT = 138
+
+
+def look_of(number: int) -> tuple[str, str]:
+    """The colour and the shape of a series by its number: the first 64 differ."""
+    return SERIES[number % len(SERIES)], SHAPES[(number + number // len(SERIES)) % len(SHAPES)]
+
+
 def fronts(
     rows: Sequence[Mapping[str, Any]],
     *,
     x: ChartAxis,
     y: ChartAxis,
-    series: Sequence[str],
-    proofs: Sequence[str],
+    looks: Mapping[str, tuple[str, str]],
     hover: Sequence[tuple[str, str]],
     height: int,
-    references: Sequence[Mapping[str, Any]] = (),
+    feet: Sequence[tuple[float, str, str]] = (),
 ) -> Spec:
-    """Points of a sweep with the front of each series as a staircase; a click on a name singles it out.
+    """Points of one device with the front of each series as a staircase, with its name at its end.
 
     Args:
-        rows: with ``x``, ``y`` and the fields of ``hover``, ``series``, ``proof``, ``front`` (whether no
-            point of the series is better in both) and ``chosen``.
+        rows: with ``x``, ``y`` and the fields of ``hover``, ``series``, ``optimal`` (filled; others are
+            hollow), ``front`` (whether no point of the series is better in both) and ``chosen``.
         x: the horizontal axis.
         y: the vertical axis.
-        series: values of ``series``, in order.
-        proofs: values of ``proof``, in order.
+        looks: colour and shape of each series; a name that is empty has no label.
         hover: fields and titles of what hovering shows.
         height: of the chart.
-        references: with ``x`` and ``words``: what plain training needs, upright lines.
+        feet: amounts of ``x`` with a series and words: short upright marks at the foot of the chart.
     """
-    place = {"x": x.encoding("x"), "y": y.encoding("y")}
-    names = {**LEGEND, "labelLimit": 300} if len(series) > 1 else None
-    colours = [SERIES[number % len(SERIES)] for number in range(len(series))]
-    dashes = [DASHES[number % len(DASHES)] for number in range(len(series))]
-    colour, dash = _by("series", series, colours, names), _by("series", series, dashes, names)
-    kinds = {**LEGEND, "symbolFillColor": MUTED, "symbolStrokeWidth": 0} if len(proofs) > 1 else None
-    shape = _by("proof", proofs, SHAPES[: len(proofs)], kinds)
-    dim = {"opacity": {"condition": {"param": "picked", "value": 1}, "value": 0.12}} if names else {}
-    picked = {"name": "picked", "select": {"type": "point", "fields": ["series"]}, "bind": "legend"}
-    lines = [{**line, "row": 2 + 14 * number} for number, line in enumerate(references)]
-    shown = _hover(hover)
-    return chart(
-        height,
-        data={"values": list(rows)},
-        layer=[
-            {
-                "transform": [{"filter": "datum.front"}],
-                "mark": _STAIRCASE,
-                "encoding": {**place, "color": colour, "strokeDash": dash, **dim},
+    place, shown = {"x": x.encoding("x"), "y": y.encoding("y")}, _hover(hover)
+    drawn = []
+    for row in rows:
+        colour, shape = looks[row["series"]]
+        fill = colour if row["optimal"] else "var(--paper)"
+        drawn.append({**row, "colour": colour, "shape": shape, "fill": fill})
+    stroke, form = _name("colour", scale=None), _name("shape", scale=None)
+    point = {"shape": form, "fill": _name("fill", scale=None), "stroke": stroke}
+    marks = [{"x": at, "colour": looks[series][0], "words": words} for at, series, words in feet]
+    layers: list[Spec] = [
+        {
+            "transform": [{"filter": "datum.front"}],
+            "mark": _STAIRCASE,
+            "encoding": {**place, "stroke": stroke, "detail": _name("series")},
+        },
+        {
+            "data": {"values": marks},
+            "mark": _mark("rule", strokeWidth=3),
+            "encoding": {
+                "x": place["x"], "y": {"value": height - 14}, "y2": {"value": height}, "color": stroke,
+                "tooltip": _hover([("words", "plain training")]),
             },
-            *(_lines(lines, "x", place["x"], MUTED, [2, 3]) if lines else []),
-            {
-                **({"params": [picked]} if names else {}),
-                "mark": _mark("point", filled=True, size=72, stroke="var(--paper)", strokeWidth=1),
-                "encoding": {**place, "color": colour, "shape": shape, **dim, "tooltip": shown},
-            },
-            {
-                "transform": [{"filter": "datum.chosen"}],
-                "mark": _mark("point", filled=False, size=260, strokeWidth=1.75, color=INK),
-                "encoding": {**place, "tooltip": shown},
-            },
-        ],
-    )
+        },
+        {
+            "mark": _mark("point", size=64, strokeWidth=1.5, opacity=1),
+            "encoding": {**place, **point, "tooltip": shown},
+        },
+        {
+            "transform": [{"filter": "datum.chosen"}],
+            "mark": _mark("point", filled=False, size=280, strokeWidth=1.75, color=INK),
+            "encoding": {**place, "tooltip": shown},
+        },
+        *_labels(rows, y, looks, height),
+    ]  # fmt: skip
+    return chart(height, data={"values": drawn}, layer=layers)
 
 
-PLAN, BOUND = "best plan", "bound"
+def _labels(
+    rows: Sequence[Mapping[str, Any]], y: ChartAxis, looks: Mapping[str, tuple[str, str]], height: int
+) -> list[Spec]:
+    """Layers: the name of each series at the height where its front ends, as near as others leave room."""
+    ends: dict[str, tuple[float, float]] = {}
+    for row in rows:
+        if row["series"] and row["front"]:
+            ends[row["series"]] = max(ends.get(row["series"], (-math.inf, 0.0)), (row["x"], row["y"]))
+    wanted = sorted((height * (1 - y.share(last)), name) for name, (_, last) in ends.items())
+    places: list[float] = []
+    for at, _ in wanted:
+        places.append(max(at, places[-1] + LABEL_PIXELS if places else 0.0))
+    least = float(height)
+    for number in reversed(range(len(places))):  # what was moved out at the bottom comes back up
+        places[number] = min(places[number], least)
+        least = places[number] - LABEL_PIXELS
+    labels = [
+        {"at": at, "text": name, "colour": looks[name][0], "shape": looks[name][1]}
+        for at, (_, name) in zip(places, wanted, strict=True)
+    ]
+    data, colour = {"values": labels}, _name("colour", scale=None)
+    beside = {"x": {"value": "width"}, "y": _amount("at", scale=None), "color": colour}
+    glyph = _mark("point", filled=True, size=44, xOffset=12, opacity=1)
+    words = _mark("text", align="left", baseline="middle", dx=20, fontSize=11, limit=_LABELS_LIMIT)
+    return [
+        {"data": data, "mark": glyph, "encoding": {**beside, "shape": _name("shape", scale=None)}},
+        {"data": data, "mark": words, "encoding": {**beside, "text": _name("text")}},
+    ]
 
 
 def search(rows: Sequence[Mapping[str, Any]], *, x: ChartAxis, y: ChartAxis) -> Spec:
     """The best plan and the bound over the time of a search, as two staircases.
 
     Args:
-        rows: with ``x``, ``y``, ``series`` (`PLAN` or `BOUND`), ``found``: whether something was found
-            then, and for hovering ``amount``, ``when`` and ``by``.
+        rows: with ``x``, ``y``, ``series`` (``best plan`` or ``bound``), ``found``: whether something was
+            found then, and for hovering ``amount``, ``when`` and ``by``.
         x: the horizontal axis.
         y: the vertical axis.
     """
-    place = {"x": x.encoding("x"), "y": y.encoding("y")}
-    both = (PLAN, BOUND)
-    colour = _by("series", both, (SERIES[4], SERIES[0]))
-    hover = (("series", " "), ("amount", "amount"), ("when", "after"), ("by", "by"))
-    point = {"color": colour, "shape": _by("series", both, SHAPES[:2]), "tooltip": _hover(hover)}
+    place, both = {"x": x.encoding("x"), "y": y.encoding("y")}, ("best plan", "bound")
+    colour, dash = _by("series", both, (SERIES[4], SERIES[0])), _by("series", both, ([1, 0], [6, 3]))
+    hover = _hover((("series", " "), ("amount", "amount"), ("when", "after"), ("by", "by")))
+    point = {"color": colour, "shape": _by("series", both, SHAPES[:2]), "tooltip": hover}
     return chart(
         240,
         data={"values": list(rows)},
         layer=[
-            {
-                "mark": _STAIRCASE,
-                "encoding": {**place, "color": colour, "strokeDash": _by("series", both, DASHES[:2])},
-            },
+            {"mark": _STAIRCASE, "encoding": {**place, "color": colour, "strokeDash": dash}},
             {
                 "transform": [{"filter": "datum.found"}],
                 "mark": _mark("point", filled=True, size=60, opacity=1),
@@ -382,7 +422,7 @@ def squares(
         data={"values": list(rows)},
         mark=_mark("point", filled=True, size=110, opacity=1),
         encoding={
-            "y": _rows_axis(names, limit=220),
+            "y": _rows_axis(names),
             "x": x.encoding("x"),
             "color": _by("status", marks, colours),
             "shape": _by("status", marks, shapes),

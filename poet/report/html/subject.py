@@ -1,68 +1,53 @@
-"""What a page shows of one plan: gathered from a plan file, or from the chosen point of a sweep."""
+"""What a page shows of one plan, gathered from a plan file or a point of a sweep, and how it was asked for.
+
+A plan holds the request exactly: limits in bytes, seconds and joules, loss, optimizer, patterns, sizes.
+It does not hold where the model's file lay, nor how long the search was to take and by which engine: two
+searches for one request may end with different plans.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from poet.devices.load import load_profile
 from poet.devices.profile import Profile
 from poet.errors import ProfileError
+from poet.ir.graph import Role
+from poet.ir.loss import PYTHON
 from poet.ir.named import trained_in_words
+from poet.ir.optimizer import OptimizerSpec
+from poet.ir.strips import Gradients
 from poet.plans.page_slots import life_steps
 from poet.plans.plan_parts import PriceRange
 from poet.plans.training_plan import Plan
-from poet.problem import Limits, Objective
+from poet.problem import Limits, Objective, Place, Problem
 from poet.problem.homes import DecidedProblem, decided
 from poet.problem.schedule import Schedule
-from poet.problem.search_record import NO_SEARCH, SearchRecord
 from poet.problem.simulator import Trace, judge
-from poet.problem.solution import SAYS_FILE, WHOLE_PROBLEM, LowerBound, Status, is_confirmed, sentence_of
-from poet.report.reasons import Alternative, TensorVerdict, alternatives, tensor_verdicts
+from poet.problem.solution import WORD_OF, LowerBound, Solution, Status
+from poet.report.check import strip_lines
+from poet.report.plan import solution_of
+from poet.report.reasons import Alternative, alternatives, tensor_reasons
 from poet.report.schedule_rows import (
     PeakMoment,
     Share,
+    StepTimeline,
+    TensorFate,
     energy_by_kind,
     energy_by_part,
     peak,
     tensor_fates,
+    timeline,
 )
-from poet.report.timeline import StepTimeline, timeline
-from poet.report.training import strip_lines
 from poet.solvers import minimum_ram_bytes
-from poet.whatif.daily import life_of
 from poet.whatif.result import FoundPlan, Point, Setting, Verdict, WhatIf
+from poet.whatif.usage import life_of
 
-
-@dataclass(frozen=True, slots=True)
-class PlanQuality:
-    """How good a plan is known to be; the fields are those of `poet.plans.plan_parts.SearchOutcome`.
-
-    ``says``: as of `poet.problem.solution.Solution`.
-    """
-
-    word: str
-    sentence: str
-    bound_joules: float
-    bound_scope: str
-    gap: float | None
-    overhead_gap: float | None
-    solver: str
-    solve_seconds: float
-    record: SearchRecord = NO_SEARCH
-    objective: Objective = Objective.ENERGY
-    proof: str = ""
-    says: str = ""
-
-    @property
-    def confirmed(self) -> bool:
-        """Whether exact arithmetic or a second engine stands behind the energy bound."""
-        return is_confirmed(self.proof) and self.objective is Objective.ENERGY
-
-    @property
-    def rests_on(self) -> str:
-        """What stands behind the energy bound."""
-        return self.proof if self.proof and self.objective is Objective.ENERGY else "the plan is at its bound"
+BY_THE_SWEEP = f"{WORD_OF}the sweep's searches, not proven independently"
+"""The proof of a point that is at its bound: its own, or that of a point with looser limits."""
 
 
 @dataclass(frozen=True)
@@ -75,8 +60,8 @@ class Subject:
         device: title of the device.
         profile: its figures; ``None``: see ``profile_note``.
         profile_note: what to say about the figures' origin.
-        problem, limits, schedule, trace: what was planned and what the simulator says of it.
-        proof: how good it is.
+        problem, limits: what was planned.
+        solution: the plan, what the simulator says of it, and how good it is.
         keep_everything_bytes: what plain training needs, if known.
         lower_bound: RAM below which no schedule exists.
         life_steps: that the device's storage survives, if known; infinite where nothing is written.
@@ -90,13 +75,23 @@ class Subject:
     profile_note: str
     problem: DecidedProblem
     limits: Limits
-    schedule: Schedule
-    trace: Trace
-    proof: PlanQuality
+    solution: Solution
     keep_everything_bytes: int | None
     lower_bound: LowerBound
     life_steps: float | None
     price_range: PriceRange | None = None
+
+    @property
+    def schedule(self) -> Schedule:
+        """What happens, in order."""
+        assert self.solution.schedule is not None
+        return self.solution.schedule
+
+    @property
+    def trace(self) -> Trace:
+        """What the simulator says of it."""
+        assert self.solution.trace is not None
+        return self.solution.trace
 
     @cached_property
     def line(self) -> StepTimeline:
@@ -109,10 +104,11 @@ class Subject:
         return peak(self.problem, self.schedule, self.trace)
 
     @cached_property
-    def verdicts(self) -> tuple[TensorVerdict, ...]:
+    def fates(self) -> tuple[tuple[TensorFate, str], ...]:
         """What becomes of each tensor, and why."""
         fates = tensor_fates(self.problem, self.schedule, self.trace)
-        return tensor_verdicts(self.problem, self.limits, self.line, fates)
+        reasons = tensor_reasons(self.problem, self.limits, self.line, fates)
+        return tuple(zip(fates, reasons, strict=True))
 
     @cached_property
     def parts(self) -> tuple[Share, ...]:
@@ -137,7 +133,7 @@ def subject_of_plan(plan: Plan, *, profile: Profile | None = None) -> Subject:
         plan: what to show.
         profile: of its device; ``None``: the one of its name that comes with the package, if any.
     """
-    outcome, prediction = plan.outcome, plan.prediction
+    prediction = plan.prediction
     found, note = (profile, "") if profile is not None else _shipped(plan.device.name)
     sizes = "".join(f", {name}={size}" for name, size in plan.model.binding)
     trained = f"{trained_in_words(plan.graph)}, {plan.request.loss}, {plan.optimizer.name}"
@@ -149,22 +145,7 @@ def subject_of_plan(plan: Plan, *, profile: Profile | None = None) -> Subject:
         profile_note=note,
         problem=plan.problem,
         limits=plan.request.limits,
-        schedule=plan.schedule,
-        trace=plan.trace,
-        proof=PlanQuality(
-            outcome.status,
-            sentence_of(Status[outcome.status.upper()], outcome.proof, says=SAYS_FILE),
-            outcome.bound_joules,
-            outcome.bound_scope,
-            outcome.gap,
-            outcome.overhead_gap,
-            outcome.solver,
-            outcome.solve_seconds,
-            outcome.record,
-            outcome.objective,
-            outcome.proof,
-            SAYS_FILE,
-        ),
+        solution=solution_of(plan),
         keep_everything_bytes=prediction.plain_peak_ram_bytes,
         lower_bound=minimum_ram_bytes(plan.problem, plan.request.limits),
         life_steps=life_steps(plan.device.endurance, plan.step_wear),
@@ -189,9 +170,7 @@ def subject_of_point(result: WhatIf, index: int) -> Subject | None:
         profile_note="" if setting.profile else no_device,
         problem=problem,
         limits=point.limits,
-        schedule=plan.schedule,
-        trace=trace,
-        proof=quality_of_point(point, setting, plan, trace),
+        solution=solution_of_point(point, setting, plan, trace),
         keep_everything_bytes=setting.keep_everything_bytes,
         lower_bound=setting.lower_bound,
         life_steps=life_of(plan, setting),
@@ -199,23 +178,31 @@ def subject_of_point(result: WhatIf, index: int) -> Subject | None:
     )
 
 
-def quality_of_point(point: Point, setting: Setting, plan: FoundPlan, trace: Trace) -> PlanQuality:
-    """How good a point's plan is known to be.
+def solution_of_point(point: Point, setting: Setting, plan: FoundPlan, trace: Trace) -> Solution:
+    """The plan of a point as an answer.
 
     Of two schedules that are shown as one, all that the step could save is what this one could save at most;
     a plan of a step that is optimal within the gaps of its search has an optimal schedule here.
     """
-    bound, gap, overhead_gap, verdict = point.bound_joules, point.gap, point.overhead_gap, point.verdict
+    bound, is_optimal, least = (
+        point.bound_joules,
+        point.verdict is Verdict.OPTIMAL,
+        setting.problem.compute_joules,
+    )
     if plan.accumulating is not None:
-        least = setting.problem.compute_joules
-        saved = 0.0 if verdict is Verdict.OPTIMAL else min(trace.joules - least, plan.joules - bound)
-        bound = trace.joules - saved
-        if saved <= 1e-9 * trace.joules:
-            verdict, bound, gap, overhead_gap = Verdict.OPTIMAL, trace.joules, 0.0, 0.0
-        else:
-            gap, overhead_gap = saved / trace.joules, min(1.0, saved / (trace.joules - least))
-    told = gap, overhead_gap, plan.solver, point.solve_seconds
-    return PlanQuality(verdict.word, verdict.value, bound, WHOLE_PROBLEM, *told)
+        saved = 0.0 if is_optimal else min(trace.joules - least, plan.joules - bound)
+        is_optimal = saved <= 1e-9 * trace.joules
+        bound = trace.joules - (0.0 if is_optimal else saved)
+    return Solution(
+        status=Status.OPTIMAL if is_optimal else Status.FEASIBLE,
+        schedule=plan.schedule,
+        trace=trace,
+        bound_joules=bound,
+        baseline_joules=least,
+        solve_seconds=point.solve_seconds,
+        solver=plan.solver,
+        proof=BY_THE_SWEEP if is_optimal else "",
+    )
 
 
 def _range_of(plan: FoundPlan) -> PriceRange | None:
@@ -237,3 +224,136 @@ def _shipped(name: str) -> tuple[Profile | None, str]:
             f"The plan names the device {name}, which is no profile of this poet; "
             "give its file with --device to see where the figures come from."
         )
+
+
+# --- how a plan was asked for -----------------------------------------------------------------
+
+NOT_IN_A_PLAN = (
+    "A plan file holds what was asked, to the byte, and the first line repeats it. It does not hold where "
+    "the model lay, nor the time limit, the engine and the threads of the search."
+)
+
+
+def asked_by(plan: Plan) -> tuple[str, str]:
+    """What to call the line that asks for ``plan`` again, and the line.
+
+    It is of the shell where `poet solve` can say all of it, else of Python: a module, settings of an
+    optimizer without an option, or no RAM budget.
+    """
+    is_python = plan.request.loss.startswith(f"{PYTHON}:")
+    surveys = plan.request.limits.ram_budget_bytes is None and plan.outcome.objective is not Objective.RAM
+    if plan.model.kind == "module" or surveys or without_option(plan.optimizer) or is_python:
+        return "the call of Python that asks for this plan", python_call(plan)
+    return "the command that asks for this plan", solve_command(plan)
+
+
+def solve_command(plan: Plan) -> str:
+    """The ``poet solve`` that asks for what ``plan`` was asked for, of the model's file in the folder."""
+    words = ["poet", "solve", f"{plan.model.name}.onnx", "--device", plan.device.name]
+    words += [*_limits(plan), "--loss", plan.request.loss, *_optimizer(plan.optimizer)]
+    words += [] if plan.model.output is None else ["--output", plan.model.output]
+    for pattern in plan.request.train:
+        words += [] if pattern == "*" else ["--train", pattern]
+    for name, size in _batch_bound(plan):
+        words += ["--bind", f"{name}={size}"]
+    words += [] if plan.request.micro is None else ["--micro", str(plan.request.micro)]
+    home = home_of(plan.problem)
+    words += [] if home is Place.RAM else ["--home", "auto" if home is Place.EITHER else home.value]
+    gradients = plan.request.gradients
+    words += [] if gradients is Gradients.STREAM else ["--gradients", gradients.value]
+    if plan.outcome.objective is not Objective.ENERGY:
+        words += ["--minimise", plan.outcome.objective.value]
+    return shlex.join(words)
+
+
+def python_call(plan: Plan) -> str:
+    """The ``poet.plan`` that asks for what ``plan`` was asked for; a module is not in a plan file."""
+    of_a_file = plan.model.kind == "onnx"
+    limits, home = plan.request.limits, home_of(plan.problem)
+    given = {
+        "device": plan.device.name,
+        "ram": limits.ram_budget_bytes,
+        "deadline": limits.deadline_seconds,
+        "loss": plan.request.loss,
+        "output": plan.model.output,
+        "optimizer": plan.optimizer,
+        "bind": dict(_batch_bound(plan)) or None,
+        "micro": None if plan.request.micro is None else str(plan.request.micro),
+        "train": None if plan.request.train == ("*",) else list(plan.request.train),
+        "recompute": None if limits.recompute else False,
+        "paging": None if limits.paging else False,
+        "written": limits.written_budget_bytes,
+        "energy": limits.joules_budget,
+        "pins": None if limits.pins == type(limits.pins)() else limits.pins,
+        "home": None if home is Place.RAM else home.value,
+        "gradients": None if plan.request.gradients is Gradients.STREAM else plan.request.gradients.value,
+        "minimise": None if plan.outcome.objective is Objective.ENERGY else plan.outcome.objective.value,
+    }
+    words = [
+        f"{name}={value!r}" for name, value in given.items() if value is not None or name in ("device", "ram")
+    ]
+    model = repr(f"{plan.model.name}.onnx") if of_a_file else "module, example_inputs"
+    return f"poet.plan({model}, {', '.join(words)})"
+
+
+def _batch_bound(plan: Plan) -> tuple[tuple[str, int], ...]:
+    """The sizes that were bound, the batch's as a whole."""
+    count = 1 if plan.request.micro is None else plan.request.micro.count
+    return tuple(
+        (name, size * count if name in ("N", "batch") else size) for name, size in plan.model.binding
+    )
+
+
+def home_of(problem: Problem) -> Place:
+    """Where parameters were asked to be between steps: where all of them are, else left to the plan."""
+    homes = {
+        Place.STORAGE if tensor.initially is Place.STORAGE else Place.RAM
+        for tensor in problem.tensors
+        if tensor.role == Role.PARAMETER.value
+    }
+    return Place.EITHER if len(homes) > 1 else next(iter(homes), Place.RAM)
+
+
+def without_option(spec: OptimizerSpec) -> tuple[str, ...]:
+    """Settings of an optimizer that ``poet solve`` has no option for: groups of several patterns."""
+    return ("groups",) if any(len(group.patterns) != 1 for group in spec.groups) else ()
+
+
+def _limits(plan: Plan) -> Iterator[str]:
+    limits = plan.request.limits
+    if limits.ram_budget_bytes is not None:
+        yield from ("--ram", f"{limits.ram_budget_bytes}B")
+    if limits.deadline_seconds is not None:
+        yield from ("--deadline", f"{limits.deadline_seconds!r}s")
+    if not limits.recompute:
+        yield "--no-recompute"
+    if not limits.paging:
+        yield "--no-paging"
+    if limits.joules_budget is not None:
+        yield from ("--energy-budget", f"{limits.joules_budget!r}J")
+    if limits.written_budget_bytes is not None:
+        yield from ("--write-budget", f"{limits.written_budget_bytes}B")
+    capacity = plan.problem.storage_capacity_bytes
+    if capacity is not None and capacity != plan.device.storage_bytes:
+        yield from ("--storage", f"{capacity}B")
+    pins = limits.pins
+    for option, patterns in (
+        ("--keep", pins.keep),
+        ("--recompute", pins.recompute),
+        ("--page", pins.page),
+        ("--never-page", pins.never_page),
+    ):
+        for pattern in patterns:
+            yield from (option, pattern)
+
+
+def _optimizer(spec: OptimizerSpec) -> Iterator[str]:
+    yield from ("--optimizer", str(replace(spec, lr=OptimizerSpec().lr, weight_decay=None)))
+    yield from ("--lr", f"{spec.lr!r}")
+    if spec.weight_decay is not None:
+        yield from ("--weight-decay", f"{spec.weight_decay!r}")
+    for group in spec.groups:
+        yield from ("--group", str(group))
+    for option, amount in (("--clip-value", spec.clip_value), ("--clip-norm", spec.clip_norm)):
+        if amount is not None:
+            yield from (option, f"{amount!r}")

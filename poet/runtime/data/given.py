@@ -13,6 +13,7 @@ import numpy.typing as npt
 import torch
 
 from poet.errors import InputError
+from poet.ir.calls import contiguous
 from poet.ir.graph import TensorType
 from poet.ir.loss import PYTHON, LossSpec
 from poet.plans.training_plan import Plan
@@ -246,6 +247,28 @@ class GivenTensors:
         for tensor, (name, _) in zip(given, self._wanted, strict=False):
             if name in self._rules:
                 ranges.check(name, tensor, self._rules[name], allow_nan=self.allow_nan)
+
+
+def is_as_large(given: Sequence[torch.Tensor], types: Sequence[TensorType]) -> bool:
+    """Whether the tensors have these shapes."""
+    return [tuple(tensor.shape) for tensor in given] == [kind.shape for kind in types]
+
+
+def holds_samples_of(given: Sequence[torch.Tensor], types: Sequence[TensorType]) -> bool:
+    """Whether the samples of ``given`` are of these shapes and fill a part of a batch of them, or all."""
+    return len(given) == len(types) and all(
+        tensor.dim() == len(kind.shape) > 0
+        and tensor.shape[1:] == kind.shape[1:]
+        and len(tensor) <= kind.shape[0]
+        for tensor, kind in zip(given, types, strict=True)
+    )
+
+
+def types_of(given: Sequence[torch.Tensor]) -> tuple[TensorType, ...]:
+    """Of tensors that lie in memory row by row."""
+    return tuple(
+        contiguous(str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape)) for tensor in given
+    )
 
 
 def as_tensors(given: Given | None) -> tuple[torch.Tensor, ...]:

@@ -15,7 +15,7 @@ import torch
 from poet.errors import InputError
 from poet.ir.graph import Argument, Graph, Op, Ref
 from poet.ir.graph_parts import stored_row_of
-from poet.runtime.data.counting import least_and_largest
+from poet.runtime.data.metrics import least_and_largest
 
 _CHUNK = 4096  # elements looked at one by one at a time, where some are outside the usual range
 

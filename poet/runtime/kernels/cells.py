@@ -28,6 +28,25 @@ class Padded:
         part.copy_(self.tensor)
 
 
+@dataclass(frozen=True, slots=True)
+class Repeated:
+    """A tensor of fewer samples than its place in a step, where they begin again; of none there are zeros."""
+
+    tensor: torch.Tensor | None
+
+    def put(self, target: torch.Tensor) -> None:
+        """Fill ``target``."""
+        given = self.tensor
+        if given is None:
+            target.zero_()
+        elif given.shape == target.shape:
+            target.copy_(given)
+        else:
+            for start in range(0, len(target), len(given)):
+                part = target[start : start + len(given)]
+                part.copy_(given[: len(part)])
+
+
 class Cells:
     """The numbered places: ``contents[number]``.
 

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from poet.errors import Infeasible, InputError, OutOfTime, PoetError
-from poet.runtime.training.budgets import Planner
 from poet.runtime.training.trainer import Trainer
+from poet.runtime.training.training_state import Planner
 from poet.util.units import format_bytes, parse_bytes
 
 

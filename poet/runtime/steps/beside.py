@@ -16,12 +16,11 @@ from poet.plans.page_slots import SLOT_ALIGNMENT_BYTES
 from poet.plans.plan_parts import PageSlot
 from poet.plans.training_plan import ACCUMULATION, Plan
 from poet.problem import Place
-from poet.runtime.kernels.cells import Cells, Padded
+from poet.runtime.kernels.cells import Cells, Padded, Repeated
 from poet.runtime.steps.instructions import Tap
 from poet.runtime.steps.lasting import LastingTensors
 from poet.runtime.steps.replay import StepReplay
 from poet.runtime.storage.background import Pager
-from poet.runtime.storage.transfers import ChangeRow
 
 
 def slots_of(plan: Plan) -> tuple[PageSlot, ...]:
@@ -51,53 +50,11 @@ def _shared(companion: Plan) -> frozenset[str]:
     )
 
 
-class CompanionPages:
-    """A pager where an auxiliary schedule's tensors have their own slots, but for what training stores."""
-
-    def __init__(self, called: str, companion: Plan, pager: Pager) -> None:
-        shared = _shared(companion)
-        self._pager = pager
-        self._slots = {
-            tensor.name: tensor.name if tensor.name in shared else called + tensor.name
-            for tensor in companion.problem.tensors
-        }
-
-    @property
-    def is_background(self) -> bool:
-        """See `Pager`."""
-        return self._pager.is_background
-
-    def write(self, tensor: str, data: memoryview) -> None:
-        """See `Pager`."""
-        self._pager.write(self._slots[tensor], data)
-
-    def read_into(self, tensor: str, target: memoryview) -> None:
-        """See `Pager`."""
-        self._pager.read_into(self._slots[tensor], target)
-
-    def read_row(self, tensor: str, row: int, target: memoryview) -> None:
-        """See `Pager`."""
-        self._pager.read_row(self._slots[tensor], row, target)
-
-    def change_row(self, tensor: str, row: int, change: ChangeRow) -> None:
-        """See `Pager`."""
-        self._pager.change_row(self._slots[tensor], row, change)
-
-    def wait(self, tensor: str) -> None:
-        """See `Pager`."""
-        self._pager.wait(self._slots[tensor])
-
-    def drain(self) -> None:
-        """See `Pager`."""
-        self._pager.drain()
-
-    def give_up(self) -> frozenset[str]:
-        """See `Pager`."""
-        given_up = self._pager.give_up()
-        return frozenset(name for name, slot in self._slots.items() if slot in given_up)
-
-    def close(self) -> None:
-        """See `Pager`; the trainer closes the pager itself."""
+def companion_pages(called: str, companion: Plan, pager: Pager) -> Pager:
+    """``pager`` where an auxiliary schedule's tensors have their own slots, but for what training stores."""
+    shared = _shared(companion)
+    names = (tensor.name for tensor in companion.problem.tensors)
+    return pager.renamed({name: name if name in shared else called + name for name in names})
 
 
 class Draws:
@@ -160,7 +117,7 @@ class StepBeside:
         """
         self._plan, self._tensors = plan, tensors
         self._cells = Cells(plan.graph)
-        pages = None if pager is None else CompanionPages(called, plan, pager)
+        pages = None if pager is None else companion_pages(called, plan, pager)
         self._replay = StepReplay(
             plan,
             self._cells,
@@ -172,8 +129,8 @@ class StepBeside:
 
     def run(
         self,
-        number: int,
-        given: Sequence[torch.Tensor | Padded],
+        number: int | None,
+        given: Sequence[torch.Tensor | Padded | Repeated],
         scalars: Mapping[str, float],
         *,
         on_gradient: Tap | None = None,

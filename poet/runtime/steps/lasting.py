@@ -103,6 +103,7 @@ class LastingTensors:
     def __init__(self, plan: Plan, cells: Cells, pages: PageFile | None) -> None:
         self.cells = cells
         self._plan, self._pages = plan, pages
+        self._pager = None if pages is None else Pager(pages, is_background=False)
         self._persistent = plan.graph.persistent()
         self.held = frozenset(program.initially_in_ram(plan)) & self._persistent
         self.placed: PlacedSteps | None = None
@@ -123,7 +124,7 @@ class LastingTensors:
 
     # --- their beginning ---
 
-    def fill(self, source: state.Source, *, arena: ArenaUse, announces: bool) -> None:
+    def fill(self, source: state.Source, *, arena: ArenaUse) -> None:
         """Fill the buffers, and put copies into storage where the plan has them.
 
         Those that do not begin a step in RAM pass through it first, before any arena takes its share.
@@ -142,18 +143,18 @@ class LastingTensors:
         }
         for buffer in sorted(values, key=lambda name: name in self.held):
             if arena and self.placed is None and buffer in self.held:
-                self.placed = self._placing(arena, announces)
+                self.placed = self._placing(arena)
             self.cells.install(buffer, self._home_of(buffer))
             for name in filter(stored_names.__contains__, values[buffer]):
                 source.fill(name, self.cells.contents[self.cells.value(name)])
-            if buffer in stored and self._pages is not None:
+            if buffer in stored and self._pager is not None:
                 types = [(name, stored_names.get(name)) for name in values[buffer]]
                 if buffer in updated or not self._stays(buffer, types, source):
-                    instructions.page_out(buffer, self.cells, self._pages)
+                    instructions.page_out(buffer, self.cells, self._pager)
             if buffer not in self.held:
                 self.cells.clear(buffer)
         if arena and self.placed is None:
-            self.placed = self._placing(arena, announces)
+            self.placed = self._placing(arena)
 
     def _stays(
         self, buffer: str, types: Sequence[tuple[str, TensorType | None]], source: state.Source
@@ -167,13 +168,12 @@ class LastingTensors:
             return False
         return self._pages.find_in(*place, buffer, memory_of(self.cells.raw(buffer))[:size_bytes])
 
-    def _placing(self, arena: ArenaUse, announces: bool) -> PlacedSteps:
+    def _placing(self, arena: ArenaUse) -> PlacedSteps:
         limit_bytes = self._arena_limit_bytes()
         return PlacedSteps(
             self._plan,
             limit_bytes,
             is_required=arena == "require",
-            announces=announces,
             moving=self.moving,
             standing_bytes=self._counted_bytes,
         )
@@ -200,10 +200,10 @@ class LastingTensors:
     def fetched(self, value: str) -> torch.Tensor:
         """The tensor itself where it is in RAM, else one that was fetched for the caller."""
         buffer = self._plan.graph.buffer_of(value)
-        if self.cells.holds(buffer) or self._pages is None:
+        if self.cells.holds(buffer) or self._pager is None:
             kept: torch.Tensor = self.cells.contents[self.cells.value(value)]
             return kept
-        instructions.page_in(buffer, self.cells, self._pages)
+        instructions.page_in(buffer, self.cells, self._pager)
         fetched: torch.Tensor = self.cells.contents[self.cells.value(value)]
         self.cells.clear(buffer)
         return fetched

@@ -127,7 +127,6 @@ class PlacedSteps(Closing):
         limit_bytes: int | None,
         *,
         is_required: bool = False,
-        announces: bool = True,
         moving: Moving,
         standing_bytes: Callable[[bool], int],
     ) -> None:
@@ -137,7 +136,6 @@ class PlacedSteps(Closing):
             plan: to be replayed.
             limit_bytes: what an arena found here may take; ``None``: anything.
             is_required: whether steps must lie at the plan's places.
-            announces: whether a fallback to the heap is logged.
             moving: who makes the plan's moves, while steps lie at the plan's places.
             standing_bytes: what is held across steps, where there is an arena, in which the rest lies, and
                 where there is none.
@@ -146,7 +144,7 @@ class PlacedSteps(Closing):
             ReplayError: they must and cannot.
         """
         self._plan, self._limit_bytes = plan, limit_bytes
-        self._is_required, self._announces = is_required, announces
+        self._is_required = is_required
         self._moving, self._standing_bytes = moving, standing_bytes
         self.how, self.obstacle, self.refusal = "heap", "", ""
         self.peak_bytes: int | None = None
@@ -392,7 +390,7 @@ class PlacedSteps(Closing):
         self.obstacle = self.obstacle or reason
         self.how = f"heap: {reason}"
         self._refuse_if_required(reason)
-        if self._announces and not self._is_required and reason not in _announced:
+        if not self._is_required and reason not in _announced:
             _announced.add(reason)
             _log.warning(
                 "poet: training steps take their memory from the heap: %s. "

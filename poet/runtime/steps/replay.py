@@ -17,12 +17,12 @@ from poet.ir.micro import IS_FIRST
 from poet.plans.training_plan import Plan
 from poet.problem.schedule import Compute, Schedule
 from poet.runtime.kernels import arguments
-from poet.runtime.kernels.cells import Cells, Padded
+from poet.runtime.kernels.cells import Cells, Padded, Repeated
 from poet.runtime.kernels.guards import check_calls
 from poet.runtime.steps import instructions, program
 from poet.runtime.steps.instructions import Mark, Program, Tap
 from poet.runtime.steps.lasting import LastingTensors
-from poet.runtime.storage.background import Background, Pager, Timed
+from poet.runtime.storage.background import Pager
 from poet.runtime.storage.page_file import PageFile
 from poet.runtime.system.process import check_computes
 from poet.util.reading import Closing
@@ -77,8 +77,8 @@ class StepReplay:
 
     def step(
         self,
-        number: int,
-        given: Sequence[torch.Tensor | Padded],
+        number: int | None,
+        given: Sequence[torch.Tensor | Padded | Repeated],
         scalars: Mapping[str, float],
         *,
         mark: Mark,
@@ -88,7 +88,7 @@ class StepReplay:
         """Make step ``number``; gives its loss and the model's outputs.
 
         Args:
-            number: for messages.
+            number: for messages; ``None``: it is an evaluation.
             given: inputs and targets, in the graph's order; copied.
             scalars: the hyperparameters of this step.
             mark: told of each instruction before it runs, where memory is placed.
@@ -100,7 +100,8 @@ class StepReplay:
         """
         self._cells.set_hyperparameters(scalars)
         self._begin(given)
-        self._run(number, mark, on_gradient, on_instruction)
+        called = "an evaluation" if number is None else f"step {number}"
+        self._run(called, mark, on_gradient, on_instruction)
         return self._hand_over()
 
     def done(self) -> None:
@@ -126,19 +127,19 @@ class StepReplay:
             self._tensors.broken = f"the next step could not be put together ({first_line(error)})"
             raise
 
-    def _begin(self, given: Sequence[torch.Tensor | Padded]) -> None:
+    def _begin(self, given: Sequence[torch.Tensor | Padded | Repeated]) -> None:
         graph, contents = self._plan.graph, self._cells.contents
         for name, cell, tensor in zip(graph.inputs, self._given, given, strict=True):
             self._cells.allocate(graph.buffer_of(name))
             target = contents[cell]
-            if isinstance(tensor, Padded):
-                tensor.put(target)
-            else:
+            if isinstance(tensor, torch.Tensor):
                 target.copy_(tensor)
+            else:
+                tensor.put(target)
 
     def _run(
         self,
-        number: int,
+        called: str,
         mark: Mark,
         on_gradient: Tap | None,
         on_instruction: Callable[[int], object] | None,
@@ -150,13 +151,13 @@ class StepReplay:
             else:
                 compiled.run_told(contents, mark, on_gradient, on_instruction)
         except BaseException as error:
-            self._recover(number, compiled.reached, error)
+            self._recover(called, compiled.reached, error)
             if compiled.is_in_tap or isinstance(error, PoetError) or not isinstance(error, Exception):
                 raise
             what = _in_words(self._plan.schedule, compiled.reached)
-            raise ReplayError(f"step {number} failed at {what}: {first_line(error)}{_hint(error)}") from error
+            raise ReplayError(f"{called} failed at {what}: {first_line(error)}{_hint(error)}") from error
 
-    def _recover(self, number: int, index: int, error: BaseException) -> None:
+    def _recover(self, called: str, index: int, error: BaseException) -> None:
         """Go back to the last committed step after a failure at instruction ``index``, if possible."""
         for buffer in () if self._pager is None else self._pager.give_up():
             self._cells.clear(buffer)
@@ -164,12 +165,12 @@ class StepReplay:
             if buffer not in self._persistent:
                 self._cells.clear(buffer)
         if index >= self._program.first_update:
-            self._tensors.broken = f"step {number} failed halfway ({error})"
+            self._tensors.broken = f"{called} failed halfway ({error})"
             return
         try:
             self._tensors.restore(self._cells, self._pager)
         except ReplayError as second:
-            self._tensors.broken = f"step {number} failed ({error}) and so did the way back ({second})"
+            self._tensors.broken = f"{called} failed ({error}) and so did the way back ({second})"
 
     def _hand_over(self) -> tuple[float, tuple[torch.Tensor, ...]]:
         graph, contents = self._plan.graph, self._cells.contents
@@ -219,8 +220,8 @@ class SplitReplay(Closing):
         check_calls(plan.graph)
         self.plan, self._pages = plan, pages
         self._cells = Cells(plan.graph)
-        in_background = pages is not None and plan.problem.background_storage
-        self._pager = None if pages is None else Timed(Background(pages) if in_background else pages)
+        in_background = plan.problem.background_storage
+        self._pager = None if pages is None else Pager(pages, is_background=in_background)
         self._loss_op, self._pause = _callers_loss(plan)
         self._compile(None)
         self._is_checked = False

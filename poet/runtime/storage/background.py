@@ -1,4 +1,4 @@
-"""Transfers beside compute: one thread that serves a page file in the order in which it is asked.
+"""Transfers of replayed schedules, where wanted beside compute: one thread that serves a page file in order.
 
 Python's lock is released while bytes move, so ops run meanwhile. Whoever asks goes on at once and waits
 only for the buffer that it needs next; `poet.runtime.steps.program` knows where that is. A source is held
@@ -8,12 +8,13 @@ them.
 
 from __future__ import annotations
 
+import contextlib
+import copy
 import queue
 import threading
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 
 from poet.errors import PageFileError
 from poet.runtime.storage.page_file import PageFile
@@ -23,111 +24,22 @@ _STACK_BYTES = 256 * 1024
 """Of the thread: it only moves bytes, and the default of 8 MiB would count against a data limit."""
 
 
-class Pager(Protocol):
-    """What a replayed schedule asks for: a `PageFile`, which is done when it returns, or `Background`."""
-
-    @property
-    def is_background(self) -> bool:
-        """Whether `wait` has to be called before what was asked for can be relied on."""
-
-    def write(self, tensor: str, data: memoryview) -> None:
-        """Copy ``data`` to the slot of ``tensor``."""
-
-    def read_into(self, tensor: str, target: memoryview) -> None:
-        """Fill ``target`` with what was last written for ``tensor``."""
-
-    def read_row(self, tensor: str, row: int, target: memoryview) -> None:
-        """Fill ``target`` with one row of what was last written for ``tensor``, before it returns."""
-
-    def change_row(self, tensor: str, row: int, change: ChangeRow) -> None:
-        """Write one row of ``tensor`` as ``change`` leaves it, before it returns."""
-
-    def wait(self, tensor: str) -> None:
-        """Until the last transfer of ``tensor`` is done; raises what it raised."""
-
-    def drain(self) -> None:
-        """Until every transfer is done; raises what the first that failed raised."""
-
-    def give_up(self) -> frozenset[str]:
-        """`drain` for a step that is not gone on with; the tensors whose targets were not filled."""
-
-    def close(self) -> None:
-        """Ask for nothing any more; a second call does nothing."""
-
-
-class Timed:
-    """A pager that counts for how long whoever asked stood still; it does what ``pager`` does.
-
-    Attributes:
-        waited_seconds: wall clock less processor time of the calls so far.
-    """
-
-    def __init__(self, pager: Pager) -> None:
-        self._pager = pager
-        self.waited_seconds = 0.0
-
-    @property
-    def is_background(self) -> bool:
-        """See `Pager`."""
-        return self._pager.is_background
-
-    def write(self, tensor: str, data: memoryview) -> None:
-        """See `Pager`."""
-        self._timed(self._pager.write, tensor, data)
-
-    def read_into(self, tensor: str, target: memoryview) -> None:
-        """See `Pager`."""
-        self._timed(self._pager.read_into, tensor, target)
-
-    def read_row(self, tensor: str, row: int, target: memoryview) -> None:
-        """See `Pager`."""
-        self._timed(self._pager.read_row, tensor, row, target)
-
-    def change_row(self, tensor: str, row: int, change: ChangeRow) -> None:
-        """See `Pager`."""
-        self._timed(self._pager.change_row, tensor, row, change)
-
-    def wait(self, tensor: str) -> None:
-        """See `Pager`."""
-        self._timed(self._pager.wait, tensor)
-
-    def drain(self) -> None:
-        """See `Pager`."""
-        self._timed(self._pager.drain)
-
-    def give_up(self) -> frozenset[str]:
-        """See `Pager`."""
-        return self._pager.give_up()
-
-    def close(self) -> None:
-        """See `Pager`."""
-        self._pager.close()
-
-    def _timed(self, transfer: Callable[..., None], *given: object) -> None:
-        began, busy_seconds = time.perf_counter(), -time.thread_time()
-        try:
-            transfer(*given)
-        finally:
-            busy_seconds += time.thread_time()
-            self.waited_seconds += max(0.0, time.perf_counter() - began - busy_seconds)
-
-
 @dataclass(slots=True)
 class _Job:
     """A transfer that was asked for; ``memory`` is let go before ``is_done``."""
 
-    move: Callable[[str, memoryview], None]
-    tensor: str
-    memory: memoryview | None
-    is_done: threading.Event
+    move: Callable[[str, memoryview], None] | None
+    tensor: str = ""
+    memory: memoryview | None = None
     is_read: bool = False
+    is_done: threading.Event = field(default_factory=threading.Event)
     error: BaseException | None = None
 
     def run(self) -> BaseException | None:
         """Move the bytes; hands out what went wrong."""
-        assert self.memory is not None
         try:
-            self.move(self.tensor, self.memory)
+            if self.move is not None and self.memory is not None:
+                self.move(self.tensor, self.memory)
         except BaseException as error:
             return error.with_traceback(None)  # its frames would keep the memory
         return None
@@ -138,53 +50,93 @@ class _Job:
         self.is_done.set()
 
 
-class Background:
-    """Serves ``pages`` from a thread of its own, one transfer after the other."""
+@dataclass(slots=True)
+class _Transfers:
+    """What is in flight, for a `Pager` and for those that have other names."""
 
-    is_background = True
+    jobs: queue.SimpleQueue[_Job | None] = field(default_factory=queue.SimpleQueue)
+    last: dict[str, _Job] = field(default_factory=dict)
+    error: BaseException | None = None
+    unread: set[str] = field(default_factory=set)
+    thread: threading.Thread | None = None  # started by the first transfer
+    is_closed: bool = False
+    waited_seconds: float = 0.0
 
-    def __init__(self, pages: PageFile) -> None:
-        self._pages = pages
-        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
-        self._last: dict[str, _Job] = {}
-        self._error: BaseException | None = None
-        self._unread: set[str] = set()
-        self._thread: threading.Thread | None = None  # started by the first transfer
-        self._is_closed = False
+    def serve(self) -> None:
+        while (job := self.jobs.get()) is not None:
+            self.error = self.error or job.run()  # after a failure nothing is moved, and all get the error
+            if self.error is not None and job.is_read:
+                self.unread.add(job.tensor)
+            job.end(self.error)
+            del job
+
+    def settle(self) -> None:
+        """Until nothing is in flight."""
+        if self.thread is not None:
+            last = _Job(None)
+            self.jobs.put(last)
+            last.is_done.wait()
+        self.last.clear()
+
+
+class Pager:
+    """Serves ``pages``: in a thread of its own, one transfer after the other, or before each call returns.
+
+    Attributes:
+        is_background: whether `wait` has to be called before what was asked for can be relied on.
+    """
+
+    def __init__(self, pages: PageFile, *, is_background: bool) -> None:
+        self.is_background = is_background
+        self._pages, self._transfers = pages, _Transfers()
+        self._names: Mapping[str, str] = {}
+
+    def renamed(self, names: Mapping[str, str]) -> Pager:
+        """The same pager, for a schedule whose tensors have these names in the page file."""
+        made = copy.copy(self)
+        made._names = names
+        return made
+
+    @property
+    def waited_seconds(self) -> float:
+        """For how long whoever asked stood still so far: wall clock less processor time."""
+        return self._transfers.waited_seconds
 
     def write(self, tensor: str, data: memoryview) -> None:
-        """Ask for ``data`` to be copied to the slot of ``tensor``; it must not change before `wait`.
+        """Copy ``data`` to the slot of ``tensor``; in the background it must not change before `wait`.
 
         Raises:
-            PageFileError: an earlier transfer has failed.
+            PageFileError: the storage refused it, or an earlier transfer has failed.
         """
-        self._ask(_Job(self._pages.write, tensor, data, threading.Event()))
+        self._ask(self._pages.write, tensor, data)
 
     def read_into(self, tensor: str, target: memoryview) -> None:
-        """Ask for ``target`` to be filled; it must not be used before `wait`.
+        """Fill ``target`` with what was last written; in the background it must not be used before `wait`.
 
         Raises:
-            PageFileError: an earlier transfer has failed.
+            PageFileError: that cannot be had, or an earlier transfer has failed.
         """
-        self._ask(_Job(self._pages.read_into, tensor, target, threading.Event(), is_read=True))
+        self._ask(self._pages.read_into, tensor, target, is_read=True)
 
     def read_row(self, tensor: str, row: int, target: memoryview) -> None:
-        """Fill ``target``, once what was asked for before is done.
+        """Fill ``target`` with one row, once what was asked for before is done.
 
         Raises:
             PageFileError: that failed, or an earlier transfer.
         """
-        self.drain()
-        self._pages.read_row(tensor, row, target)
+        with self._standing_still():
+            self._settle()
+            self._pages.read_row(self._name(tensor), row, target)
 
     def change_row(self, tensor: str, row: int, change: ChangeRow) -> None:
-        """Change the row, once what was asked for before is done.
+        """Write one row as ``change`` leaves it, once what was asked for before is done.
 
         Raises:
             PageFileError: that failed, or an earlier transfer.
         """
-        self.drain()
-        self._pages.change_row(tensor, row, change)
+        with self._standing_still():
+            self._settle()
+            self._pages.change_row(self._name(tensor), row, change)
 
     def wait(self, tensor: str) -> None:
         """Until what was last asked for ``tensor`` is done.
@@ -192,9 +144,10 @@ class Background:
         Raises:
             PageFileError: it failed.
         """
-        job = self._last.pop(tensor, None)
+        job = self._transfers.last.pop(self._name(tensor), None)
         if job is not None:
-            job.is_done.wait()
+            with self._standing_still():
+                job.is_done.wait()
             if job.error is not None:
                 raise job.error
 
@@ -202,53 +155,66 @@ class Background:
         """Until everything that was asked for is done.
 
         Raises:
-            PageFileError: something failed.
+            PageFileError: something failed: the error of the first that did.
         """
-        self._drain()
-        if self._error is not None:
-            raise self._error
+        with self._standing_still():
+            self._settle()
 
     def give_up(self) -> frozenset[str]:
         """`drain` for a step that is not gone on with; the tensors whose targets were not filled."""
-        self._drain()
-        unread, self._unread, self._error = frozenset(self._unread), set(), None
-        return unread
+        shared = self._transfers
+        shared.settle()
+        unread, shared.unread, shared.error = shared.unread, set(), None
+        if not self._names:
+            return frozenset(unread)
+        return frozenset(tensor for tensor, name in self._names.items() if name in unread)
 
     def close(self) -> None:
-        """End the thread; a second call does nothing."""
-        self._is_closed = True
-        if self._thread is not None:
-            self._jobs.put(None)
-            self._thread.join()
-            self._thread = None
+        """End the thread, and leave the page file. A second call does nothing."""
+        shared = self._transfers
+        shared.is_closed = True
+        if shared.thread is not None:
+            shared.jobs.put(None)
+            shared.thread.join()
+            shared.thread = None
 
-    def _ask(self, job: _Job) -> None:
-        if self._error is not None:
-            raise self._error
-        if self._is_closed:
+    def _name(self, tensor: str) -> str:
+        return self._names.get(tensor, tensor)
+
+    def _ask(
+        self,
+        move: Callable[[str, memoryview], None],
+        tensor: str,
+        memory: memoryview,
+        *,
+        is_read: bool = False,
+    ) -> None:
+        shared, name = self._transfers, self._name(tensor)
+        if shared.error is not None:
+            raise shared.error
+        if shared.is_closed:
             raise PageFileError(f"page file {self._pages.path}: it is closed")
-        self._thread = self._thread or _started(self._serve)
-        self._last[job.tensor] = job
-        self._jobs.put(job)
+        if not self.is_background:
+            with self._standing_still():
+                move(name, memory)
+            return
+        shared.thread = shared.thread or _started(shared.serve)
+        job = shared.last[name] = _Job(move, name, memory, is_read)
+        shared.jobs.put(job)
 
-    def _drain(self) -> None:
-        if self._thread is not None:
-            last = _Job(_nothing, "", memoryview(b""), threading.Event())
-            self._jobs.put(last)
-            last.is_done.wait()
-        self._last.clear()
+    def _settle(self) -> None:
+        self._transfers.settle()
+        if self._transfers.error is not None:
+            raise self._transfers.error
 
-    def _serve(self) -> None:
-        while (job := self._jobs.get()) is not None:
-            self._error = self._error or job.run()  # after a failure nothing is moved, and all get the error
-            if self._error is not None and job.is_read:
-                self._unread.add(job.tensor)
-            job.end(self._error)
-            del job
-
-
-def _nothing(tensor: str, memory: memoryview) -> None:
-    del tensor, memory
+    @contextlib.contextmanager
+    def _standing_still(self) -> Iterator[None]:
+        began, busy_seconds = time.perf_counter(), -time.thread_time()
+        try:
+            yield
+        finally:
+            busy_seconds += time.thread_time()
+            self._transfers.waited_seconds += max(0.0, time.perf_counter() - began - busy_seconds)
 
 
 def _started(work: Callable[[], None]) -> threading.Thread:

@@ -24,7 +24,7 @@ from pathlib import Path
 from poet.errors import PageFileError
 from poet.plans.page_slots import SLOT_ALIGNMENT_BYTES
 from poet.plans.plan_parts import PageSlot
-from poet.runtime.storage.transfers import CachedTransfers, ChangeRow, DirectTransfers, Transfers, aligned
+from poet.runtime.storage.transfers import ChangeRow, Transfers, aligned
 from poet.util.reading import lock
 from poet.util.units import format_bytes
 
@@ -86,7 +86,7 @@ class PageFile:
             self._claim()
             private = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS  # which a limit of the process counts
             self._buffer = memoryview(mmap.mmap(-1, buffer_bytes, private)) if is_direct else None
-            self._transfers = self._transfers_of(self._file)
+            self._transfers = Transfers(self._file, self._buffer)
             self._transfers.write(0, memoryview(MAGIC.ljust(_HEADER_BYTES, b"\0")))
         except OSError as cause:
             self.close()
@@ -239,7 +239,7 @@ class PageFile:
             if there.st_ino not in self._others:
                 flags = os.O_RDONLY | os.O_CLOEXEC | (os.O_DIRECT if self._buffer is not None else 0)
                 again = os.open(f"/proc/self/fd/{file}", flags)
-                self._others[there.st_ino] = again, self._transfers_of(again)
+                self._others[there.st_ino] = again, Transfers(again, self._buffer)
         except OSError:
             return False
         self._elsewhere[tensor] = self._others[there.st_ino][1], offset_bytes
@@ -250,24 +250,6 @@ class PageFile:
         """``data`` is what lies in storage for ``tensor``."""
         row_bytes = self._row_bytes.get(tensor, len(data))
         self._written[tensor] = _Written(len(data), row_bytes, _checksums(data, row_bytes))
-
-    def _transfers_of(self, file: int) -> Transfers:
-        return CachedTransfers(file) if self._buffer is None else DirectTransfers(file, self._buffer)
-
-    @property
-    def is_background(self) -> bool:
-        """A transfer is done when the call returns; not so in `poet.runtime.storage.background`."""
-        return False
-
-    def wait(self, tensor: str) -> None:
-        """Nothing: the last transfer of ``tensor`` is done."""
-
-    def drain(self) -> None:
-        """Nothing: every transfer is done."""
-
-    def give_up(self) -> frozenset[str]:
-        """Nothing: no transfer is in flight, and what could not be read was not installed."""
-        return frozenset()
 
     def close(self) -> None:
         """Close and remove the file; a second call does nothing."""

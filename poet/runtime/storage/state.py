@@ -3,11 +3,16 @@
 A saved state is a safetensors file. Parameters and module state stand under the module's names, the
 optimizer's tensors as ``optimizer/<parameter>/<state>``, the random generator's state as
 ``poet.random_state``; the metadata binds it to the model, counts the steps, and has the seed of the training.
+
+A save replaces the file at its path as a whole, so that a power cut leaves the old one or the new one. What
+it cannot prevent is a file that the storage damages later; then the generation before it may still be there.
 """
 
 from __future__ import annotations
 
+import logging
 import math
+import os
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -15,7 +20,7 @@ from typing import Protocol
 
 import torch
 
-from poet.errors import InputError, PlanError, ReplayError
+from poet.errors import InputError, PlanError, PoetError, ReplayError
 from poet.files import tensorfile
 from poet.files.kinds import FileKind, says_what_it_is
 from poet.files.tensorfile import RawTensor, TensorFile
@@ -26,6 +31,8 @@ from poet.plans.planned_step import lasting_values
 from poet.plans.training_plan import Plan
 from poet.runtime.storage.transfers import Pieces
 from poet.util.reading import Closing
+
+_log = logging.getLogger("poet.runtime")
 
 FORMAT = "poet-state"
 FORMAT_VERSION = 1
@@ -335,6 +342,76 @@ def _of_other_states(file: TensorFile, plan: Plan) -> str:
         return ""
     has = f"lacks {lacks}, which the plan's keeps" if lacks else f"has {more}, which the plan's does not keep"
     return f"the state of its optimizer {has} ({plan.optimizer}); resume with a plan of the same settings"
+
+
+def previous_of(path: str | Path) -> Path:
+    """Where the generation before that at ``path`` stands."""
+    path = Path(path)
+    return path.with_name(f"{path.name}.previous")
+
+
+class Generations:
+    """What a training has saved where, so that only a state known to be good becomes the previous one."""
+
+    def __init__(self, resumed_from: Path | None) -> None:
+        self._intact = None if resumed_from is None else resumed_from.absolute()
+
+    def before_save(self, path: Path) -> None:
+        """What is at ``path`` becomes the previous generation, if this training saved it or began with it.
+
+        Raises:
+            PoetError: the folder cannot be written.
+        """
+        if self._intact == path.absolute() and path.exists():
+            _keep_as_previous(path)
+
+    def after_save(self, path: Path) -> None:
+        """The newest state is at ``path``; one of another training beside it is none before it."""
+        previous = previous_of(path).absolute()
+        if self._intact not in (path.absolute(), previous):
+            previous.unlink(missing_ok=True)
+        self._intact = path.absolute()
+
+
+def _keep_as_previous(path: Path) -> None:
+    """By a second name at first, so that there is a good state under either name at every instant."""
+    previous = previous_of(path)
+    second_name = path.with_name(f".{previous.name}-{os.getpid()}")
+    try:
+        try:
+            second_name.unlink(missing_ok=True)
+            os.link(path, second_name)
+        except OSError:  # file systems of memory cards have no hard links
+            path.replace(previous)
+        else:
+            second_name.replace(previous)
+    except OSError as cause:
+        raise PoetError(f"{previous}: cannot be written ({cause.strerror or cause})") from None
+
+
+def open_saved(path: str | Path, plan: PlanFile, *, seed: int | None = None) -> Saved:
+    """The state at ``path``; where that cannot be used, the generation before it, and the log says so.
+
+    Raises:
+        PlanError: as of `Saved`, about the file at ``path``.
+    """
+    try:
+        return Saved(path, plan, seed=seed)
+    except PlanError as error:
+        previous = previous_of(path)
+        if not previous.exists():
+            raise
+        try:
+            saved = Saved(previous, plan, seed=seed)
+        except PlanError:
+            raise error from None
+        _log.warning(
+            "poet: %s; going on from the generation before it, %s, after step %d",
+            error,
+            previous,
+            saved.steps,
+        )
+        return saved
 
 
 class _Readable(Protocol):

@@ -6,7 +6,6 @@ import ctypes
 import math
 import os
 from collections.abc import Callable, Iterator
-from typing import Protocol
 
 import torch
 
@@ -22,88 +21,66 @@ ChangeRow = Callable[[memoryview], None]
 """Changes the bytes of a row where they lie."""
 
 
-class Transfers(Protocol):
-    """Copies whole byte ranges, or raises OSError."""
+class Transfers:
+    """Copies whole byte ranges between RAM and a file, or raises OSError.
 
-    def write(self, offset: int, data: memoryview) -> None: ...
+    With a ``buffer`` past the page cache: aligned offsets, sizes and memory, by way of it. Without one
+    through the page cache, a chunk at a time, each flushed to the device and dropped.
+    """
 
-    def read(self, offset: int, target: memoryview) -> None: ...
-
-    def change(self, offset: int, size_bytes: int, change: ChangeRow) -> None:
-        """Write bytes again as ``change`` leaves them."""
-
-    def piece(self, offset: int, size_bytes: int, unit_bytes: int) -> memoryview:
-        """The next bytes, as many as the memory for them takes, whole units unless they are the last."""
-
-
-class DirectTransfers:
-    """Past the page cache: aligned offsets, sizes and memory, by way of a bounce buffer."""
-
-    def __init__(self, file: int, buffer: memoryview) -> None:
+    def __init__(self, file: int, buffer: memoryview | None) -> None:
         self._file, self._buffer = file, buffer
+        self._sync_range = getattr(ctypes.CDLL(None, use_errno=True), "sync_file_range", None)
 
     def write(self, offset: int, data: memoryview) -> None:
-        step = len(self._buffer)
+        step = _CHUNK_BYTES if self._buffer is None else len(self._buffer)
         for start in range(0, len(data), step):
-            part = data[start : start + step]
-            self._buffer[: len(part)] = part
-            _write_whole(self._file, self._buffer[: aligned(len(part))], offset + start)
+            part, place = data[start : start + step], offset + start
+            if self._buffer is None:
+                _write_whole(self._file, part, place)
+                self._flush(place, len(part))
+                os.posix_fadvise(self._file, place, len(part), os.POSIX_FADV_DONTNEED)
+            else:
+                self._buffer[: len(part)] = part
+                _write_whole(self._file, self._buffer[: aligned(len(part))], place)
 
     def read(self, offset: int, target: memoryview) -> None:
         done = 0
         while done < len(target):
-            before = (offset + done) % SLOT_ALIGNMENT_BYTES  # in another file it may begin anywhere
-            end = min(before + len(target) - done, len(self._buffer))
-            _read_whole(self._file, self._buffer[: aligned(end)], offset + done - before, wanted_bytes=end)
-            target[done : done + end - before] = self._buffer[before:end]
-            done += end - before
+            rest, place = target[done:], offset + done
+            if self._buffer is None:
+                part = rest[:_CHUNK_BYTES]
+                _read_whole(self._file, part, place)
+                os.posix_fadvise(self._file, place, len(part), os.POSIX_FADV_DONTNEED)
+            else:
+                part = _loaded(self._file, self._buffer, place, len(rest))
+                rest[: len(part)] = part
+            done += len(part)
 
     def change(self, offset: int, size_bytes: int, change: ChangeRow) -> None:
-        before = offset % SLOT_ALIGNMENT_BYTES
-        end = before + size_bytes
-        pages = self._buffer[: aligned(end)]
-        if len(pages) < end:
+        """Write bytes again as ``change`` leaves them."""
+        if self._buffer is None:
+            target = memoryview(bytearray(size_bytes))
+            self.read(offset, target)
+            change(target)
+            self.write(offset, target)
+            return
+        target = _loaded(self._file, self._buffer, offset, size_bytes)
+        if len(target) < size_bytes:
             raise OSError("larger than the page buffer")
-        _read_whole(self._file, pages, offset - before, wanted_bytes=end)
-        change(pages[before:end])
-        _write_whole(self._file, pages, offset - before)
-
-    def piece(self, offset: int, size_bytes: int, unit_bytes: int) -> memoryview:
-        before = offset % SLOT_ALIGNMENT_BYTES
-        count = _whole_units(size_bytes, len(self._buffer) - before, unit_bytes)
-        end = before + count
-        _read_whole(self._file, self._buffer[: aligned(end)], offset - before, wanted_bytes=end)
-        return self._buffer[before:end]
-
-
-class CachedTransfers:
-    """Through the page cache, a chunk at a time, each flushed to the device and dropped."""
-
-    def __init__(self, file: int) -> None:
-        self._file = file
-        self._sync_range = getattr(ctypes.CDLL(None, use_errno=True), "sync_file_range", None)
-
-    def write(self, offset: int, data: memoryview) -> None:
-        for start in range(0, len(data), _CHUNK_BYTES):
-            part = data[start : start + _CHUNK_BYTES]
-            _write_whole(self._file, part, offset + start)
-            self._flush(offset + start, len(part))
-            os.posix_fadvise(self._file, offset + start, len(part), os.POSIX_FADV_DONTNEED)
-
-    def read(self, offset: int, target: memoryview) -> None:
-        for start in range(0, len(target), _CHUNK_BYTES):
-            part = target[start : start + _CHUNK_BYTES]
-            _read_whole(self._file, part, offset + start)
-            os.posix_fadvise(self._file, offset + start, len(part), os.POSIX_FADV_DONTNEED)
-
-    def change(self, offset: int, size_bytes: int, change: ChangeRow) -> None:
-        target = memoryview(bytearray(size_bytes))
-        self.read(offset, target)
         change(target)
-        self.write(offset, target)
+        before = offset % SLOT_ALIGNMENT_BYTES
+        _write_whole(self._file, self._buffer[: aligned(before + size_bytes)], offset - before)
 
     def piece(self, offset: int, size_bytes: int, unit_bytes: int) -> memoryview:
-        target = memoryview(bytearray(_whole_units(size_bytes, PIECE_BYTES, unit_bytes)))
+        """The next bytes, as many as the memory for them takes, whole units unless they are the last."""
+        room_bytes = (
+            PIECE_BYTES if self._buffer is None else len(self._buffer) - offset % SLOT_ALIGNMENT_BYTES
+        )
+        count = size_bytes if size_bytes <= room_bytes else room_bytes // unit_bytes * unit_bytes
+        if self._buffer is not None:
+            return _loaded(self._file, self._buffer, offset, count)
+        target = memoryview(bytearray(count))
         self.read(offset, target)
         return target
 
@@ -118,8 +95,12 @@ class CachedTransfers:
             raise OSError(number, os.strerror(number))
 
 
-def _whole_units(size_bytes: int, room_bytes: int, unit_bytes: int) -> int:
-    return size_bytes if size_bytes <= room_bytes else room_bytes // unit_bytes * unit_bytes
+def _loaded(file: int, buffer: memoryview, offset: int, size_bytes: int) -> memoryview:
+    """Bytes of ``file`` in ``buffer``, as many as it takes; they may begin anywhere, as in another file."""
+    before = offset % SLOT_ALIGNMENT_BYTES
+    end = min(before + size_bytes, len(buffer))
+    _read_whole(file, buffer[: aligned(end)], offset - before, wanted_bytes=end)
+    return buffer[before:end]
 
 
 def _write_whole(file: int, data: memoryview, offset: int) -> None:

@@ -1,11 +1,12 @@
-"""Evaluation inside the budget of training: the plan's forward-only schedule, on the trainer's own tensors.
+"""Prediction and evaluation inside the budget of training: the plan's forward-only schedules, on its tensors.
 
-While it runs, what lives across steps is handed over to the evaluation, which may move parts of it to storage
-and back, as its schedule says; afterwards the trainer has it again, every bit as before.
+While one runs, what lives across steps is lent to it. It may move parts of that to storage and back, as its
+schedule says; afterwards the trainer has it again, every bit as before.
 """
 
 from __future__ import annotations
 
+import functools
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -13,13 +14,13 @@ from dataclasses import dataclass
 
 import torch
 
-from poet.errors import InputError, ReplayError
-from poet.plans.training_plan import Plan
-from poet.runtime.data.metrics import LossWeights, Metric, loss_of_all, metric_named
-from poet.runtime.kernels.cells import Cells
-from poet.runtime.steps import program
-from poet.runtime.steps.beside import CompanionPages
-from poet.runtime.steps.instructions import Mark, Program, page_in
+from poet.errors import InputError, PlanError
+from poet.ir.loss import LossSpec
+from poet.plans.training_plan import EVALUATION, Plan, shape_called
+from poet.runtime.data.given import Given, GivenTensors, as_tensors, holds_samples_of, is_as_large
+from poet.runtime.data.metrics import LossWeights, Metric, chosen_metrics, fingerprint, loss_of_all
+from poet.runtime.kernels.cells import Repeated
+from poet.runtime.steps.beside import Draws, StepBeside
 from poet.runtime.steps.lasting import LastingTensors
 from poet.runtime.storage.background import Pager
 from poet.util.brief import brief
@@ -47,105 +48,190 @@ class EvaluationResult:
     __repr__ = brief
 
 
-class Evaluator:
-    """An evaluation of an open plan.
-
-    Attributes:
-        graph: of its forward pass and loss.
-    """
+class Evaluations:
+    """What a trainer does in evaluation mode."""
 
     def __init__(
-        self, plan: Plan, evaluation: Plan, tensors: LastingTensors, pager: Pager | None, *, called: str
-    ) -> None:
-        """Bind it.
-
-        Args:
-            plan: that is open for training.
-            evaluation: of the plan, or of one of its other shapes.
-            tensors: that live across steps.
-            pager: of the trainer's page file, which has the slots of
-            `poet.runtime.steps.beside.slots_of`.
-            called: what begins the names of its page slots.
-        """
-        self._plan, self._evaluation = plan, evaluation
-        self.graph = self._evaluation.graph
-        self._tensors, self._theirs = tensors, tensors.cells
-        self._cells = Cells(self.graph)
-        self._pages = None if pager is None else CompanionPages(called, self._evaluation, pager)
-        self._program: Program | None = None
-        persistent = self.graph.persistent()
-        self._held = [name for name in program.initially_in_ram(plan) if name in persistent]
-
-    def run(
         self,
-        given: Sequence[torch.Tensor],
-        *,
-        generator: torch.Generator | None,
-    ) -> tuple[float, tuple[torch.Tensor, ...]]:
-        """The loss and the model's outputs for one batch.
+        plan: Plan,
+        tensors: LastingTensors,
+        given: Sequence[GivenTensors],
+        draws: Draws,
+        pager: Pager | None,
+    ) -> None:
+        """Nothing is compiled yet; ``given`` is what the plan's step and those of its other shapes take."""
+        self._plan, self._tensors = plan, tensors
+        self._draws = draws
+        evaluations = [(EVALUATION, plan.evaluation)]
+        for number, shape in enumerate(plan.shapes):
+            evaluations.append((shape_called(number) + EVALUATION, shape.evaluation))
+        self._shapes = [
+            _OpenEvaluation(plan, evaluation, called, taken, tensors, pager, draws.generator)
+            for (called, evaluation), taken in zip(evaluations, given, strict=True)
+        ]
 
-        Args:
-            given: the model's inputs and the targets; targets may be left out, and zeros stand for them.
-            generator: that random ops draw from.
+    def check(self) -> None:
+        """Do nothing if the plan has an evaluation.
 
         Raises:
-            ReplayError: what was moved to storage could not be had back; the trainer must not go on.
+            PlanError: it has none.
         """
-        if self._program is None:
-            self._program = program.compile_plan(
-                self._evaluation,
-                self._cells,
-                pages=self._pages,
-                generator=generator,
-                moving=self._tensors.moving,
+        _ = self._shapes[0].step
+
+    def predict(self, inputs: Given) -> tuple[torch.Tensor, ...]:
+        """See `poet.runtime.Trainer.predict`."""
+        given, targets = as_tensors(inputs), self._plan.graph.targets
+        taking = [
+            item
+            for item in self._shapes
+            if is_as_large(given, item.given.types[: len(item.given.types) - targets])
+        ]
+        chosen = max(taking, key=lambda item: item.is_there, default=self._shapes[0])
+        # the originals lie where the next step needs the room
+        return tuple(output.clone() for output in self._forward(chosen, given, None)[1])
+
+    def evaluate(self, batches: Iterable[Batch], metrics: Sequence[str] | None) -> EvaluationResult:
+        """See `poet.runtime.Trainer.evaluate`."""
+        sizes = [item.size for item in self._shapes if item.is_there] or [self._shapes[0].size]
+        tally = EvaluationTally(chosen_metrics(self._plan, metrics), LossWeights(self._plan))
+        for given, samples in counted_batches(batches, max(sizes), self._is_whole):
+            self._add_batch(given, samples, tally)
+        return tally.result()
+
+    def _is_whole(self, given: Sequence[torch.Tensor]) -> bool:
+        return any(is_as_large(given, item.given.types) for item in self._shapes)
+
+    def _add_batch(self, given: Sequence[torch.Tensor], samples: int, tally: EvaluationTally) -> None:
+        """In a function of its own, so that the outputs have released their places when the next begins."""
+        fitting = [item for item in self._shapes if holds_samples_of(given, item.given.types)]
+        chosen = min(fitting, key=lambda item: (not item.is_there, item.size), default=self._shapes[0])
+        targets = self._plan.graph.targets
+        inputs, wanted = given[: len(given) - targets], given[len(given) - targets :]
+        only = wanted[0] if targets == 1 else None
+        weight = tally.weights.of(wanted, samples)
+        if is_as_large(given, chosen.given.types):
+            loss, outputs = self._forward(chosen, inputs, wanted)
+            tally.add(outputs[0], only, samples)
+            tally.add_loss(loss, weight)
+            return
+        tally.add_loss(self._sum_of_few(chosen, given, samples, tally) / (weight or math.nan), weight)
+
+    def _sum_of_few(
+        self, chosen: _OpenEvaluation, given: Sequence[torch.Tensor], samples: int, tally: EvaluationTally
+    ) -> float:
+        """The loss of fewer samples than a batch of ``chosen`` has, times what they weigh.
+
+        A batch is filled up with them: each is there so many times, and the first ones once more. What those
+        add is found from a batch that is filled up with them alone, and so on, until none are left over.
+
+        Raises:
+            InputError: the output for a sample depends on the others in the batch.
+        """
+        targets = given[len(given) - self._plan.graph.targets :]
+        sums: list[tuple[int, float]] = []
+        of_first: list[int] = []
+        count = samples
+        while count:
+            times, rest = divmod(chosen.size, count)
+            loss, bits = self._filled(chosen, given, count, None if sums else tally)
+            of_first.append(bits)
+            weight = times * tally.weights.of(targets, count) + tally.weights.of(targets, rest)
+            weight = 1.0 if tally.weights.are_one else weight
+            sums.append((times, loss * weight if weight else 0.0))
+            count = rest
+        if samples > 1 and len(of_first) == 1 and not chosen.is_checked:
+            of_first.append(self._filled(chosen, given, 1, None)[1])
+        chosen.is_checked = True
+        if len(set(of_first)) > 1:
+            raise InputError(
+                f"{self._plan.model.name}: in evaluation mode its output for a sample depends on the others "
+                f"of the batch, so that a step for {chosen.size} samples cannot evaluate {samples}; plan for "
+                "that size too (poet solve --shape, shapes=), or leave them out"
             )
-        placed = self._tensors.placed
-        try:
-            self._take()
-            if placed is None:
-                self._replay(self._program, given, None)
-            else:
-                with placed.beside(self._evaluation) as mark:
-                    self._replay(self._program, given, mark)
-            contents, value = self._cells.contents, self._cells.value
-            loss = float(contents[value(self.graph.loss)])
-            return loss, tuple(contents[value(name)] for name in self.graph.predictions)
-        except BaseException:
-            for buffer in () if self._pages is None else self._pages.give_up():
-                self._cells.clear(buffer)
-            raise
-        finally:
-            self._give_back()
+        total = 0.0
+        for times, whole in reversed(sums):
+            total = (whole - total) / times
+        return total
 
-    def _replay(self, compiled: Program, given: Sequence[torch.Tensor], mark: Mark) -> None:
-        for place, name in enumerate(self.graph.inputs):
-            buffer = self.graph.buffer_of(name)
-            self._cells.allocate(buffer)
-            target = self._cells.contents[self._cells.value(name)]
-            if place < len(given):
-                _fill(target, given[place])
-            else:
-                target.zero_()
-        compiled.run(self._cells.contents, mark)
+    def _filled(
+        self,
+        chosen: _OpenEvaluation,
+        given: Sequence[torch.Tensor],
+        count: int,
+        tally: EvaluationTally | None,
+    ) -> tuple[float, int]:
+        """The loss of a batch of the first ``count`` samples over and over, and what the first one gives."""
+        part = [tensor[:count] for tensor in given]
+        first = len(part) - self._plan.graph.targets
+        loss, outputs = self._forward(chosen, part[:first], part[first:], samples=count)
+        if tally is not None:
+            tally.add(outputs[0], part[-1] if len(part) - first == 1 else None, count)
+        return loss, chosen.first_bits(outputs)
 
-    def _take(self) -> None:
-        for buffer in self._held:
-            self._cells.install(buffer, self._theirs.raw(buffer))
-            self._theirs.clear(buffer)
+    def _forward(
+        self,
+        chosen: _OpenEvaluation,
+        inputs: Given,
+        targets: Given | None,
+        *,
+        samples: int | None = None,
+    ) -> tuple[float, tuple[torch.Tensor, ...]]:
+        self._tensors.check_usable()
+        given = chosen.given.checked(inputs, targets, needs_targets=targets is not None, samples=samples)
+        step, missing = chosen.step, len(chosen.given.types) - len(given)
+        filled = [*map(Repeated, given), *[Repeated(None)] * missing]
+        with torch.no_grad(), self._draws.undone_on_failure():
+            return step.run(None, filled, {})
 
-    def _give_back(self) -> None:
-        """The trainer has again what it had; what an error left in storage is fetched."""
-        for buffer in self._held:
-            if not self._cells.holds(buffer):
-                if self._theirs.holds(buffer):  # it was never taken
-                    continue
-                if self._pages is None:
-                    raise ReplayError(f"{buffer} was lost in an evaluation that failed")
-                page_in(buffer, self._cells, self._pages)
-                self._pages.drain()
-            self._theirs.install(buffer, self._cells.raw(buffer))
-        for buffer in self._cells.of_buffer:
-            self._cells.clear(buffer)
+
+class _OpenEvaluation:
+    """The evaluation of one shape; compiled when it is first asked for."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        evaluation: Plan | None,
+        called: str,
+        given: GivenTensors,
+        tensors: LastingTensors,
+        pager: Pager | None,
+        generator: torch.Generator | None,
+    ) -> None:
+        self.given = given
+        shape = given.types[0].shape if given.types else ()
+        self.size = shape[0] if shape else 0
+        self._plan, self._evaluation, self._called = plan, evaluation, called
+        self._tensors, self._pager, self._generator = tensors, pager, generator
+        self.is_checked = False  # whether samples are known not to depend on others of their batch
+
+    def first_bits(self, outputs: Sequence[torch.Tensor]) -> int:
+        """Of the outputs for the first sample; 0 where they are random, or samples do not come first."""
+        ops = () if self._evaluation is None else self._evaluation.graph.ops
+        time_first = LossSpec.parse(self._plan.request.loss).option("time_first")
+        if time_first or any(op.random for op in ops):
+            return 0
+        alike = [output for output in outputs if output.dim() and len(output) == self.size]
+        return hash(tuple(fingerprint(output[:1]) for output in alike))
+
+    @property
+    def is_there(self) -> bool:
+        return self._evaluation is not None
+
+    @functools.cached_property
+    def step(self) -> StepBeside:
+        if self._evaluation is None:
+            of_what = "" if self._called == EVALUATION else f" for {self.given.types[0]}"
+            raise PlanError(
+                f"{self._plan.model.name}: the plan has no evaluation{of_what}; plan again (poet solve, "
+                "poet.plan), which says why where none can be had"
+            )
+        return StepBeside(
+            self._evaluation,
+            self._tensors,
+            called=self._called,
+            pager=self._pager,
+            generator=self._generator,
+        )
 
 
 class EvaluationTally:
@@ -202,36 +288,3 @@ def counted_batches(
         if not 0 < count <= size:
             raise InputError(f"a batch to evaluate has 1 to {size} samples, the same number in each tensor")
         yield given, count
-
-
-def _fill(target: torch.Tensor, given: torch.Tensor) -> None:
-    """Copy ``given`` into ``target``; where it has fewer samples, it begins again with its first."""
-    if given.shape == target.shape:
-        target.copy_(given)
-        return
-    for start in range(0, len(target), len(given)):
-        part = target[start : start + len(given)]
-        part.copy_(given[: len(part)])
-
-
-def chosen_metrics(plan: Plan, names: Sequence[str] | None) -> list[Metric]:
-    """Metrics by name, for the plan's first output; not given: that which suits its targets.
-
-    Raises:
-        InputError: there is no such metric, or the output has no classes.
-    """
-    return [metric_named(name, plan) for name in (default_metrics(plan) if names is None else names)]
-
-
-def default_metrics(plan: Plan) -> tuple[str, ...]:
-    """What suits the plan's targets: accuracy of classes, mean absolute error of numbers, else nothing."""
-    graph = plan.graph
-    if not graph.targets:
-        return ()
-    for name in ("accuracy", "mae"):
-        try:
-            metric_named(name, plan)
-        except InputError:
-            continue
-        return (name,)
-    return ()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -13,22 +14,28 @@ import torch
 
 from poet.errors import ReplayError
 from poet.ir.graph import TensorType, stored_row_bytes
-from poet.plans.plan_parts import PageSlot
-from poet.plans.training_plan import Plan, Shape
-from poet.runtime.data.given import Buckets, Given, GivenTensors, as_tensors, check_sizes, next_larger
+from poet.plans.training_plan import Plan, Shape, shape_called
+from poet.runtime.data.given import (
+    Buckets,
+    Given,
+    GivenTensors,
+    as_tensors,
+    check_sizes,
+    is_as_large,
+    next_larger,
+)
 from poet.runtime.kernels.cells import Cells, Padded
 from poet.runtime.kernels.guards import check_calls
-from poet.runtime.steps.beside import Accumulation, Draws, slots_beside, slots_of
+from poet.runtime.steps.beside import Accumulation, Draws, StepBeside, slots_beside, slots_of
 from poet.runtime.steps.instructions import Tap
 from poet.runtime.steps.lasting import ArenaUse, LastingTensors
 from poet.runtime.steps.replay import StepReplay
 from poet.runtime.storage import state
-from poet.runtime.storage.background import Background, Timed
+from poet.runtime.storage.background import Pager
 from poet.runtime.storage.page_file import PageFile
 from poet.runtime.system.outputs import Outputs
 from poet.runtime.system.process import check_computes, check_owns_pages
-from poet.runtime.training.evaluating import Evaluations
-from poet.runtime.training.shapes import OpenShape, is_as_large, open_shapes, taking
+from poet.runtime.training.evaluation import Evaluations
 
 
 def open_pages(plan: Plan, folder: Path, page_file: str | Path | None) -> PageFile | None:
@@ -45,23 +52,39 @@ def open_pages(plan: Plan, folder: Path, page_file: str | Path | None) -> PageFi
     slots = slots_of(plan)
     if not slots:
         return None
-    path = None if page_file is None else Path(page_file)
     return PageFile(
         slots,
-        path=path,
+        path=None if page_file is None else Path(page_file),
         folder=folder,
         buffer_bytes=plan.page_buffer_bytes,
         row_bytes=stored_row_bytes(plan.graph),
     )
 
 
-def pager_of(plan: Plan, pages: PageFile) -> Timed:
+def pager_of(plan: Plan, pages: PageFile) -> Pager:
     """Moves what ``plan`` pages, beside its ops where the plan counts on that."""
-    return Timed(Background(pages) if plan.problem.background_storage else pages)
+    return Pager(pages, is_background=plan.problem.background_storage)
 
 
 Made = tuple[float, Outputs]
 """A loss, and the model's outputs."""
+
+
+class OpenShape:
+    """A training step for batches of another shape.
+
+    Attributes:
+        given: what it takes.
+    """
+
+    def __init__(self, plan: Plan, compiled: Callable[[], StepBeside]) -> None:
+        self.given = GivenTensors(plan)
+        self._compiled = compiled
+
+    @functools.cached_property
+    def step(self) -> StepBeside:
+        """Its compiled schedule; compiled when it is first asked for."""
+        return self._compiled()
 
 
 class OpenPlan:
@@ -83,21 +106,39 @@ class OpenPlan:
         plan: Plan,
         source: state.Source,
         *,
-        pages: PageFile | None,
+        folder: Path,
+        page_file: str | Path | None,
         arena: ArenaUse,
-        announces: bool,
     ) -> None:
         """Compile the schedules of ``plan`` and fill its tensors; see `poet.runtime.Trainer.open`.
 
+        Args:
+            plan: to train with.
+            source: of its tensors.
+            folder: for an unnamed page file.
+            page_file: its path; ``None``: an unnamed one.
+            arena: whether the memory of steps is placed.
+
         Raises:
+            PageFileError: the page file cannot be had.
             PlanError: the plan asks for what this runtime does not have.
             ReplayError: an arena is required and cannot be had.
         """
-        self.plan, self.pages = plan, pages
+        self.plan, self.pages = plan, open_pages(plan, folder, page_file)
+        self._folder, self._page_file = folder, page_file
+        with contextlib.ExitStack() as undo:
+            if self.pages is not None:
+                undo.callback(self.pages.close)
+            self._compile(source)
+            undo.callback(self.tensors.close)
+            self.tensors.fill(source, arena=arena)
+            undo.pop_all()
+
+    def _compile(self, source: state.Source) -> None:
+        plan, pages = self.plan, self.pages
         state.check_fillable(plan.graph)
-        check_calls(plan.graph)
-        for companion in (other.plan for other in plan.auxiliaries):
-            check_calls(companion.graph)
+        for graph in (plan.graph, *(other.plan.graph for other in plan.auxiliaries)):
+            check_calls(graph)
         self._pager = None if pages is None else pager_of(plan, pages)
         self.given = GivenTensors(plan)
         self.draws = Draws(plan, source.random_state)
@@ -113,14 +154,13 @@ class OpenPlan:
             sums_gradients=plan.accumulation is not None,
         )
         self.accumulation = Accumulation(plan, self.tensors, self._pager, generator)
-        self.shapes = open_shapes(plan, self.tensors, pager=self._pager, generator=generator)
-        self.evaluations = Evaluations(plan, self.tensors, self.given, self.draws, self._pager, self.shapes)
+        self.shapes = [
+            self._open_shape(shape.step, shape_called(number)) for number, shape in enumerate(plan.shapes)
+        ]
+        taken = [self.given, *(shape.given for shape in self.shapes)]
+        self.evaluations = Evaluations(plan, self.tensors, taken, self.draws, self._pager)
         self._added = 0  # shapes, since the plan was opened
         self._opened_in = os.getpid()
-        with contextlib.ExitStack() as undo:
-            undo.callback(self.tensors.close)
-            self.tensors.fill(source, arena=arena, announces=announces)
-            undo.pop_all()
 
     def step(
         self,
@@ -139,7 +179,7 @@ class OpenPlan:
         """
         shape, padded = self._padded(inputs, targets, buckets)
         if padded is None:
-            shape = taking(self.shapes, inputs, targets)
+            shape = self._taking(inputs, targets)
         if shape is not None:
             given = shape.given.checked(inputs, targets) if padded is None else padded
             with torch.no_grad(), self.draws.undone_on_failure():
@@ -195,6 +235,26 @@ class OpenPlan:
             return True
         return any(is_as_large(given, types) for types in self._types)
 
+    def _taking(self, inputs: Given, targets: Given | None) -> OpenShape | None:
+        """The other shape that batches like this one have; ``None``: there is none."""
+        if not self.shapes:
+            return None
+        given = (*as_tensors(inputs), *as_tensors(targets))
+        return next((shape for shape in self.shapes if is_as_large(given, shape.given.types)), None)
+
+    def _open_shape(self, plan: Plan, called: str) -> OpenShape:
+        return OpenShape(
+            plan,
+            functools.partial(
+                StepBeside,
+                plan,
+                self.tensors,
+                called=called,
+                pager=self._pager,
+                generator=self.draws.generator,
+            ),
+        )
+
     @property
     def _types(self) -> list[tuple[TensorType, ...]]:
         """What the steps take, the plan's own first."""
@@ -214,12 +274,11 @@ class OpenPlan:
         shape = self.shapes[number - 1] if number else None
         return shape, (self.given if shape is None else shape.given).padded(given, buckets)
 
-    def add_shape(self, shape: Shape, open_pages: Callable[[Sequence[PageSlot]], PageFile]) -> None:
+    def add_shape(self, shape: Shape) -> None:
         """From now on batches of ``shape`` have its step, in place of one that there was for them.
 
         Args:
             shape: beside the plan's step; it has no evaluation.
-            open_pages: gives a page file with these slots; asked where there is none yet.
 
         Raises:
             PlanError: it is no auxiliary schedule of the plan.
@@ -231,19 +290,18 @@ class OpenPlan:
             for made, its in zip(self.plan.shapes, self.shapes, strict=True)
             if its.given.types != types
         ]
-        # plans for other budgets have no such shape; the session keeps them
+        # plans for other budgets have no such shape
         plan = replace(self.plan, shapes=(*(made for made, _ in others), shape), budgets=())
         self._added += 1
         called = f"added{self._added}/"
         slots = slots_beside(called, shape.step, () if self.pages is None else self.pages.slots)
         if slots and self.pages is None:
-            self.pages = open_pages(slots)
+            path = None if self._page_file is None else Path(self._page_file)
+            self.pages = PageFile(slots, path=path, folder=self._folder, buffer_bytes=0)
             self._pager = pager_of(plan, self.pages)
         elif slots and self.pages is not None:
             self.pages.extend(slots)
-        opened = OpenShape(
-            shape.step, called, self.tensors, pager=self._pager, generator=self.draws.generator
-        )
+        opened = self._open_shape(shape.step, called)
         opened.given.allow_nan = self.given.allow_nan
         self.shapes[:] = [*(its for _, its in others), opened]
         self.plan = plan
@@ -258,7 +316,6 @@ class OpenPlan:
         """Whether targets may be NaN or infinite."""
         for given in (self.given, *(shape.given for shape in self.shapes)):
             given.allow_nan = allowed
-        self.evaluations.allow_nan(allowed)
 
     def check_may_run(self) -> None:
         """Do nothing if a step or an evaluation may begin.

@@ -46,19 +46,7 @@ class DrivenOptimizer(torch.optim.Optimizer):
             {"params": [torch.zeros(0)], "lr": rate, **amounts}
             for rate, amounts in zip(rates, own, strict=True)
         ]
-        self._own = own
         super().__init__(groups, {"lr": spec.lr, **(spec.driven if is_driven else {})})
-
-    def __getstate__(self) -> dict[str, Any]:
-        """With what the groups have by the plan."""
-        return {**super().__getstate__(), "_own": self._own}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        """Groups of a state_dict without momentum or betas, of an earlier version, get those of the plan."""
-        super().__setstate__(state)
-        for group, amounts in zip(self.param_groups, self._own, strict=False):
-            for name, amount in amounts.items():
-                group.setdefault(name, amount)
 
     @property
     def rates(self) -> list[float]:

@@ -10,8 +10,7 @@ from the last `Trainer.save`.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -26,45 +25,14 @@ from poet.runtime.kernels.guards import check_calls
 from poet.runtime.steps.instructions import Tap
 from poet.runtime.steps.lasting import ArenaUse, joining_tap
 from poet.runtime.storage import state
-from poet.runtime.storage.generations import Generations, open_saved
-from poet.runtime.storage.page_file import PageFile
+from poet.runtime.storage.state import open_saved
 from poet.runtime.system.memory import return_freed_memory
 from poet.runtime.system.outputs import StepResult, Stopwatch
 from poet.runtime.training.evaluation import Batch, EvaluationResult
-from poet.runtime.training.open_plan import OpenPlan, open_pages
 from poet.runtime.training.rates import DrivenOptimizer, Rates
-from poet.runtime.training.session import Session
-from poet.runtime.training.shapes import ShapeImprover, ShapePlanner
-from poet.runtime.training.training_state import TrainingState
+from poet.runtime.training.training_state import ShapeImprover, ShapePlanner, TrainingState
 from poet.runtime.trials.forms import check_exact
 from poet.util.reading import check_apart
-
-
-@contextmanager
-def beginning(
-    file: PlanFile, *, page_file: str | Path | None, seed: int | None, resume: str | Path | None
-) -> Iterator[tuple[state.Source, PageFile | None]]:
-    """The state that a training begins with, and the page file, which an error in the block closes.
-
-    Arguments and errors as of `poet.runtime.Trainer.open`.
-    """
-    plan = file.plan
-    check_apart({"page_file": page_file}, reads={"the plan": file.path, "resume": resume})
-    with contextlib.ExitStack() as undo:
-        for graph in (plan.graph, *(other.plan.graph for other in plan.auxiliaries)):
-            check_calls(graph)  # before a form is tried
-            check_exact(graph)
-        source: state.Source = state.FromPlan(file, seed=seed)
-        if resume is not None:
-            source = undo.enter_context(open_saved(resume, file, seed=seed))
-        pages = open_pages(plan, file.path.parent, page_file)
-        try:
-            yield source, pages
-        except BaseException:
-            if pages is not None:
-                pages.close()
-            raise
-
 
 __all__ = ["StepResult", "Trainer"]
 
@@ -80,21 +48,16 @@ class Trainer(TrainingState):
     def __init__(
         self,
         plan: Plan,
-        tensors: state.Source,
+        source: state.Source,
         *,
-        pages: PageFile | None,
+        path: Path | None = None,
+        page_file: str | Path | None = None,
         arena: ArenaUse = True,
-        announces: bool = False,
     ) -> None:
-        session = Session(plan, tensors, pages=pages, arena=arena, announces=announces)
-        super().__init__(session, Generations(tensors.path if isinstance(tensors, state.Saved) else None))
-        self._rates = Rates(plan.optimizer, session.open.hyperparameters)
+        super().__init__(plan, source, path=path, page_file=page_file, arena=arena)
+        self._rates = Rates(plan.optimizer, self._open.hyperparameters)
         self.shape_planner: ShapePlanner | None = None
         self._buckets: Buckets | None = None
-
-    @property
-    def _open(self) -> OpenPlan:
-        return self._session.open
 
     @classmethod
     def open(
@@ -162,9 +125,15 @@ class Trainer(TrainingState):
         allow_nan: bool = False,
     ) -> Trainer:
         """`open`, for a plan file that is open already; it may be closed afterwards."""
-        with beginning(file, page_file=page_file, seed=seed, resume=resume) as (source, pages):
-            trainer = cls(file.plan, source, pages=pages, arena=arena, announces=True)
-        trainer._session.began_with(file.path, page_file)
+        check_apart({"page_file": page_file}, reads={"the plan": file.path, "resume": resume})
+        for graph in (file.plan.graph, *(other.plan.graph for other in file.plan.auxiliaries)):
+            check_calls(graph)  # before a form is tried
+            check_exact(graph)
+        with contextlib.ExitStack() as opened:
+            source: state.Source = state.FromPlan(file, seed=seed)
+            if resume is not None:
+                source = opened.enter_context(open_saved(resume, file, seed=seed))
+            trainer = cls(file.plan, source, path=file.path, page_file=page_file, arena=arena)
         trainer.allow_nan = allow_nan
         if learning_rate is not None:
             trainer.learning_rate = replace(file.plan.optimizer, lr=learning_rate).lr
@@ -258,7 +227,7 @@ class Trainer(TrainingState):
         """
         self._open.check_may_run()
         if self.shape_planner is not None:
-            self._session.prepare(inputs, targets, self.shape_planner, self._buckets)
+            self._prepare(inputs, targets, self.shape_planner, self._buckets)
         clock = self._stopwatch()
         number = self.steps + 1
         loss, outputs = self._open.step(
@@ -270,7 +239,7 @@ class Trainer(TrainingState):
             on_gradient=on_gradient and joining_tap(self.plan.graph, on_gradient),
             on_instruction=on_instruction,
         )
-        self._session.steps = number
+        self._steps = number
         self._rates.step_done()
         return clock.result(loss, outputs)
 
@@ -284,7 +253,10 @@ class Trainer(TrainingState):
             Whether batches of some shape take less energy from now on.
         """
         self._open.check_may_run()
-        return self._session.improve(improver)
+        improved = improver(self.plan)
+        if improved is not None:
+            self._open.add_shape(improved)
+        return improved is not None
 
     def accumulate(self, inputs: Given, targets: Given | None = None) -> StepResult:
         """Add the gradients of one micro-batch to the sums; `step` with the last one of the batch updates.

@@ -11,7 +11,6 @@ leave. Another is at the best plan.
 from __future__ import annotations
 
 import functools
-import hashlib
 import importlib.util
 import itertools
 import logging
@@ -20,12 +19,11 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import FunctionType, ModuleType
-from typing import Any
 
 import numpy as np
 
 from poet.problem.schedule import Schedule
+from poet.solvers.bounds.compiled import is_kept, loaded, mark_of
 from poet.solvers.heuristics import gap_arrays, list_scheduler
 from poet.solvers.heuristics import gap_moves as moves
 from poet.util import children
@@ -209,45 +207,6 @@ def _movable(m: Machine) -> tuple[Ints, Floats, Ints]:
     return np.array(gaps, dtype=np.int64)[order], np.cumsum(np.array(weights)[order]), owners
 
 
-# --- machine code ---
-
-
-def _compiled(function: Callable[..., Any]) -> Any:
-    import numba
-
-    try:
-        return numba.njit(function, cache=True)
-    except RuntimeError:  # there is no folder that it may be kept in
-        return numba.njit(function)
-
-
-def loaded(module: ModuleType) -> ModuleType:
-    """``module``, whose functions are machine code from now on and call each other as such."""
-    for name, function in tuple(vars(module).items()):
-        if isinstance(function, FunctionType) and function.__module__ == module.__name__:
-            setattr(module, name, _compiled(function))
-    return module
-
-
-@functools.cache
-def mark_of(*modules: ModuleType) -> Path | None:
-    """A file that is there where machine code of these very sources is kept; ``None``: it cannot be."""
-    import numba
-
-    last = modules[-1]
-    functions = (getattr(each, "py_func", each) for each in vars(last).values())
-    own = next(
-        each for each in functions if isinstance(each, FunctionType) and each.__module__ == last.__name__
-    )
-    try:
-        kept: Any = numba.njit(own, cache=True)
-    except RuntimeError:  # there is no folder that it may be kept in
-        return None
-    sources = b"".join(Path(str(module.__file__)).read_bytes() for module in modules)
-    name = f"{Path(str(last.__file__)).stem}-{hashlib.sha256(sources).hexdigest()[:16]}.kept"
-    return Path(kept.stats.cache_path) / name
-
-
 @functools.cache
 def machine_code() -> tuple[Callable[..., float], Callable[..., tuple[float, float, int]]]:
     """`decode` and `improve`, compiled: the list scheduler once more, with what the moves have for a policy.
@@ -281,8 +240,7 @@ def is_ready() -> bool:
 
     That takes half a minute of another core, once on a machine; searches go on without it until then.
     """
-    mark = mark_of(*SOURCES)
-    if mark is not None and mark.exists():
+    if is_kept(*SOURCES):
         return True
     _log.info("the local search is compiled for this machine, beside this search; the next one has it")
     with children.undisturbed():

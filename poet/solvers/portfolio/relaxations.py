@@ -1,9 +1,11 @@
-"""Members that raise the bound: the windows relaxation in fractions and in whole numbers.
+"""Members that raise the bound: the windows relaxation in fractions and in whole numbers, and resident sets.
 
 The windows relaxation is solved on finer and finer grids, after the dynamic discretisation discovery of
 Boland, Hewitt, Marshall and Savelsbergh (2017); list schedules follow each solution. One in whole numbers is
 simulated as a step (`poet.solvers.bounds.refinement`): the moments over capacity go on the grids, and the
 program is solved again. A solution that RAM is enough for is a plan, and the best one.
+
+The prover (`poet.solvers.bounds.resident_sets`) has the best bounds where page-outs take most.
 """
 
 from __future__ import annotations
@@ -18,14 +20,17 @@ from poet.problem.homes import decide
 from poet.problem.schedule import Schedule
 from poet.solvers.bounds.refinement import ExtractedStep, refined_bounds
 from poet.solvers.bounds.relaxation import Bound, Segment, bound_overhead, taken_up
+from poet.solvers.bounds.resident_sets import MOST_ARCS, resident_sets_bounds
 from poet.solvers.engines.process import EngineProcess
 from poet.solvers.engines.program import Effort, Matrix, Numbers, Outcome, value
 from poet.solvers.heuristics.gap_arrays import Way
 from poet.solvers.heuristics.policies import PRICE_EXPONENTS, Planned, Weights, walked
 from poet.solvers.instance.instance import Facts, Instance
 from poet.solvers.portfolio.state import (
+    COPIES,
     GOES_ON,
     LINEAR,
+    WAITS,
     WALKS,
     WHOLE,
     Claim,
@@ -41,6 +46,10 @@ COUNTEREXAMPLES = 8
 
 SOLVED_SHARE = 1e-4
 """Of a program's joules, at which it counts as solved: what grids still lack is more."""
+
+AGAIN_SHARE = 0.05
+"""Of the overhead, by which a better plan has the prover begin again: what it rules out was too coarse."""
+
 
 SURE_SHARES = (0.5, 0.99)
 """Of a version, from which on it counts as kept, schedules for each; with one, fractions are read one way."""
@@ -183,3 +192,50 @@ def _most_expensive_moment(guide: Bound) -> frozenset[int]:
     if not rows or not len(prices):
         return guide.moments
     return frozenset({rows[int(prices[: len(rows)].argmax())]})
+
+
+def resident_sets(state: SearchState) -> Steps:
+    """Bounds below the best plan; where nothing may be written and none is known, a proof that there is none.
+
+    *Proposition.* A program that has no step below N * J joules has none, where N is more than its
+    transitions and contents together, and J the most expensive rerun or page-in. *Proof*: a cheapest step
+    takes no transition twice, and beside them it may have to page each content in once.
+    """
+    while True:
+        below, proves_none = state.overhead_joules(), False
+        if math.isinf(below):
+            below, proves_none = _beyond_any_step(state), True
+        if math.isinf(below):
+            if state.alone:
+                return
+            yield WAITS
+            continue
+        bounds = resident_sets_bounds(
+            state.instance,
+            below_joules=below,
+            clock=state.clock,
+            finished=state.finished,
+            seconds_left=state.seconds_left,
+        )
+        for overhead_joules in bounds:
+            if proves_none and overhead_joules >= below:
+                state.refuted = True
+                return
+            if not proves_none:
+                state.take_bound(overhead_joules, COPIES)
+            yield GOES_ON
+            if state.overhead_joules() < (1.0 - AGAIN_SHARE) * below:
+                break
+        else:
+            return
+
+
+def _beyond_any_step(state: SearchState) -> float:
+    """Joules that no step of the program takes, by the proposition; infinite where tensors may be written."""
+    instance = state.instance
+    if any(content.page_out is not None for content in instance.contents):
+        return math.inf
+    moves = [task.cost for task in instance.tasks]
+    moves += [content.page_in for content in instance.contents if content.page_in is not None]
+    most_moves = MOST_ARCS + len(instance.contents) + 1
+    return most_moves * max((cost.joules for cost in moves), default=0.0)

@@ -30,7 +30,7 @@ from poet.solvers.heuristics.greedy import greedy
 from poet.solvers.instance.instance import Metered
 from poet.solvers.portfolio.local_search import local_search
 from poet.solvers.portfolio.neighbourhoods import neighbourhoods
-from poet.solvers.portfolio.relaxations import linear_relaxation, whole_relaxation
+from poet.solvers.portfolio.relaxations import linear_relaxation, resident_sets, whole_relaxation
 from poet.solvers.portfolio.retention_intervals import effort_of, retention_intervals
 from poet.solvers.portfolio.state import GREEDY, REFUTED, Claim, SearchState, Steps, model_by, refutes
 from poet.solvers.search.messages import (
@@ -56,6 +56,7 @@ MEMBERS: tuple[Seated, ...] = (
     ("relaxation in whole numbers", whole_relaxation, 2.0),
     ("local search", local_search, 3.0),
     ("neighbourhoods", neighbourhoods, 3.0),
+    ("resident sets", resident_sets, 1.0),
 )
 """With shares of the time: provers have half of what makers of plans have."""
 

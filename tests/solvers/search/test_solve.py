@@ -134,6 +134,7 @@ def test_many_random_problems_equal_the_oracle() -> None:
 
 
 def test_storage_beside_compute_that_nothing_may_use_is_as_good_as_none() -> None:
+    """Small sets in RAM are searched as where storage blocks, so the gap is closed by proof."""
     mixed = mixed_problem(59, largest=7)
     in_ram = tuple(
         dataclasses.replace(
@@ -147,10 +148,10 @@ def test_storage_beside_compute_that_nothing_may_use_is_as_good_as_none() -> Non
     limits = dataclasses.replace(random_limits(problem, 59), paging=False)
     found = solve(problem, limits, counted(5.0))
     blocking = solve(dataclasses.replace(problem, background_storage=False), limits, counted(5.0))
-    assert found.status is blocking.status
+    assert found.status is blocking.status is Status.OPTIMAL
     assert found.joules is not None
     assert found.joules > problem.compute_joules
-    assert (found.joules, found.bound_joules) == (blocking.joules, blocking.bound_joules)
+    assert found.joules == blocking.joules
 
 
 @pytest.mark.slow

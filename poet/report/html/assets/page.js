@@ -54,7 +54,7 @@
     const fitted = structuredClone(spec);
     const below = { top: { direction: "vertical", anchor: "start", margin: 4 } }; // one legend below the other
     fitted.config = narrow()
-      ? { axisY: { labelLimit: 108 }, legend: { columns: 2, layout: below } }
+      ? { axisY: { labelLimit: 108 }, legend: { columns: 1, layout: below } }
       : { legend: { columns: 4 } };
     return vegaEmbed(place, fitted, options).then((result) => {
       place.dataset.drawn = "yes";

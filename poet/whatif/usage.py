@@ -1,7 +1,8 @@
-"""Data stalls: what fetching and preparing its input does to a step, given or measured.
+"""What a plan means in use: battery, energy budget, flash life, time, carbon, and waiting for data.
 
-Terms and differential measurement are those of DS-Analyzer (Mohan et al., "Analyzing and mitigating data
-stalls in DNN training", VLDB 2021): a fetch stall is waiting for storage, a prep stall for decoding.
+Terms and differential measurement of data stalls are those of DS-Analyzer (Mohan et al., "Analyzing and
+mitigating data stalls in DNN training", VLDB 2021): a fetch stall is waiting for storage, a prep stall for
+decoding.
 """
 
 from __future__ import annotations
@@ -23,15 +24,75 @@ from poet.devices.profile import Profile
 from poet.errors import InputError
 from poet.files.arrays import read_npy, read_npz
 from poet.files.tensorfile import TensorFile
-from poet.whatif.question import DataSupply
-from poet.whatif.result import DataStall, FoundPlan, Setting
+from poet.plans.page_slots import Wear, life_steps, step_wear
+from poet.plans.plan_parts import Endurance
+from poet.problem.schedule import Schedule
+from poet.whatif.grid import DataSupply, Duty
+from poet.whatif.result import DataStall, FoundPlan, Setting, Usage
 
 Array = NDArray[Any]
 
-SUFFIXES = (".npy", ".npz", ".safetensors")
-MOST_FILES = 10_000
-MOST_STEPS = 200
-PASSES = 3
+DAYS_PER_YEAR = 365.25
+
+
+def endurance_of(profile: Profile | None) -> Endurance:
+    """What the storage of a device survives."""
+    storage = profile.storage if profile is not None else None
+    if storage is None:
+        return Endurance()
+    cycles = storage.block_cycles
+    written_bytes = storage.lifetime_written_bytes if cycles is None else None
+    return Endurance(written_bytes, cycles, storage.erase_block_bytes)
+
+
+def wear_of(setting: Setting, schedule: Schedule, accumulating: Schedule | None) -> Wear:
+    """What a step takes of the storage, all its pieces together; schedules are those of a `FoundPlan`."""
+    made = (schedule, accumulating)
+    runs = [
+        (part.problem, each, times)
+        for (part, times), each in zip(setting.schedules, made, strict=False)
+        if each is not None
+    ]
+    return step_wear(runs, endurance_of(setting.profile).block_bytes)
+
+
+def life_of(plan: FoundPlan, setting: Setting) -> float | None:
+    """Steps until the storage is worn out; infinite where nothing is written, ``None``: not known."""
+    return life_steps(endurance_of(setting.profile), wear_of(setting, plan.schedule, plan.accumulating))
+
+
+def usage_of(
+    plan: FoundPlan, setting: Setting, duty: Duty, stall_seconds: float = 0.0, stall_joules: float = 0.0
+) -> Usage:
+    """What ``plan`` means under ``duty``; each step also waits ``stall_seconds`` for its data."""
+    step_joules = plan.joules + stall_joules
+    session_joules = step_joules * duty.steps_per_session
+    battery, budget, grams = duty.battery_joules, duty.energy_budget, duty.grid_grams_per_joule
+    steps = None if budget is None else _times(budget.joules * (1 + 1e-12), step_joules)
+    samples = None if steps is None or setting.batch is None else steps * setting.batch
+    life = life_of(plan, setting)
+    steps_per_year = duty.steps_per_session * duty.sessions_per_day * DAYS_PER_YEAR
+    return Usage(
+        joules_per_sample=None if setting.batch is None else step_joules / setting.batch,
+        session_joules=session_joules,
+        session_seconds=(plan.seconds + stall_seconds) * duty.steps_per_session,
+        battery_share_per_session=None if battery is None else session_joules / battery,
+        sessions_per_charge=None if battery is None else _times(battery, session_joules),
+        budget_steps=steps,
+        budget_samples=samples,
+        budget_epochs=None if samples is None or not duty.dataset_samples else samples / duty.dataset_samples,
+        flash_life_steps=life,
+        flash_life_years=None if life is None else life / steps_per_year,
+        session_grams=None if grams is None else session_joules * grams,
+    )
+
+
+def _times(joules: float, each_joules: float) -> int | None:
+    """How often ``joules`` are enough; ``None``: for any number, as each time takes none."""
+    return math.floor(joules / each_joules) if each_joules else None
+
+
+# --- data stalls ------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +214,11 @@ def _joules(shares: Shares, profile: Profile | None) -> float:
 
 
 # --- measuring --------------------------------------------------------------------------------
+
+SUFFIXES = (".npy", ".npz", ".safetensors")
+MOST_FILES = 10_000
+MOST_STEPS = 200
+PASSES = 3
 
 
 def measure_data(path: Path, batch: int = 1) -> DataSupply:
