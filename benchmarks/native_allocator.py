@@ -142,7 +142,7 @@ def measure(net: str, size: str, batch: int, threads: int) -> dict[str, object]:
         "requests": len(placement.sizes_bytes),
         "peak_mib": round(tracked.usage().live_peak_bytes / 2**20, 1),
         "arena_mib": round(placement.arena_bytes / 2**20, 1),
-        "efficiency": round(placement.efficiency, 4),
+        "efficiency": round(tracked.usage().live_peak_bytes / max(placement.arena_bytes, 1), 4),
         "exact": exact,
         "misses": misses,
         "heap_ms": round(1e3 * statistics.median(heap_seconds), 1),

@@ -39,7 +39,7 @@ from poet.problem import Objective, Pins, Place, Problem
 from poet.problem.progress import IMPORT, showing, stage
 from poet.problem.solution import Progress, SolveOptions
 from poet.runtime.data.given import as_tensors
-from poet.runtime.steps.split_replay import SplitReplay
+from poet.runtime.steps.replay import SplitReplay
 from poet.runtime.system.memory import return_freed_memory
 from poet.runtime.training.open_plan import open_pages
 

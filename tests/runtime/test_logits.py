@@ -11,11 +11,10 @@ from helpers import part_nets
 from helpers.row_net import Vocabulary
 from torch import nn
 
-from poet.errors import InputError, ModelError, ReplayError
+from poet.errors import ModelError, ReplayError
 from poet.frontend.trace import TrainingStep, trace_training_step
 from poet.ir.micro import MicroBatches
 from poet.ir.optimizer import OptimizerSpec
-from poet.plans.plan_file import read_plan
 from poet.runtime import Trainer
 from poet.runtime.kernels import logits
 from poet.runtime.trials import forms, trial
@@ -50,42 +49,6 @@ def traced(
 
 
 write = partial(part_nets.write, in_storage=False)
-
-
-def targets_of(step: TrainingStep) -> set[str]:
-    return {
-        call.target
-        for op in step.graph.ops
-        for call in ([op.call] if op.strip is None else [link.call for link in op.strip.links])
-    }
-
-
-ALL = {"poet.logits_loss", "poet.logits_hidden_gradient", "poet.logits_weight_gradient"}
-
-
-def largest_elements(step: TrainingStep) -> int:
-    """Of what the step makes, parameters and their gradients aside."""
-    own = {WORDS * WIDTH}
-    return max(value.type.elements for value in step.graph.values if value.type.elements not in own)
-
-
-def test_a_step_without_logits_gives_the_bits_of_plain_pytorch(tmp_path: Path) -> None:
-    step = traced("plain")
-    assert targets_of(step) >= ALL
-    assert step.graph.predictions == ()
-    assert largest_elements(step) < 2 * LENGTH * WORDS
-    assert traced("plain", gradients="stream").digest == step.digest
-    plan = write(tmp_path / "p", step, seed=1)
-    assert read_plan(tmp_path / "p") == plan
-    report = verify(tmp_path / "p", module=module_of("plain"), steps=1, threads=(1,))
-    assert [comparison.difference for comparison in report.comparisons] == [None]
-    with Trainer.open(tmp_path / "p") as trainer:
-        tokens = torch.zeros(2, LENGTH, dtype=torch.long)
-        assert trainer.step(tokens, tokens).predictions == ()
-        wrong = tokens.clone()
-        wrong[1, 2] = WORDS
-        with pytest.raises(InputError, match=f"sample 1 holds {WORDS}; the classes are 0 to {WORDS - 1}"):
-            trainer.step(tokens, wrong)
 
 
 def test_rows_that_are_left_out_and_sums_and_special_numbers() -> None:

@@ -23,7 +23,7 @@ from torch.nn import functional
 from poet.errors import ReplayError
 from poet.runtime import native
 from poet.runtime.native import NativeAllocator, Placement, RecordedStep, build
-from poet.runtime.native.library import Library
+from poet.runtime.native.allocator import Library
 from poet.runtime.native.placement import Allocation
 
 Step = Callable[[], object]
@@ -98,7 +98,7 @@ def allocator() -> Iterator[NativeAllocator]:
     if loaded is None:
         pytest.skip(native.why_unavailable())
     yield loaded
-    assert not loaded._library.attached(), "a scope or a block in an arena was left behind"
+    assert not loaded._library.c.poet_attached(), "a scope or a block in an arena was left behind"
 
 
 def run_python(source: str, *arguments: str) -> str:
@@ -241,7 +241,6 @@ def test_a_replayed_step_is_bitwise_equal_without_a_miss(
     plain = [plain_step() for _ in range(8)]
     module, step = training(net)
     placement = recorded(allocator, step)
-    assert placement.efficiency > 0.85
     losses = []
     with allocator.arena(placement.arena_bytes) as arena, arena.replay(placement) as replay:
         for _ in range(5):
@@ -252,7 +251,7 @@ def test_a_replayed_step_is_bitwise_equal_without_a_miss(
     counts = replay.counts()
     assert (counts.misses, counts.foreign, counts.unplanned) == (0, 0, 0)
     assert counts.placed == counts.requests == 5 * len(placement.sizes_bytes)
-    assert allocator._library.attached(), "the gradients lie in the arena"
+    assert allocator._library.c.poet_attached(), "the gradients lie in the arena"
     assert losses == plain[3:]
     for mine, theirs in zip(module.state_dict().values(), plain_module.state_dict().values(), strict=True):
         assert torch.equal(mine, theirs)
@@ -276,8 +275,8 @@ def test_ops_are_matched_by_their_marks(allocator: NativeAllocator) -> None:
         for _ in range(2):
             with recording.step():
                 step()
-    assert [(a.op, a.size_bytes, a.died_op) for a in recording.steps[0].allocations] == [
-        (0, 1000, 0), (1, 3000, 1), (2, 2000, 2),
+    assert [(a.op, a.size_bytes) for a in recording.steps[0].allocations] == [
+        (0, 1000), (1, 3000), (2, 2000),
     ]  # fmt: skip
     placement = native.place(recording.steps)
     with allocator.arena(placement.arena_bytes) as arena, arena.replay(placement) as replay:
@@ -285,19 +284,6 @@ def test_ops_are_matched_by_their_marks(allocator: NativeAllocator) -> None:
             with replay.step():
                 step(second)
     assert (replay.counts().placed, replay.counts().misses) == (5, 1)
-
-
-def test_workspace_is_what_an_op_held_beyond_what_it_left(allocator: NativeAllocator) -> None:
-    x = torch.randn(1000)
-    with allocator.recording() as recording:
-        for _ in range(2):
-            with recording.step():
-                y = x.exp().exp()  # 4,000 bytes to be kept, 8,000 while it is made
-                allocator.mark(1)
-                z = y.neg()
-                allocator.mark(2)
-                del y, z
-    assert recording.steps[0].workspace_bytes() == {0: 4000, 1: 0}
 
 
 def test_what_lives_too_long_is_left_on_the_heap(allocator: NativeAllocator) -> None:
@@ -331,8 +317,7 @@ def test_steps_that_differ_are_not_placed(allocator: NativeAllocator) -> None:
 def test_blocks_alive_together_never_overlap(seed: int) -> None:
     """The judge replays random lifetimes over three steps and knows nothing of how they were placed."""
     step = _random_step(random.Random(seed))
-    residents = [5000, 100_000]
-    placement = native.place([step, step], residents_bytes=residents, time_limit_seconds=0.05)
+    placement = native.place([step, step], time_limit_seconds=0.05)
     events: list[tuple[int, int, int, int]] = []
     ordered = sorted(step.allocations, key=lambda a: a.op)
     for repeat in range(3):
@@ -347,7 +332,7 @@ def test_blocks_alive_together_never_overlap(seed: int) -> None:
                     (a.born_tick + shift, 1, offset, a.size_bytes),
                     (a.died_tick + shift, 0, offset, index),
                 ]
-    living = dict(zip(placement.resident_offsets_bytes, residents, strict=True))
+    living: dict[int, int] = {}
     for _, born, offset, size in sorted(events):
         if not born:
             del living[offset]
@@ -367,15 +352,15 @@ def _random_step(generator: random.Random) -> RecordedStep:
         if died < born:  # released by the next step, or never within reach
             died += 2 * count
         size = generator.choice([generator.randrange(1, 60_000), generator.randrange(65_536, 300_000)])
-        allocations.append(Allocation(size, born * 5 // (2 * count), born, died, None))
-    allocations[0] = Allocation(100, allocations[0].op, allocations[0].born_tick, None, None)
+        allocations.append(Allocation(size, born * 5 // (2 * count), born, died))
+    allocations[0] = Allocation(100, allocations[0].op, allocations[0].born_tick, None)
     return RecordedStep(tuple(sorted(allocations, key=lambda a: a.born_tick)), 2 * count)
 
 
 def test_requests_of_a_parallel_region_may_come_in_any_order() -> None:
     """Each is placed as if all of its region lived together."""
-    region = [Allocation(64, 0, 2 * i, 2 * i + 1, 0, parallel=True) for i in range(3)]
-    step = RecordedStep((*region, Allocation(64, 0, 6, 7, 0)), 8)
+    region = [Allocation(64, 0, 2 * i, 2 * i + 1, parallel=True) for i in range(3)]
+    step = RecordedStep((*region, Allocation(64, 0, 6, 7)), 8)
     offsets = native.place([step, step]).offsets_bytes
     assert len(set(offsets[:3])) == 3
     assert offsets[3] in offsets[:3]
@@ -428,11 +413,11 @@ def test_a_step_that_fails_while_it_is_recorded_does_not_count(allocator: Native
 def test_one_recording_and_one_replay_at_a_time(allocator: NativeAllocator) -> None:
     placement = recorded(allocator, lambda: torch.ones(10).sum().item())
     with allocator.arena(placement.arena_bytes) as arena:
-        with arena.replay(placement), pytest.raises(ReplayError, match="under way"), arena.replay(placement):
+        with arena.replay(placement), pytest.raises(ReplayError, match="in flight"), arena.replay(placement):
             pass
-        with allocator.recording(), pytest.raises(ReplayError, match="under way"), allocator.recording():
+        with allocator.recording(), pytest.raises(ReplayError, match="in flight"), allocator.recording():
             pass
-        too_large = Placement((), (), (0,), (), arena.size_bytes + 1, 0)
+        too_large = Placement((), (), (0,), arena.size_bytes + 1)
         with pytest.raises(ReplayError, match="needs 4097 bytes"), arena.replay(too_large):
             pass
 
@@ -453,7 +438,7 @@ def test_a_wrong_plan_costs_misses_and_not_bits(allocator: NativeAllocator, brok
     else:
         shift = {"all at zero": 0, "shifted": 64}[broken]
         offsets = tuple(shift * (index % 3) for index, _ in enumerate(right.offsets_bytes))
-        placement = Placement(right.sizes_bytes, offsets, right.op_bounds, (), right.arena_bytes, 0)
+        placement = Placement(right.sizes_bytes, offsets, right.op_bounds, right.arena_bytes)
     with allocator.arena(size_bytes) as arena, arena.replay(placement) as replay:
         losses = []
         for _ in range(3):
@@ -479,10 +464,10 @@ def test_tensors_that_outlive_step_and_arena_keep_their_values(allocator: Native
         assert replay.counts().conflicts > 0
     expected = step()
     assert all(torch.equal(tensor, expected) for tensor in kept)
-    assert allocator._library.attached()
+    assert allocator._library.c.poet_attached()
     mapped_bytes = allocator.usage().footprint_bytes
     kept.clear()
-    assert not allocator._library.attached()
+    assert not allocator._library.c.poet_attached()
     assert allocator.usage().footprint_bytes <= mapped_bytes - arena.size_bytes
 
 
@@ -589,7 +574,7 @@ def test_the_interpreter_may_end_in_the_middle_of_everything(allocator: NativeAl
         step()
         cycle = [module, step]
         cycle.append(cycle)
-        print(bool(allocator._library.attached()))
+        print(bool(allocator._library.c.poet_attached()))
         """
     )
     assert output == "True\n"
@@ -600,14 +585,14 @@ def test_another_librarys_allocator_is_respected(allocator: NativeAllocator, tmp
     copy = tmp_path / "other.so"
     shutil.copy(build.build_library(), copy)
     other = Library(str(copy))
-    assert other.attach()
+    assert other.c.poet_attach()
     try:
         with pytest.raises(ReplayError, match="another library"), allocator.tracking():
             pass
         with pytest.raises(ReplayError, match="another library"):
             allocator.arena(4096)
-        assert other.attached()
+        assert other.c.poet_attached()
     finally:
-        other.detach()
+        other.c.poet_detach()
     with allocator.tracking():
-        assert allocator._library.attached()
+        assert allocator._library.c.poet_attached()

@@ -9,10 +9,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from helpers import hand_net
 from helpers.part_nets import needs_equal_sums, tiny_parts, write
 from helpers.row_net import InRam, Words
-from helpers.schedules import random_schedule
 from torch import nn
 from torch.nn import functional as F
 from zoo.decoder import ADAPTERS, Decoder
@@ -37,7 +35,6 @@ from poet.runtime import Trainer
 from poet.runtime.kernels import kernel, tables
 from poet.runtime.storage.page_file import PageFile
 from poet.solvers import solve
-from poet.verification import verify
 
 
 @pytest.fixture(autouse=True)
@@ -53,9 +50,6 @@ NETS: dict[str, tuple[Callable[[], nn.Module], tuple[str, ...]]] = {
         ADAPTERS,
     ),
 }
-AGAIN = 3
-"""Seed of a schedule that runs look-ups again."""
-
 LOSS = "cross-entropy:dim=-1"
 
 
@@ -124,14 +118,6 @@ def test_without_a_page_file_no_row_is_read() -> None:
 # --- bits -------------------------------------------------------------------------------------
 
 
-def test_the_first_of_those_schedules_reads_rows_again() -> None:
-    step = by_row("looked")
-    of = hand_net.problem(step.graph, parameters_in_storage=True, kernels=step.kernels)
-    names = {op.name for op in readers(step.graph)}
-    runs = [item for item in random_schedule(of, AGAIN) if getattr(item, "op", None) in names]
-    assert len(runs) > len(names)
-
-
 def test_repeated_and_padded_rows_are_read_where_the_plan_file_has_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -172,17 +158,6 @@ def test_repeated_and_padded_rows_are_read_where_the_plan_file_has_them(
             trainer.step(torch.full((2, 12), 500), targets)
         trained = trainer.state_dict()
     assert all(torch.equal(trained[key], item) for key, item in module.named_parameters())
-
-
-def test_a_training_that_goes_on_reads_rows_from_the_page_file(tmp_path: Path) -> None:
-    write(tmp_path / "p", by_row("looked"), seed=None)
-    batch = torch.randint(500, (2, 12)), torch.randint(7, (2, 12))
-    with Trainer.open(tmp_path / "p", seed=1) as trainer:
-        trainer.step(*batch)
-        trainer.save(tmp_path / "s")
-        loss = trainer.step(*batch).loss
-    with Trainer.open(tmp_path / "p", resume=tmp_path / "s") as trainer:
-        assert trainer.step(*batch).loss == loss
 
 
 # --- who chooses so ---------------------------------------------------------------------------
@@ -239,24 +214,6 @@ def test_rows_are_offered_only_where_they_may_be_read() -> None:
     assert not offers(prepared("looked", device="pixel"), Limits())  # storage works in the background
     assert row_reads(of.step.graph)
     assert not row_reads(of.step.graph, others=[op.name for op in of.step.graph.ops])
-
-
-@pytest.mark.slow
-@needs_equal_sums
-def test_a_plan_in_little_ram_reads_by_row_and_verifies(tmp_path: Path) -> None:
-    def module() -> nn.Module:
-        torch.manual_seed(0)
-        return Decoder(layers=1, width=64, heads=4, shared_heads=2, inner=96, words=3000, length=12, rank=2)
-
-    planned = poet.plan(
-        module(), torch.zeros(1, 12, dtype=torch.long), device="rpi4b-xnnpack", ram="640KiB",
-        home="either", loss=LOSS, train=ADAPTERS, evaluation=False,
-        time_limit_seconds=5.0,
-    )  # fmt: skip
-    assert readers(planned.plan.graph)
-    planned.save(tmp_path / "p")
-    report = verify(tmp_path / "p", module=module(), steps=2, threads=(1, 2))
-    assert [comparison.difference for comparison in report.comparisons] == [None, None]
 
 
 def test_a_row_costs_a_read_of_the_pages_that_it_may_lie_in() -> None:

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from helpers.pace import with_slow
 from helpers.part_nets import tiny_parts, write
 from helpers.row_net import LOSS, RATE, SGD, InRam, by_row, module_of, traced
 from torch import Tensor
@@ -284,7 +283,8 @@ def prepared(home: Place = Place.STORAGE, device: str = "rpi4b-xnnpack", words: 
     return prepare(module_of(words), batch, device=device, loss=LOSS, optimizer=SGD, home=home)
 
 
-@pytest.mark.parametrize("home", with_slow([Place.STORAGE, Place.EITHER], {Place.EITHER}))
+@pytest.mark.slow
+@pytest.mark.parametrize("home", [Place.STORAGE, Place.EITHER])
 def test_rows_are_updated_in_storage_where_ram_is_dear(home: Place) -> None:
     of = prepared(home)
     limits, options = Limits(ram_budget_bytes=256 << 10), SolveOptions(time_limit_seconds=20.0)

@@ -124,22 +124,12 @@ def test_what_kernels_depend_on_names_the_file(monkeypatch: pytest.MonkeyPatch) 
     assert trial.known() == {}
 
 
-def test_so_do_switches_of_torch_and_what_says_how_to_divide(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_so_do_switches_of_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     before = trial.machine_digest()
     monkeypatch.setattr(torch.backends.mkldnn, "enabled", not torch.backends.mkldnn.enabled)
     without = trial.machine_digest()
     monkeypatch.setattr(torch, "get_float32_matmul_precision", lambda: "medium")
     assert len({before, without, trial.machine_digest()}) == 3
-    read, read_bytes = set[str](), Path.read_bytes
-
-    def noted(path: Path) -> bytes:
-        read.add(path.name)
-        return read_bytes(path)
-
-    monkeypatch.setattr(Path, "read_bytes", noted)
-    trial._own_sources.__wrapped__()
-    assert {"forms.py", "strips.py", "wholes.py", "operators.py"} <= read
-    assert {"overwriting.py", "packed.py", "packed.cpp", "logits.py"} <= read
 
 
 def test_the_oldest_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -147,15 +137,6 @@ def test_the_oldest_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     trial.remember({"a": True, "b": True})
     trial.remember({"c": True})
     assert trial.known() == {"b": True, "c": True}
-
-
-def test_a_folder_that_is_open_to_others_is_not_used(tmp_path: Path) -> None:
-    (tmp_path / "poet").mkdir(mode=0o700)
-    folder = tmp_path / "poet" / "trials"
-    folder.mkdir()
-    folder.chmod(0o777)
-    trial.remember({"a": True})
-    assert not list(folder.iterdir())
 
 
 def test_what_could_save_most_for_its_seconds_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:

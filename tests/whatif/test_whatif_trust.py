@@ -220,6 +220,4 @@ def test_a_compiler_that_speaks_no_utf_8_is_heard(tmp_path: Path, monkeypatch: p
     script.write_text("#!/bin/sh\nprintf 'version \\377\\n'\n")
     script.chmod(0o700)
     monkeypatch.setenv("CXX", str(script))
-    found = find_compiler()
-    assert found is not None
-    assert found.version.startswith("version ")
+    assert find_compiler() == (str(script),)

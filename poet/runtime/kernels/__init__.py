@@ -16,11 +16,8 @@ from poet.errors import PlanError, nearest
 from poet.ir.graph import STORED_ROWS, STORED_ROWS_SGD, Call
 from poet.ir.kernel_facts import PYTORCH
 from poet.ir.operators import ATEN, OWN, RANDOM, UPDATES
-from poet.runtime.kernels import composed as norms
-from poet.runtime.kernels import composed as padded
-from poet.runtime.kernels import ctc, logits, packed, recurrent, tables, updates
+from poet.runtime.kernels import composed, ctc, logits, packed, recurrent, tables, updates
 from poet.runtime.kernels.arguments import Kernel, aten, resolve
-from poet.runtime.kernels.composed import DRAWN, divided
 from poet.runtime.kernels.signatures import NUMBERS, looked_at
 
 LIBRARY = PYTORCH
@@ -120,8 +117,8 @@ _WRAPPED: dict[str, Kernel] = {
     "aten._embedding_bag_backward.default": _embedding_bag_backward,
     "aten._embedding_bag_per_sample_weights_backward.default": _bag_weights_backward,
     "aten.index_put.default": _index_put,
-    "aten.div.Tensor_mode": divided,
-    "aten.div.Scalar_mode": divided,
+    "aten.div.Tensor_mode": composed.divided,
+    "aten.div.Scalar_mode": composed.divided,
 }
 
 
@@ -187,7 +184,7 @@ def _with_rng_state(
     return kernel(target, again)(*args, **kwargs)
 
 
-_DRAWN: dict[str, Kernel] = {**DRAWN, "poet.with_rng_state": _with_rng_state}
+_DRAWN: dict[str, Kernel] = {**composed.DRAWN, "poet.with_rng_state": _with_rng_state}
 """Every operator that is given a generator, before all else."""
 
 _STORED: dict[str, Kernel] = {
@@ -219,10 +216,10 @@ OWN_KERNELS: dict[str, Kernel] = {
     "poet.relu": packed.relu,
     "poet.relu_backward": packed.relu_backward,
     "poet.masked": packed.masked,
-    "poet.norm_relu": norms.norm_relu,
-    "poet.norm_relu_backward": norms.norm_relu_backward,
-    "poet.padded_convolution": padded.convolution,
-    "poet.padded_convolution_backward": padded.convolution_backward,
+    "poet.norm_relu": composed.norm_relu,
+    "poet.norm_relu_backward": composed.norm_relu_backward,
+    "poet.padded_convolution": composed.convolution,
+    "poet.padded_convolution_backward": composed.convolution_backward,
     "poet.max_pool": packed.max_pool,
     "poet.max_pool_backward": packed.max_pool_backward,
     **{

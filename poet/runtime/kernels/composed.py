@@ -11,6 +11,8 @@ from torch import Tensor
 from poet.runtime.kernels import packed
 from poet.runtime.kernels.arguments import Kernel, aten
 
+_aten = torch.ops.aten
+
 
 def divided(dividend: Tensor, divisor: Tensor | float, *, rounding_mode: str | None = None) -> Tensor:
     """``torch.div``; the least whole number by -1 is itself, as in numpy and with the other roundings.
@@ -34,9 +36,6 @@ def quotient(dividend: Tensor, divisor: Tensor) -> Tensor:
     if type(dividend) is Tensor and not dividend.is_meta and type(divisor) is Tensor:
         return divided(dividend, divisor, rounding_mode="trunc")
     return torch.div(dividend, divisor, rounding_mode="trunc")
-
-
-_aten = torch.ops.aten
 
 
 def norm_relu(
@@ -81,9 +80,6 @@ def norm_relu_backward(
     return found
 
 
-_aten_padded = torch.ops.aten
-
-
 def convolution(
     source: Tensor,
     weight: Tensor,
@@ -99,8 +95,8 @@ def convolution(
     """``aten.convolution`` of ``source`` [images, channels, height, width] with zeros around it: ``pads`` of
     them on the left, right, top and bottom; all else is as ``aten.convolution`` takes it.
     """
-    made: Tensor = _aten_padded.convolution.default(
-        _aten_padded.constant_pad_nd.default(source, pads),
+    made: Tensor = _aten.convolution.default(
+        _aten.constant_pad_nd.default(source, pads),
         weight, bias, stride, padding, dilation, transposed, output_padding, groups,
     )  # fmt: skip
     return made
@@ -124,12 +120,12 @@ def convolution_backward(
 
     Where a gradient of the source is wanted alone, only the type of ``source`` counts.
     """
-    to_source, to_weight, to_bias = _aten_padded.convolution_backward.default(
-        gradient, _aten_padded.constant_pad_nd.default(source, pads),
+    to_source, to_weight, to_bias = _aten.convolution_backward.default(
+        gradient, _aten.constant_pad_nd.default(source, pads),
         weight, bias_sizes, stride, padding, dilation, transposed, output_padding, groups, output_mask,
     )  # fmt: skip
     if to_source is not None:
-        to_source = _aten_padded.constant_pad_nd.default(to_source, [-pad for pad in pads])
+        to_source = _aten.constant_pad_nd.default(to_source, [-pad for pad in pads])
     return to_source, to_weight, to_bias
 
 

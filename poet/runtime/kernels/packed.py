@@ -23,7 +23,7 @@ from torch import Tensor
 
 from poet.errors import PlanError
 from poet.runtime import native
-from poet.runtime.native.library import Library
+from poet.runtime.native.allocator import Library
 
 _BLOCK_ELEMENTS = 1 << 13
 """Handled at once, a multiple of 8: calls cost little beside them, and their numbers take 32 KiB or so.
@@ -76,7 +76,7 @@ def relu_backward_into(gradient: Tensor, bits: Tensor, *, out: Tensor) -> Tensor
     if library is not None:
         for part, packed, made in _rows_of(gradient, bits, out):
             size = (made.element_size(), made.numel())
-            library.gate(part.data_ptr(), packed.data_ptr(), *size, made.data_ptr())
+            library.c.poet_gate(part.data_ptr(), packed.data_ptr(), *size, made.data_ptr())
         return out
     for given, open_, made in _blocks_of(gradient, bits, out, numbers):
         torch.ops.aten.threshold_backward.grad_input(given, open_, 0, grad_input=made)
@@ -116,7 +116,7 @@ def masked_into(source: Tensor, bits: Tensor, factor: float, *, out: Tensor) -> 
     numbers, library = _scratch(out, out.dtype), _library()
     if library is not None and source.dtype == torch.float32:
         for part, packed, made in _rows_of(source, bits, out):
-            library.masked(part.data_ptr(), packed.data_ptr(), made.numel(), factor, made.data_ptr())
+            library.c.poet_masked(part.data_ptr(), packed.data_ptr(), made.numel(), factor, made.data_ptr())
         return out
     for given, ones, made in _blocks_of(source, bits, out, numbers):
         torch.mul(given, ones.mul_(factor), out=made)
@@ -161,7 +161,7 @@ def max_pool(
         found = places[sample, begin:end]
         if library is not None:
             spots = (windows.first.data_ptr(), table.data_ptr(), found.data_ptr())
-            library.places(indices.data_ptr(), end - begin, windows.first.numel(), *spots)
+            library.c.poet_places(indices.data_ptr(), end - begin, windows.first.numel(), *spots)
         else:
             torch.index_select(table, 0, indices.sub_(windows.first).view(-1), out=found.view(-1))
     return output, places
@@ -212,11 +212,11 @@ def max_pool_backward(
         asked = (found.data_ptr(), end - begin, size)
         spots = (windows.first.data_ptr(), offsets.data_ptr(), len(offsets), last)
         if library is not None and gradient.dtype == torch.float32:
-            library.max_pool_backward(given.data_ptr(), *asked, *spots, made.data_ptr())
+            library.c.poet_max_pool_backward(given.data_ptr(), *asked, *spots, made.data_ptr())
             continue
         spot = indices[: found.numel()]
         if library is not None:
-            library.indices(*asked, *spots, spot.data_ptr())
+            library.c.poet_indices(*asked, *spots, spot.data_ptr())
         else:
             place = known[: found.numel()].copy_(found.view(-1)).clamp_(max=len(offsets) - 1)
             torch.index_select(offsets, 0, place, out=spot)
@@ -305,7 +305,7 @@ def _scratch(made: Tensor, element: torch.dtype) -> Tensor:
 def _packed_by(library: Library, tensor: Tensor, bits: Tensor) -> None:
     """Set a bit wherever an element of a contiguous tensor of floats is not at most 0."""
     for row, packed in zip(tensor.view(len(bits), -1) if tensor.numel() else (), bits, strict=False):
-        library.pack(row.data_ptr(), row.element_size(), row.numel(), packed.data_ptr())
+        library.c.poet_pack(row.data_ptr(), row.element_size(), row.numel(), packed.data_ptr())
 
 
 def _pack(tensor: Tensor, bits: Tensor, compared: Callable[..., Tensor], flags: Tensor) -> None:

@@ -19,21 +19,26 @@ thread stacks), and what Python and numpy allocate.
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass
 
 import torch
 
 from poet.errors import ReplayError
-from poet.runtime.native.allocator import NativeAllocator, Tracking
-from poet.runtime.native.arena import ArenaMemory, Replay
+from poet.runtime.native.allocator import (
+    ArenaMemory,
+    Counts,
+    Library,
+    MemoryUsage,
+    NativeAllocator,
+    Recording,
+    Replay,
+    Tracking,
+)
 from poet.runtime.native.build import Unavailable, build_library, torch_release
-from poet.runtime.native.library import Counts, Library, MemoryUsage
 from poet.runtime.native.placement import (
     ON_HEAP,
     Allocation,
     Placement,
     RecordedStep,
-    Recording,
     place,
     place_run,
 )
@@ -51,39 +56,33 @@ WITHOUT = (
 """What cannot be promised where `load` gives ``None``."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Loaded:
-    allocator: NativeAllocator | None
-    reason: str
-
-
-_loaded: _Loaded | None = None
+_loaded: tuple[NativeAllocator | None, str] | None = None
 _lock = threading.Lock()
 
 
 def load() -> NativeAllocator | None:
     """The process's native allocator, compiled at first use; ``None`` where `why_unavailable` says why."""
-    return _load().allocator
+    return _load()[0]
 
 
 def available() -> bool:
     """Whether `load` gives an allocator; compiles it if need be."""
-    return _load().allocator is not None
+    return _load()[0] is not None
 
 
 def why_unavailable() -> str:
     """One line; empty where the allocator is available."""
-    return _load().reason
+    return _load()[1]
 
 
-def _load() -> _Loaded:
+def _load() -> tuple[NativeAllocator | None, str]:
     global _loaded
     with _lock:
         if _loaded is None:
             try:
-                _loaded = _Loaded(_open(), "")
+                _loaded = _open(), ""
             except Unavailable as error:
-                _loaded = _Loaded(None, str(error))
+                _loaded = None, str(error)
         return _loaded
 
 
@@ -93,8 +92,8 @@ def _open() -> NativeAllocator:
     try:
         library = Library(str(path))
     except (OSError, AttributeError) as error:
-        raise Unavailable(f"{path} cannot be loaded: {error}") from error
-    built_for = library.torch_version()
+        raise Unavailable(f"{path} cannot be loaded, remove it: {error}") from error
+    built_for = library.c.poet_torch_version().decode()
     if built_for != torch_release():
         raise Unavailable(f"torch's headers are of version {built_for}, torch is {torch.__version__}")
     allocator = NativeAllocator(library)

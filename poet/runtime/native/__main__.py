@@ -6,8 +6,7 @@ import argparse
 from pathlib import Path
 
 from poet.errors import PoetError
-from poet.runtime.native import build as prebuilt
-from poet.runtime.native.build import Unavailable, build_for_copying
+from poet.runtime.native.build import NAME, VARIABLE, Unavailable, build_for_copying
 from poet.util.streams import say
 from poet.util.units import format_bytes
 
@@ -31,7 +30,7 @@ def main() -> None:
         say(f"poet: {' '.join(str(error).split())}", err=True)
         parser.exit(2)
     say(f"{asked.output}: {format_bytes(asked.output.stat().st_size)}, for {fits}")
-    say(f"on the device: {prebuilt.VARIABLE}=FILE, or {prebuilt.NAME} in poet's cache folder")
+    say(f"on the device: {VARIABLE}=FILE, or {NAME} in poet's cache folder")
 
 
 if __name__ == "__main__":

@@ -1,11 +1,9 @@
-"""Compile the allocator once per user, and load nothing that is not what was compiled.
+"""Compile the allocator once per user and release of torch, or take one that was made elsewhere.
 
 The library is built with the torch headers of the installed wheel by one compiler call, at first use.
 It is kept in poet's cache folder (`poet.files.cache_folder`), which must belong to the user and be closed to
-others. Its file name holds two keys and its own SHA-256: the first key covers the source, the flags and
-torch's build, the second the compiler. Without a compiler, a library that another compiler built
-from the same source for the same torch will do, and so will one that `build_for_copying` made
-elsewhere (see `poet.runtime.native.build`).
+others, under a name that covers the source, the flags and torch's build. One that `build_for_copying` made
+elsewhere must say that it is of this source, release of torch and processor.
 """
 
 from __future__ import annotations
@@ -21,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,7 +28,6 @@ import torch
 from poet.errors import InputError
 from poet.files.cache_folder import cache_folder, private_folder
 from poet.files.tensorfile import replaced
-from poet.runtime.native import build as prebuilt
 from poet.util.reading import lock
 
 VARIABLE = "POET_ALLOCATOR"
@@ -150,12 +147,8 @@ class Unavailable(Exception):
     """Why there is no native allocator, in words; `poet.runtime.native.load` turns it into a reason."""
 
 
-@dataclass(frozen=True, slots=True)
-class Compiler:
-    """A command and what it says about its version."""
-
-    command: tuple[str, ...]
-    version: str
+Compiler = tuple[str, ...]
+"""Its command."""
 
 
 def build_library(cache: Path | None = None) -> Path:
@@ -169,33 +162,32 @@ def build_library(cache: Path | None = None) -> Path:
         raise Unavailable(f"the native allocator is made for Linux, this is {sys.platform}")
     misfit = ""
     try:
-        if named := os.environ.get(prebuilt.VARIABLE):
-            return prebuilt.checked(Path(named), fits_here())
+        if named := os.environ.get(VARIABLE):
+            return checked(Path(named), fits_here())
         folder = private_folder(cache or cache_folder())
     except InputError as error:
         raise Unavailable(str(error)) from error
-    if os.path.lexists(folder / prebuilt.NAME):
+    if os.path.lexists(folder / NAME):
         try:
-            return prebuilt.checked(folder / prebuilt.NAME, fits_here())
+            return checked(folder / NAME, fits_here())
         except InputError as error:
             misfit = str(error)
+    library = folder / f"allocator-{_digest(_source_digest(), *_flags(), *_torch_build())}.so"
+    if _is_file(library):
+        return library
     compiler = find_compiler()
-    source = f"allocator-{_digest(_source_digest(), *_flags(), *_torch_build())}"
-    prefix = source if compiler is None else f"{source}-{_digest(*compiler.command, compiler.version)}"
-    if found := _find(folder, f"{prefix}-*.so"):
-        return found
     if compiler is None:
         raise Unavailable(misfit or _no_compiler())
     try:
         with _locked(folder):
-            return _find(folder, f"{prefix}-*.so") or _compile(compiler, folder, prefix)
+            if not _is_file(library):
+                _compile(compiler, library)
     except OSError as error:
-        if found := _find(folder, f"{source}-*.so"):
-            return found
         raise Unavailable(
             f"no allocator can be built in {folder} ({error.strerror or error}); set XDG_CACHE_HOME to a "
-            f"folder that can be written, or {prebuilt.VARIABLE} to one that is made"
+            f"folder that can be written, or {VARIABLE} to one that is made"
         ) from None
+    return library
 
 
 def build_for_copying(output: Path, *, compiler: str | None = None) -> MadeFor:
@@ -217,16 +209,16 @@ def build_for_copying(output: Path, *, compiler: str | None = None) -> MadeFor:
             library = folder / f"lib{name}.so"
             empty = ("-x", "c++", "-shared", "-fPIC", os.devnull, f"-Wl,-soname,{library.name}")
             _call(found, [*empty, "-o", str(library)], library)
-        built = folder / prebuilt.NAME
+        built = folder / NAME
         _call(
             found,
             [*_source(), "-Wl,--no-as-needed", f"-L{folder}", *_TORCH_LIBRARIES, "-o", str(built)],
             built,
         )
         try:
-            result = prebuilt.made_for(built)
+            result = made_for(built)
         except InputError as error:
-            raise Unavailable(f"{found.command[0]} gives no ELF library") from error
+            raise Unavailable(f"{found[0]} gives no ELF library") from error
         with replaced(output) as file:
             file.write(built.read_bytes())
     return result
@@ -234,9 +226,7 @@ def build_for_copying(output: Path, *, compiler: str | None = None) -> MadeFor:
 
 def fits_here() -> MadeFor:
     """What a library made elsewhere must be made for."""
-    return MadeFor(
-        prebuilt.this_machine(), _source_digest(), torch_release(), torch.compiled_with_cxx11_abi()
-    )
+    return MadeFor(this_machine(), _source_digest(), torch_release(), torch.compiled_with_cxx11_abi())
 
 
 def find_compiler(named: str | None = None) -> Compiler | None:
@@ -252,18 +242,12 @@ def find_compiler(named: str | None = None) -> Compiler | None:
         program = shutil.which(command[0])
         if program is None:
             continue
+        found = (program, *command[1:])
         try:
-            asked = subprocess.run(
-                [program, *command[1:], "--version"],
-                capture_output=True,
-                text=True,
-                errors="replace",
-                timeout=60,
-                check=True,
-            )
+            subprocess.run([*found, "--version"], capture_output=True, timeout=60, check=True)
         except (OSError, subprocess.SubprocessError):
             continue
-        return Compiler((program, *command[1:]), asked.stdout.strip())
+        return found
     return None
 
 
@@ -276,15 +260,8 @@ def torch_release() -> str:
 def _flags() -> tuple[str, ...]:
     abi = int(torch.compiled_with_cxx11_abi())
     warnings = ("-Wall", "-Wextra")
-    return (
-        "-shared",
-        "-fPIC",
-        "-std=c++17",
-        "-O3",
-        "-fvisibility=hidden",
-        f"-D_GLIBCXX_USE_CXX11_ABI={abi}",
-        *warnings,
-    )
+    abi_flag = f"-D_GLIBCXX_USE_CXX11_ABI={abi}"
+    return ("-shared", "-fPIC", "-std=c++17", "-O3", "-fvisibility=hidden", abi_flag, *warnings)
 
 
 def _torch_build() -> tuple[str, ...]:
@@ -300,18 +277,8 @@ def _no_compiler(named: str | None = None) -> str:
     return f"no C++ compiler was found ({wanted}); install one or set CXX"
 
 
-def _find(folder: Path, pattern: str) -> Path | None:
-    """A library of that name whose content is what its name says; others are removed if they can be."""
-    for library in sorted(folder.glob(pattern)):
-        with suppress(OSError):
-            if not library.is_symlink() and library.name.endswith(f"-{_content_digest(library)}.so"):
-                return library
-            library.unlink()
-    return None
-
-
-def _content_digest(library: Path) -> str:
-    return hashlib.sha256(library.read_bytes()).hexdigest()
+def _is_file(library: Path) -> bool:
+    return library.is_file() and not library.is_symlink()
 
 
 @contextmanager
@@ -322,14 +289,12 @@ def _locked(folder: Path) -> Iterator[None]:
         yield
 
 
-def _compile(compiler: Compiler, folder: Path, prefix: str) -> Path:
-    with tempfile.TemporaryDirectory(dir=folder) as scratch:
-        built = Path(scratch) / "allocator.so"
+def _compile(compiler: Compiler, library: Path) -> None:
+    with tempfile.TemporaryDirectory(dir=library.parent) as scratch:
+        built = Path(scratch) / library.name
         libraries = (f"-L{Path(torch.__file__).parent / 'lib'}", *_TORCH_LIBRARIES)
         _call(compiler, [*_source(), *libraries, "-o", str(built)], built)
-        library = folder / f"{prefix}-{_content_digest(built)}.so"
         built.replace(library)
-    return library
 
 
 def _source() -> list[str]:
@@ -350,7 +315,7 @@ def _call(compiler: Compiler, arguments: Sequence[str], built: Path) -> None:
     """Make ``built``."""
     try:
         done = subprocess.run(
-            [*compiler.command, *arguments],
+            [*compiler, *arguments],
             capture_output=True,
             text=True,
             errors="replace",
@@ -358,7 +323,7 @@ def _call(compiler: Compiler, arguments: Sequence[str], built: Path) -> None:
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise Unavailable(f"{compiler.command[0]} did not finish: {error}") from error
+        raise Unavailable(f"{compiler[0]} did not finish: {error}") from error
     if done.returncode or not built.exists():
         lines = [line for line in done.stderr.splitlines() if "error" in line] or done.stderr.splitlines()
-        raise Unavailable(f"{compiler.command[0]} failed: {(lines or ['no message'])[0]}")
+        raise Unavailable(f"{compiler[0]} failed: {(lines or ['no message'])[0]}")

@@ -4,8 +4,9 @@ those of tables whose rows are updated in storage.
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
 
 import torch
 
@@ -17,72 +18,23 @@ from poet.runtime.kernels.strips import StripRun
 from poet.runtime.kernels.tables import look_up_backward
 
 
-class GradientTap(Protocol):
+def _nothing() -> None:
+    """What is to be done before a gradient that exists whole."""
+
+
+@dataclass(frozen=True, slots=True)
+class GradientTap:
     """Gives one gradient to a caller who asked to see it.
 
     Attributes:
         name: of the parameter.
+        take: gives the gradient, after the step that makes it.
+        open: to be called before that step; what is allocated is not the step's.
     """
 
-    @property
-    def name(self) -> str: ...
-
-    def open(self) -> None:
-        """To be called before the step that makes it; what is allocated is not the step's."""
-
-    def take(self) -> torch.Tensor:
-        """The gradient, after that step."""
-
-
-@dataclass(frozen=True, slots=True)
-class _CellTap:
-    """Of a gradient that exists whole."""
-
     name: str
-    contents: list[Any]
-    cell: int
-
-    def open(self) -> None:
-        pass
-
-    def take(self) -> torch.Tensor:
-        gradient: torch.Tensor = self.contents[self.cell]
-        return gradient
-
-
-@dataclass(frozen=True, slots=True)
-class _BlockTap:
-    """Of a gradient that exists one block at a time: it is put together beside the step."""
-
-    name: str
-    strip: BoundStrip
-    value: str
-
-    def open(self) -> None:
-        self.strip.gather(self.value)
-
-    def take(self) -> torch.Tensor:
-        return self.strip.gathered(self.value)
-
-
-@dataclass(frozen=True, slots=True)
-class _RowsTap:
-    """Of some rows of a table that ``op`` updates in storage: it is made beside the step, as for all rows."""
-
-    name: str
-    op: Op
-    cells: Cells
-    first: int
-    count: int
-
-    def open(self) -> None:
-        pass
-
-    def take(self) -> torch.Tensor:
-        numbers, _, _, _, looked_up, _, padding = self.op.call.args
-        given, asked = (self.cells.contents[self.cells.argument(item)] for item in (looked_up, numbers))
-        assert isinstance(padding, int)
-        return look_up_backward(given, asked, self.first, self.count, padding)
+    take: Callable[[], torch.Tensor]
+    open: Callable[[], None] = _nothing
 
 
 class BoundStrip:
@@ -142,12 +94,26 @@ class BoundStrips:
         return self._bound[op.name]
 
 
-def _rows_tap(parameter: Parameter, op: Op, graph: Graph, cells: Cells) -> _RowsTap:
+def _whole(cells: Cells, name: str) -> torch.Tensor:
+    """A gradient that exists whole."""
+    gradient: torch.Tensor = cells.contents[cells.value(name)]
+    return gradient
+
+
+def _of_rows(op: Op, cells: Cells, first: int, count: int) -> torch.Tensor:
+    """That of some rows of a table that ``op`` updates in storage: made beside the step, as for all rows."""
+    numbers, _, _, _, looked_up, _, padding = op.call.args
+    given, asked = (cells.contents[cells.argument(item)] for item in (looked_up, numbers))
+    assert isinstance(padding, int)
+    return look_up_backward(given, asked, first, count, padding)
+
+
+def _rows_tap(parameter: Parameter, op: Op, graph: Graph, cells: Cells) -> GradientTap:
     sizes_bytes = {buffer.name: buffer.size_bytes for buffer in graph.buffers}
     (row_bytes, _), buffer = stored_row_of(op), graph.buffer_of(parameter.value)
-    before = op.stored[: op.stored.index(buffer)]
-    first_bytes = sum(sizes_bytes[name] for name in before)
-    return _RowsTap(parameter.name, op, cells, first_bytes // row_bytes, sizes_bytes[buffer] // row_bytes)
+    first_bytes = sum(sizes_bytes[name] for name in op.stored[: op.stored.index(buffer)])
+    first, count = first_bytes // row_bytes, sizes_bytes[buffer] // row_bytes
+    return GradientTap(parameter.name, functools.partial(_of_rows, op, cells, first, count))
 
 
 def gradient_taps(plan: Plan, cells: Cells, strips: BoundStrips) -> dict[int, tuple[GradientTap, ...]]:
@@ -155,25 +121,28 @@ def gradient_taps(plan: Plan, cells: Cells, strips: BoundStrips) -> dict[int, tu
     graph = plan.graph
     inner = {value.name: op for op in graph.ops if op.strip is not None for value in op.strip.inner}
     by_row = {name: op for op in graph.ops if op.stored for name in op.updates}
-    tapped: dict[str, list[GradientTap]] = {}
-    within: dict[str, list[GradientTap]] = {}
+    tapped: dict[str, list[GradientTap]] = {}  # by what makes it: a buffer, that an op writes or updates
+    within: dict[str, list[GradientTap]] = {}  # or an op
     summed: dict[str, list[GradientTap]] = {}
     for parameter in graph.parameters:
-        if parameter.gradient is None:
+        name, gradient, sums = parameter.name, parameter.gradient, parameter.accumulator
+        if gradient is None:
             continue
-        if parameter.accumulator is not None:  # what a loop of one's own finds in .grad before its step
-            tap = _CellTap(parameter.name, cells.contents, cells.value(parameter.accumulator))
-            summed.setdefault(graph.buffer_of(parameter.accumulator), []).append(tap)
+        if sums is not None:  # what a loop of one's own finds in .grad before its step
+            tap = GradientTap(name, functools.partial(_whole, cells, sums))
+            summed.setdefault(graph.buffer_of(sums), []).append(tap)
         elif (op := by_row.get(graph.buffer_of(parameter.value))) is not None:
             within.setdefault(op.name, []).append(_rows_tap(parameter, op, graph, cells))
-        elif parameter.gradient in inner:
-            op = inner[parameter.gradient]
-            within.setdefault(op.name, []).append(
-                _BlockTap(parameter.name, strips.of(op), parameter.gradient)
+        elif gradient in inner:  # it exists one block at a time, and is put together beside the step
+            strip = strips.of(inner[gradient])
+            take, gather = (
+                functools.partial(strip.gathered, gradient),
+                functools.partial(strip.gather, gradient),
             )
+            within.setdefault(inner[gradient].name, []).append(GradientTap(name, take, gather))
         else:
-            tap = _CellTap(parameter.name, cells.contents, cells.value(parameter.gradient))
-            tapped.setdefault(graph.buffer_of(parameter.gradient), []).append(tap)
+            tap = GradientTap(name, functools.partial(_whole, cells, gradient))
+            tapped.setdefault(graph.buffer_of(gradient), []).append(tap)
     first_runs: dict[str, int] = {}
     for index, step in enumerate(plan.schedule):
         if isinstance(step, Compute):

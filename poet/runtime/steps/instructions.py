@@ -1,25 +1,215 @@
-"""The instructions of a compiled schedule: a function for each kind, bound to the cells it works on."""
+"""The instructions of a compiled schedule, bound to the cells they work on, and the loop that makes them."""
 
 from __future__ import annotations
 
 import bisect
 import ctypes
-import functools
 import itertools
-import operator
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
-from poet.ir.graph import Argument, Call, Graph, Op, Ref, Symbol, TensorType, stored_row_of
+from poet.ir.graph import Graph, Op, TensorType, stored_row_of
 from poet.memory.demand import MadeMove
-from poet.runtime import kernels
-from poet.runtime.kernels.cells import Cells, memory_of, new_buffer, resolved, view_of
-from poet.runtime.kernels.tables import StoredTable
-from poet.runtime.native import ArenaMemory
+from poet.runtime.kernels.cells import Cells, memory_of, new_buffer, view_of
+from poet.runtime.native.allocator import BETWEEN_STEPS, ArenaMemory
+from poet.runtime.steps.gradient_taps import GradientTap
 from poet.runtime.storage.background import Pager
+
+Fetch = Callable[[list[Any]], Sequence[Any]]
+"""Takes what a kernel is given out of the contents of the cells."""
+Mark = Callable[[int], object] | None
+"""Called with 1 + the number of each instruction's step before it runs, where memory is placed."""
+Tap = Callable[[str, torch.Tensor], None]
+"""Called with a parameter's name and its gradient, which is only there during the call."""
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """Where a result goes.
+
+    Attributes:
+        place: among what the kernel gives.
+        cell: of its value.
+        views: of the same element type on its memory: their cells, shapes, strides and offsets.
+        others: views of other element types: their cells and types.
+    """
+
+    place: int
+    cell: int
+    views: tuple[tuple[int, tuple[int, ...], tuple[int, ...], int], ...]
+    others: tuple[tuple[int, TensorType], ...]
+
+
+@dataclass(slots=True)
+class Instruction:
+    """A kernel, what it is given, and where its results go; cells that are emptied afterwards.
+
+    Attributes:
+        index: of its step in the schedule.
+    """
+
+    index: int
+    kernel: Callable[..., Any]
+    fetch: Fetch
+    outputs: tuple[Output, ...] = ()
+    frees: list[int] = field(default_factory=list)
+
+    def run(self, contents: list[Any]) -> None:
+        """Make it, without emptying cells."""
+        _put(contents, self.kernel(*self.fetch(contents)), self.outputs)
+
+    def free(self, contents: list[Any]) -> None:
+        """Empty its cells."""
+        for cell in self.frees:
+            contents[cell] = None
+
+    def run_after(self, before: Callable[[], None]) -> None:
+        """Have ``before`` done each time, before anything is fetched."""
+        fetch = self.fetch
+
+        def late(contents: list[Any]) -> Sequence[Any]:
+            before()
+            return fetch(contents)
+
+        self.fetch = late
+
+
+def _put(contents: list[Any], results: Any, outputs: Sequence[Output]) -> None:
+    if isinstance(results, torch.Tensor):
+        results = (results,)
+    for output in outputs:
+        result = contents[output.cell] = results[output.place]
+        for cell, shape, strides, offset in output.views:
+            contents[cell] = result.as_strided(shape, strides, offset)
+        for cell, kind in output.others:
+            contents[cell] = view_of(result.untyped_storage(), kind)
+
+
+def no_kernel() -> None:
+    """The kernel of what is only waited for, moved or freed."""
+
+
+def no_arguments(contents: list[Any]) -> tuple[()]:
+    """What a kernel without arguments is given."""
+    return ()
+
+
+def _ignore(_: int) -> None:
+    """No memory is placed, or nobody listens."""
+
+
+class Program:
+    """A compiled schedule.
+
+    Attributes:
+        instructions: in order. Frees belong to the instruction before them. Moves within the arena are made
+            with the step before which they stand, those after the last one as one more.
+        first_update: index of the first step that overwrites what lives across steps.
+        oversized: outputs whose kernels leave them in more memory than they need; filled by the run
+            of a program that checks.
+        reached: the index of the step that was made last, or at which it failed.
+        is_in_tap: whether it is the caller who has a gradient.
+    """
+
+    def __init__(
+        self,
+        instructions: Sequence[Instruction],
+        *,
+        first_update: int,
+        gradients: Mapping[int, tuple[GradientTap, ...]],
+        oversized: set[str],
+        background: Pager | None,
+    ) -> None:
+        """Take the instructions over; ``gradients``: taps by the step that makes what they give."""
+        self.instructions, self.first_update = instructions, first_update
+        self.oversized = oversized
+        self.reached, self.is_in_tap = -1, False
+        self._gradients, self._background = gradients, background
+        self._flat = [_flat(item) for item in instructions]
+
+    def part(self, begin: int, end: int) -> Program:
+        """The instructions of some steps of the schedule."""
+        return Program(
+            [item for item in self.instructions if begin <= item.index < end],
+            first_update=self.first_update,
+            gradients=self._gradients,
+            oversized=self.oversized,
+            background=self._background,
+        )
+
+    def run(self, contents: list[Any], mark: Mark) -> None:
+        """Make every instruction on the ``contents`` of the cells, in one flat loop."""
+        mark = mark or _ignore
+        number = 0
+        try:
+            for number, kernel, fetch, cell, views, outputs, frees in self._flat:
+                mark(number)
+                if cell >= 0:
+                    result = kernel(*fetch(contents))
+                    if not isinstance(result, torch.Tensor):
+                        result = result[0]
+                    contents[cell] = result
+                    for view, shape, strides, offset in views:
+                        contents[view] = result.as_strided(shape, strides, offset)
+                    del result  # its place may be planned for the next one
+                elif outputs:
+                    _put(contents, kernel(*fetch(contents)), outputs)
+                else:
+                    kernel(*fetch(contents))
+                for freed in frees:
+                    contents[freed] = None
+        finally:
+            self.reached = number - 1
+        self._settle()
+
+    def run_told(
+        self,
+        contents: list[Any],
+        mark: Mark,
+        on_gradient: Tap | None,
+        on_instruction: Callable[[int], object] | None,
+    ) -> None:
+        """Likewise, for a caller who sees each gradient as it is made, or hears of each instruction."""
+        mark, on_instruction = mark or _ignore, on_instruction or _ignore
+        self.reached, self.is_in_tap = -1, False
+        for item in self.instructions:
+            self.reached = item.index
+            mark(item.index + 1)
+            on_instruction(item.index)
+            taps = () if on_gradient is None else self._gradients.get(item.index, ())
+            if taps:
+                mark(BETWEEN_STEPS)  # what is allocated for the caller is not the step's
+                for tap in taps:
+                    tap.open()
+                mark(item.index + 1)
+            item.run(contents)
+            if on_gradient is not None and taps:
+                self.is_in_tap = True
+                mark(BETWEEN_STEPS)
+                for tap in taps:
+                    on_gradient(tap.name, tap.take())
+                self.is_in_tap = False
+                mark(item.index + 1)  # whose memory is given back
+            item.free(contents)
+        self._settle()
+
+    def _settle(self) -> None:
+        """Every transfer to its end."""
+        if self._background is not None:
+            self._background.drain()
+
+
+def _flat(item: Instruction) -> tuple[Any, ...]:
+    """What `Program.run` reads: with a cell, if the first result alone is kept in it."""
+    is_alone = len(item.outputs) == 1 and not item.outputs[0].place and not item.outputs[0].others
+    cell, views = (item.outputs[0].cell, item.outputs[0].views) if is_alone else (-1, ())
+    return item.index + 1, item.kernel, item.fetch, cell, views, item.outputs, tuple(item.frees)
+
+
+# --- what instructions do beside calling kernels --------------------------------------------------
 
 
 class Moving:
@@ -58,39 +248,6 @@ class Moving:
         cells.install(buffer, new)
 
 
-Instruction = Callable[[], None]
-
-
-Fetch = Callable[[list[Any]], tuple[Any, ...]]
-"""Takes what a kernel is given out of the contents of the cells."""
-
-
-@dataclass(frozen=True, slots=True)
-class Fetching:
-    """A kernel that is given what several cells hold."""
-
-    kernel: Callable[..., Any]
-    fetch: Fetch
-    contents: list[Any]
-
-    def __call__(self) -> Any:
-        return self.kernel(*self.fetch(self.contents))
-
-
-@dataclass(frozen=True, slots=True)
-class Straight:
-    """An instruction that a replay makes in its own loop: fetch, run, put the first result into a cell."""
-
-    kernel: Callable[..., Any]
-    fetch: Fetch
-    contents: list[Any]
-    cell: int
-
-    def __call__(self) -> None:
-        result = self.kernel(*self.fetch(self.contents))
-        self.contents[self.cell] = result if isinstance(result, torch.Tensor) else result[0]
-
-
 def page_out(buffer: str, cells: Cells, pages: Pager) -> None:
     """Copy a buffer's bytes to its slot."""
     pages.write(buffer, memory_of(cells.raw(buffer)))
@@ -101,97 +258,6 @@ def page_in(buffer: str, cells: Cells, pages: Pager) -> None:
     raw = new_buffer(cells.sizes_bytes[buffer])
     pages.read_into(buffer, memory_of(raw))
     cells.install(buffer, raw)
-
-
-def moved_before(after: Instruction, moves: Sequence[MadeMove], cells: Cells, moving: Moving) -> Instruction:
-    """``after``, once tensors have their next places."""
-
-    def moved() -> None:
-        moving.make(moves, cells)
-        after()
-
-    return moved
-
-
-def computing(run: Callable[[], Any], op: Op, new: Sequence[str], cells: Cells, graph: Graph) -> Instruction:
-    """Run, and put those outputs into their cells whose buffers are not in RAM."""
-    contents = cells.contents
-    places = [
-        (place, name)
-        for place, name in enumerate(op.outputs)
-        if name is not None and graph.buffer_of(name) in new and cells.of_buffer[graph.buffer_of(name)]
-    ]
-    bound = [(place, *_output_cells(cells, graph, name)) for place, name in places]
-
-    def compute() -> None:
-        results = run()
-        if isinstance(results, torch.Tensor):
-            results = (results,)
-        for place, number, views in bound:
-            result = results[place]
-            contents[number] = result
-            for cell, kind, is_alike in views:
-                contents[cell] = (
-                    result.as_strided(kind.shape, kind.strides, kind.offset)
-                    if is_alike
-                    else view_of(result.untyped_storage(), kind)
-                )
-
-    if len(bound) != 1 or bound[0][0] or bound[0][2]:
-        return compute
-    number = bound[0][1]
-    if isinstance(run, Fetching):
-        return Straight(run.kernel, run.fetch, contents, number)
-
-    def compute_one() -> None:
-        results = run()
-        contents[number] = results if isinstance(results, torch.Tensor) else results[0]
-
-    return compute_one
-
-
-def _output_cells(cells: Cells, graph: Graph, output: str) -> tuple[int, list[tuple[int, TensorType, bool]]]:
-    """The output's own cell and those of the views of its buffer: whether each has its element type."""
-    number, dtype = cells.value(output), cells.types[output].dtype
-    views = cells.of_buffer[graph.buffer_of(output)]
-    return number, [(cell, kind, kind.dtype == dtype) for cell, kind in views if cell != number]
-
-
-def cells_of(buffer: str, cells: Cells) -> list[int]:
-    """The numbers of the cells of all values on ``buffer``."""
-    return [number for number, _ in cells.of_buffer[buffer]]
-
-
-def freeing(numbers: list[int], cells: Cells) -> Instruction:
-    """Empty the cells in ``numbers``, to which more may still be added."""
-    contents = cells.contents
-
-    def free() -> None:
-        for number in numbers:
-            contents[number] = None
-
-    return free
-
-
-def waiting_for(run: Instruction, buffers: Sequence[str], pages: Pager) -> Instruction:
-    """``run``, once the transfers of ``buffers`` are done."""
-
-    def waiting() -> None:
-        for buffer in buffers:
-            pages.wait(buffer)
-        run()
-
-    return waiting
-
-
-def settling_after(run: Instruction, pages: Pager) -> Instruction:
-    """``run``, and then every transfer to its end."""
-
-    def settling() -> None:
-        run()
-        pages.drain()
-
-    return settling
 
 
 class TableInPages:
@@ -214,47 +280,3 @@ class TableInPages:
     def _place_of(self, row: int) -> tuple[str, int]:
         part = bisect.bisect_right(self._firsts, row) - 1
         return self._parts[part], row - self._firsts[part]
-
-
-def bound_call(
-    call: Call, cells: Cells, generator: torch.Generator | None, table: StoredTable | None = None
-) -> Callable[[], Any]:
-    """The kernel with its arguments' cells; each run fetches them in one go."""
-    contents = cells.contents
-    kernel = kernels.kernel(call.target, generator, table)
-    fixed, fetched = {}, {}
-    for key, argument in call.kwargs:
-        if isinstance(argument, Ref | Symbol) and _is_fetched(argument):
-            fetched[key] = cells.argument(argument)
-        else:
-            fixed[key] = resolved(argument)
-    if fixed:
-        kernel = functools.partial(kernel, **fixed)
-    lists = {
-        place: [cells.argument(item) for item in argument]
-        for place, argument in enumerate(call.args)
-        if isinstance(argument, tuple) and any(_is_fetched(item) for item in argument)
-    }
-    numbers = [
-        cells.constant(None) if place in lists else cells.argument(argument)
-        for place, argument in enumerate(call.args)
-    ]
-    if lists or fetched:
-
-        def general() -> Any:
-            given = [contents[number] for number in numbers]
-            for place, items in lists.items():
-                given[place] = [contents[number] for number in items]
-            return kernel(*given, **{key: contents[number] for key, number in fetched.items()})
-
-        return general
-    if len(numbers) == 1:
-        only = numbers[0]
-        return lambda: kernel(contents[only])
-    if not numbers:
-        return kernel
-    return Fetching(kernel, operator.itemgetter(*numbers), contents)
-
-
-def _is_fetched(argument: Argument) -> bool:
-    return isinstance(argument, Ref) or (isinstance(argument, Symbol) and argument.kind == "hyperparameter")

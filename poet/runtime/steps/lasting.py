@@ -19,15 +19,13 @@ from poet.problem import Place
 from poet.problem.schedule import Free
 from poet.runtime.kernels.cells import Cells, memory_of, new_buffer, view_of
 from poet.runtime.steps import instructions, program
-from poet.runtime.steps.instructions import Moving
+from poet.runtime.steps.instructions import Moving, Tap
 from poet.runtime.steps.placed import PlacedSteps
 from poet.runtime.storage import state
 from poet.runtime.storage.background import Pager
 from poet.runtime.storage.page_file import PageFile
 from poet.runtime.storage.transfers import elements_of, pieces_of, unit_bytes
 from poet.runtime.system.outputs import Outputs
-
-Tap = Callable[[str, Tensor], None]
 
 
 def joined(item: Joined, fetch: Callable[[str], Tensor]) -> Tensor:

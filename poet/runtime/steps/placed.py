@@ -26,8 +26,9 @@ from poet.memory.demand import BEFORE, whole_pages_bytes
 from poet.plans.training_plan import Plan
 from poet.runtime import native
 from poet.runtime.kernels import ALIGNMENT_BYTES
-from poet.runtime.steps.instructions import Moving
+from poet.runtime.steps.instructions import Mark, Moving
 from poet.runtime.system.outputs import Outputs
+from poet.util.reading import Closing
 from poet.util.units import format_bytes
 
 _SETTLING_STEPS = 1  # checks its results, and libraries set themselves up
@@ -42,7 +43,72 @@ _log = logging.getLogger("poet.runtime")
 _announced: set[str] = set()
 
 
-class PlacedSteps:
+class _Arena(Closing):
+    """Memory for the tensors and temporaries of steps, at the places of one schedule at a time.
+
+    It lies in huge pages where the system has them: weights are read once per step, at a table walk per page.
+    """
+
+    def __init__(
+        self,
+        allocator: native.NativeAllocator,
+        size_bytes: int,
+        placement_of: Callable[[Plan], native.Placement],
+    ) -> None:
+        self.memory = allocator.arena(size_bytes, huge_pages=True)
+        self.replay: native.Replay | None = None
+        self._placement_of = placement_of
+        self._placements: dict[int, tuple[Plan, native.Placement]] = {}  # by identity of a plan
+        self._plan: Plan | None = None  # whose placement answers requests
+        self._replaying = contextlib.ExitStack()
+        self._missed = 0  # under placements that were left
+
+    def place_as(self, plan: Plan | None) -> None:
+        """Answer requests with the places of ``plan``, or with none."""
+        if plan is self._plan:
+            return
+        self._leave()
+        if plan is not None:
+            if id(plan) not in self._placements:
+                self._placements[id(plan)] = plan, self._placement_of(plan)
+            replay = self.memory.replay(self._placements[id(plan)][1])
+            self.replay, self._plan = self._replaying.enter_context(replay), plan
+
+    @property
+    def misses(self) -> int:
+        return self._missed + (0 if self.replay is None else self.replay.counts().misses)
+
+    def _leave(self) -> None:
+        self._missed = self.misses
+        self._replaying.close()
+        self.replay = self._plan = None
+
+    def close(self) -> None:
+        self._leave()
+        self.memory.close()
+
+
+class _Planned(Closing):
+    """The places that a plan gives its tensors: those that stand throughout lie in memory of their own."""
+
+    def __init__(
+        self, plan: Plan, allocator: native.NativeAllocator, divide_bytes: int, size_bytes: int
+    ) -> None:
+        self.divide_bytes = divide_bytes  # the offset at which tensors that stay begin
+        self.offsets_bytes = plan.begun_bytes  # of what begins in RAM
+        self.standing = allocator.arena(size_bytes, huge_pages=True) if size_bytes else None
+
+    def standing_offsets(self) -> dict[str, int]:
+        """Of the buffers that stand throughout, in their own memory."""
+        divide_bytes = self.divide_bytes
+        return {name: at - divide_bytes for name, at in self.offsets_bytes.items() if at >= divide_bytes}
+
+    def close(self) -> None:
+        if self.standing is not None:
+            self.standing.close()
+
+
+class PlacedSteps(Closing):
     """Where the memory of a trainer's steps comes from.
 
     Attributes:
@@ -51,6 +117,8 @@ class PlacedSteps:
             was counted.
         obstacle: why steps do not lie at the plan's places, and the way out; empty where they do.
         refusal: why the next step must not be made; empty where it may.
+        mark: during a step, to be called with 1 + the number of each instruction before it runs; ``None``:
+            there is nobody to be told.
     """
 
     def __init__(
@@ -59,9 +127,8 @@ class PlacedSteps:
         limit_bytes: int | None,
         *,
         is_required: bool = False,
-        announces: bool = True,
-        moving: Moving | None = None,
-        standing_bytes: Callable[[bool], int] = lambda _: 0,
+        moving: Moving,
+        standing_bytes: Callable[[bool], int],
     ) -> None:
         """Prepare.
 
@@ -69,124 +136,104 @@ class PlacedSteps:
             plan: to be replayed.
             limit_bytes: what an arena found here may take; ``None``: anything.
             is_required: whether steps must lie at the plan's places.
-            announces: whether a fallback to the heap is logged.
-            moving: who makes the plan's moves, while steps lie at the plan's places; ``None``: nobody.
+            moving: who makes the plan's moves, while steps lie at the plan's places.
             standing_bytes: what is held across steps, where there is an arena, in which the rest lies, and
                 where there is none.
 
         Raises:
             ReplayError: they must and cannot.
         """
-        self._plan = plan
-        self._is_required, self._announces = is_required, announces
-        self._moving = moving
-        self.obstacle = self.refusal = ""
-        self._limit_bytes = limit_bytes
-        self._scopes = contextlib.ExitStack()  # of the steps' arena or the recording
-        self._replaying = contextlib.ExitStack()  # closed before the arena is
-        self._standing_scope = contextlib.ExitStack()
-        self._allocator = self._meter = native.load()
-        self._standing_bytes = standing_bytes
+        self._plan, self._limit_bytes = plan, limit_bytes
+        self._is_required = is_required
+        self._moving, self._standing_bytes = moving, standing_bytes
+        self.how, self.obstacle, self.refusal = "heap", "", ""
         self.peak_bytes: int | None = None
-        self._is_marked = False  # whether a step in flight is to be told of its instructions
-        self._recording: native.Recording | None = None
-        self._arena: native.ArenaMemory | None = None
-        self._standing: native.ArenaMemory | None = None
-        self._replay: native.Replay | None = None
-        self._offsets_bytes: dict[str, int] = {}  # of what begins in RAM
-        self._beside: dict[int, tuple[Plan, native.Placement]] = {}  # by identity of an auxiliary plan
-        self._placing: Plan | None = None  # whose placement answers requests
-        self._missed = 0  # under placements that were left
-        self._shares = plan.accumulation is not None or bool(plan.shapes)
-        self._divide_bytes = 0  # the offset at which tensors that stay begin
-        self._is_planned = False
-        self._steps = self._replayed_steps = self._strayed_steps = 0
+        self.mark: Mark = None
+        self._steps = self._strayed_steps = 0
+        self._is_in_use = False  # the arena
         self._handed: Callable[[], Outputs | None] = _nothing  # a weak reference
-        self.how = "heap"
+        self._arena: _Arena | None = None
+        self._planned: _Planned | None = None
+        self._recording: native.Recording | None = None
+        self._scopes = contextlib.ExitStack()  # of the recording
+        self._tracking = contextlib.ExitStack()
+        self._allocator = self._meter = native.load()
         if self._allocator is None:
             self._stay_on_the_heap(native.why_unavailable())
         else:
             try:  # so that it knows what steps give back
-                self._standing_scope.enter_context(self._allocator.tracking())
+                self._tracking.enter_context(self._allocator.tracking())
             except ReplayError:  # which is told below
                 self._meter = None
             self.obstacle = self._open_planned(self._allocator)
-            if is_required and self.obstacle:
-                self._refuse(self.obstacle)
+            if self.obstacle:
+                self._refuse_if_required(self.obstacle)
         if self.refusal:
             self.close()
             raise ReplayError(self.refusal)
 
     @property
-    def mark(self) -> Callable[[int], object] | None:
-        """To be called with 1 + the number of each instruction before it runs, if there is one to call."""
-        return self._meter.mark if self._meter is not None and self._is_marked else None
-
-    @property
     def is_settled(self) -> bool:
         """Whether the memory of steps comes from where it will come from."""
-        if self._is_planned:
+        if self._planned is not None:
             return self._steps > _SETTLING_STEPS and not self._strayed_steps
-        return self._allocator is None or self._replayed_steps > 0
+        return self._allocator is None or self._is_in_use
 
     @property
     def resident_bytes(self) -> int:
         """What the arena of the steps holds between them."""
-        return self._arena.size_bytes if self._arena is not None and self._replayed_steps else 0
+        return self._arena.memory.size_bytes if self._arena is not None and self._is_in_use else 0
 
     def padding_bytes(self, sizes_bytes: Mapping[str, int]) -> int:
         """Of the memory of what stands throughout, in whole pages, what none of its tensors takes.
 
         ``sizes_bytes``: of buffers.
         """
-        if self._standing is None or not self._is_planned:
+        if self._planned is None or self._planned.standing is None:
             return 0
-        standing = (name for name, offset in self._offsets_bytes.items() if offset >= self._divide_bytes)
-        return max(0, self._standing.size_bytes - sum(sizes_bytes[name] for name in standing))
+        taken_bytes = sum(sizes_bytes[name] for name in self._planned.standing_offsets())
+        return max(0, self._planned.standing.size_bytes - taken_bytes)
 
     @property
     def misses(self) -> int:
         """Requests that had to be served from the heap since steps are placed."""
-        return self._missed + (0 if self._replay is None else self._replay.counts().misses)
+        return 0 if self._arena is None else self._arena.misses
 
     def empty(self, buffer: str, size_bytes: int) -> torch.Tensor | None:
         """Memory for a tensor that begins each step in RAM, at its planned place; ``None``: it has none."""
-        offset = self._offsets_bytes.get(buffer)
-        if offset is None or self._arena is None:
+        planned, arena = self._planned, self._arena
+        if planned is None or arena is None or buffer not in planned.offsets_bytes:
             return None
-        if self._standing is not None and offset >= self._divide_bytes:
-            return self._standing.empty(offset - self._divide_bytes, (size_bytes,), torch.uint8)
-        return self._arena.empty(offset, (size_bytes,), torch.uint8)
+        offset, memory = planned.offsets_bytes[buffer], arena.memory
+        if planned.standing is not None and offset >= planned.divide_bytes:
+            offset, memory = offset - planned.divide_bytes, planned.standing
+        return memory.empty(offset, (size_bytes,), torch.uint8)
 
     @contextlib.contextmanager
     def step(self, *, is_watchable: bool = True) -> Iterator[None]:
         """The block is one step; it is not watched if others may allocate meanwhile."""
-        allocator = self._allocator
         self._make_room()
         if self._arena is not None:
-            self._place_as(self._plan)
-        if allocator is not None and self._replay is None and self._steps == _SETTLING_STEPS:
-            self._record(allocator)
-        under_way = self._replay or self._recording
-        watched = is_watchable and self._is_planned
+            self._arena.place_as(self._plan)
+        elif self._allocator is not None and self._steps == _SETTLING_STEPS:
+            self._record(self._allocator)
+        watched = is_watchable and self._planned is not None
         watched = watched and _SETTLING_STEPS <= self._steps < _SETTLING_STEPS + _WATCHED_STEPS
-        with contextlib.ExitStack() as scopes:
-            taken = scopes.enter_context(self._counted(under_way))
+        with self._counted() as taken:
             yield
             stray_bytes = taken() if taken is not None and watched else 0
         self._steps += 1
-        self._replayed_steps += self._replay is not None
-        if self._arena is not None and stray_bytes > _STRAY_SHARE * self._arena.size_bytes:
-            self._strayed_steps += 1
-            if self._strayed_steps == _STRAYING_STEPS:
-                self._leave_planned(stray_bytes)
+        if self._arena is not None:
+            self._is_in_use = True
+            if stray_bytes > _STRAY_SHARE * self._arena.memory.size_bytes:
+                self._strayed_steps += 1
+                if self._strayed_steps == _STRAYING_STEPS:
+                    self._leave_planned(stray_bytes)
         if self._recording is not None and self._steps == _SETTLING_STEPS + _RECORDED_STEPS:
-            self._place()
+            self._place(self._recording)
 
     @contextlib.contextmanager
-    def _counted(
-        self, under_way: native.Replay | native.Recording | None
-    ) -> Iterator[Callable[[], int] | None]:
+    def _counted(self) -> Iterator[Callable[[], int] | None]:
         """The block is a step, of what is in flight if anything is; `peak_bytes` knows of it afterwards.
 
         Gives what says how many bytes the step has taken on the heap; ``None``: that is not counted.
@@ -194,15 +241,16 @@ class PlacedSteps:
         if self._meter is None:
             yield None
             return
-        with self._meter.taking(is_marked=under_way is not None) as taken:
-            held_bytes = self._standing_bytes(self._arena is not None)
-            held_bytes += 0 if self._arena is None else self._arena.size_bytes
-            self._is_marked = taken is not None
+        arena = self._arena
+        under_way = self._recording if arena is None else arena.replay
+        with self._meter.taking(under_way) as taken:
+            held_bytes = self._standing_bytes(arena is not None)
+            held_bytes += 0 if arena is None else arena.memory.size_bytes
+            self.mark = None if taken is None else self._meter.mark
             try:
-                with contextlib.nullcontext() if under_way is None else under_way.step():
-                    yield taken
+                yield taken
             finally:
-                self._is_marked = False
+                self.mark = None
             if taken is not None:
                 self.peak_bytes = max(self.peak_bytes or 0, held_bytes + taken())
 
@@ -210,33 +258,36 @@ class PlacedSteps:
         """Place nothing any more."""
         with contextlib.suppress(RuntimeError):  # without room for a copy they keep the arena's memory
             self._make_room()
-        self._end_steps()
-        self._standing_scope.close()
-        self._recording = self._replay = self._arena = self._standing = None
+        self._leave_arena()
+        self._tracking.close()
 
-    def _end_steps(self) -> None:
-        if self._moving is not None:
-            self._moving.close()
-        self._replaying.close()
-        self._placing = None
+    def _leave_arena(self) -> None:
+        self._moving.close()
         self._scopes.close()
+        for memory in (self._arena, self._planned):
+            if memory is not None:
+                memory.close()
+        self._recording = self._arena = self._planned = None
+        self._is_in_use = False
 
     @contextlib.contextmanager
-    def beside(self, companion: Plan) -> Iterator[Callable[[int], object] | None]:
+    def beside(self, companion: Plan) -> Iterator[Mark]:
         """The block replays a ``companion`` of the plan, between its steps and in the same arena.
 
-        Gives what `mark` gives. Where steps do not lie at the plan's places, nor does this.
+        Gives what `mark` is meanwhile. Where steps do not lie at the plan's places, nor does this.
         """
-        self._place_as(companion if self._is_planned and companion.arena is not None else None)
-        if self._replay is not None:
-            self._make_room()
-            self._replayed_steps += 1
-        with self._counted(self._replay):
+        if self._arena is not None:
+            is_placed = self._planned is not None and companion.arena is not None
+            self._arena.place_as(companion if is_placed else None)
+            if is_placed:
+                self._make_room()
+                self._is_in_use = True
+        with self._counted():
             yield self.mark
 
     def hand_over(self, outputs: Sequence[torch.Tensor]) -> Outputs:
         """The outputs of the step that was made last; copied before the next one if they are still held."""
-        handed = Outputs(outputs, None if self._arena is None else self._arena.holds)
+        handed = Outputs(outputs, None if self._arena is None else self._arena.memory.holds)
         self._handed = weakref.ref(handed)
         return handed
 
@@ -245,21 +296,6 @@ class PlacedSteps:
         kept, self._handed = self._handed(), _nothing
         if kept is not None:
             _ = kept.own
-
-    def _place_as(self, plan: Plan | None) -> None:
-        """Answer requests with the places of ``plan``, or with none; one placement at a time."""
-        if plan is self._placing:
-            return
-        self._missed = self.misses
-        self._replaying.close()
-        self._replay, self._placing = None, plan
-        if plan is None:
-            return
-        assert self._arena is not None
-        if plan is not self._plan and id(plan) not in self._beside:
-            self._beside[id(plan)] = plan, _placement(plan, self._divide_bytes)
-        chosen = self._placement if plan is self._plan else self._beside[id(plan)][1]
-        self._replay = self._replaying.enter_context(self._arena.replay(chosen))
 
     # --- at the plan's places ---
 
@@ -295,41 +331,30 @@ class PlacedSteps:
         if max(ends, default=0) > divide_bytes:  # it was not made by `poet.memory.layout.lay_out`
             return "the plan's layout mixes what stands throughout with what does not; plan again"
         try:
-            if standing_bytes:
-                arena = _arena(allocator, standing_bytes)
-                self._standing = self._standing_scope.enter_context(arena)
-            self._arena = self._scopes.enter_context(_arena(allocator, divide_bytes))
-            self._placement = _placement(plan, divide_bytes)
-            self._replay = self._replaying.enter_context(self._arena.replay(self._placement))
-            self._placing = plan
+            self._planned = _Planned(plan, allocator, divide_bytes, standing_bytes)
+            self._arena = _Arena(allocator, divide_bytes, lambda plan: _placement(plan, divide_bytes))
+            self._arena.place_as(plan)
         except ReplayError as error:
             self.close()
             self._stay_on_the_heap(str(error))
             return str(error)
-        if self._moving is not None:
-            self._moving.open(self._arena)
-        self._divide_bytes, self._is_planned = divide_bytes, True
-        self._offsets_bytes = plan.begun_bytes
+        self._moving.open(self._arena.memory)
         self.how = f"arena of {format_bytes(layout.arena_bytes)}, as planned"
         return ""
 
     def _leave_planned(self, stray_bytes: int) -> None:
         """Kernels here ask for other memory than those of the machine that planned: record them."""
-        self._end_steps()
-        self._replay = self._arena = None
-        self._is_planned, self._offsets_bytes = False, {}
-        self._steps = self._replayed_steps = 0
-        self.obstacle = reason = (
-            f"kernels here need {format_bytes(stray_bytes)} that were not planned for; plan here"
-        )
-        self.how = f"heap: {reason}"
-        if self._is_required:
-            self._refuse(reason)
+        self._leave_arena()
+        self._steps = 0
+        self.obstacle = f"kernels here need {format_bytes(stray_bytes)} that were not planned for; plan here"
+        self.how = f"heap: {self.obstacle}"
+        self._refuse_if_required(self.obstacle)
 
     # --- at places found here ---
 
     def _record(self, allocator: native.NativeAllocator) -> None:
-        if self._shares:  # an arena that is laid out here would lie beside what the other schedules ask for
+        if self._plan.accumulation is not None or self._plan.shapes:
+            # an arena that is laid out here would lie beside what the other schedules ask for
             self._stay_on_the_heap(
                 f"{self.obstacle}; that of micro-batches and of several shapes is not laid out again"
             )
@@ -339,37 +364,33 @@ class PlacedSteps:
         except ReplayError as error:
             self._stay_on_the_heap(str(error))
 
-    def _place(self) -> None:
+    def _place(self, recording: native.Recording) -> None:
         """End the recording and open the arena."""
-        assert self._recording is not None
         assert self._allocator is not None
         self._scopes.close()
-        recorded, self._recording = self._recording.steps, None
+        self._recording = None
         try:
-            placement = native.place(recorded, time_limit_seconds=_PLACING_SECONDS)
+            placement = native.place(recording.steps, time_limit_seconds=_PLACING_SECONDS)
             needed_bytes = whole_pages_bytes(placement.arena_bytes)
             if self._limit_bytes is not None and needed_bytes > self._limit_bytes:
                 size, limit = format_bytes(needed_bytes), format_bytes(self._limit_bytes)
                 raise ReplayError(
                     f"the arena would take {size}, the budget leaves {limit}; plan with more RAM"
                 )
-            self._arena = self._scopes.enter_context(_arena(self._allocator, placement.arena_bytes))
-            self._placement = placement
-            self._place_as(self._plan)
+            self._arena = _Arena(self._allocator, placement.arena_bytes, lambda _: placement)
+            self._arena.place_as(self._plan)
         except ReplayError as error:
-            self._end_steps()
-            self._arena = self._replay = None
+            self._leave_arena()
             self._stay_on_the_heap(str(error))
             return
-        self.how = f"arena of {format_bytes(self._arena.size_bytes)}, laid out here"
+        self.how = f"arena of {format_bytes(self._arena.memory.size_bytes)}, laid out here"
 
     def _stay_on_the_heap(self, reason: str) -> None:
         self._allocator = None
         self.obstacle = self.obstacle or reason
         self.how = f"heap: {reason}"
-        if self._is_required:
-            self._refuse(reason)
-        elif self._announces and reason not in _announced:
+        self._refuse_if_required(reason)
+        if not self._is_required and reason not in _announced:
             _announced.add(reason)
             _log.warning(
                 "poet: training steps take their memory from the heap: %s. "
@@ -377,17 +398,13 @@ class PlacedSteps:
                 reason,
             )
 
-    def _refuse(self, reason: str) -> None:
-        self.refusal = f'arena="require": steps cannot have their planned places: {reason}'
+    def _refuse_if_required(self, reason: str) -> None:
+        if self._is_required:
+            self.refusal = f'arena="require": steps cannot have their planned places: {reason}'
 
 
 def _nothing() -> None:
     """What a weak reference to nothing gives."""
-
-
-def _arena(allocator: native.NativeAllocator, size_bytes: int) -> native.ArenaMemory:
-    """In huge pages where the system has them: weights are read once per step, at a table walk per page."""
-    return allocator.arena(size_bytes, huge_pages=True)
 
 
 def _placement(plan: Plan, divide_bytes: int) -> native.Placement:
@@ -416,7 +433,5 @@ def _placement(plan: Plan, divide_bytes: int) -> native.Placement:
         sizes_bytes=tuple(size for _, _, size, _ in asked),
         offsets_bytes=tuple(offset for _, _, _, offset in asked),
         op_bounds=(0, *accumulate(per_op)),
-        resident_offsets_bytes=(),
         arena_bytes=divide_bytes,
-        lower_bound_bytes=layout.lower_bound_bytes,
     )

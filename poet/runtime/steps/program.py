@@ -9,40 +9,164 @@ buffer's cells hold it: emptying them gives the memory back.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+import operator
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
 from poet.errors import PlanError, ReplayError
-from poet.ir.graph import Call, Graph, Op, TensorType
+from poet.ir.graph import Argument, Call, Graph, Op, Ref, Symbol, TensorType
 from poet.memory.demand import MadeMove
 from poet.plans.training_plan import Plan
 from poet.problem import Place
 from poet.problem.schedule import Compute, Free, PageOut, Step
 from poet.runtime import kernels
 from poet.runtime.kernels import arguments
-from poet.runtime.kernels.cells import Cells, new_buffer, view_of
+from poet.runtime.kernels.cells import Cells, new_buffer, resolved, view_of
 from poet.runtime.kernels.tables import StoredTable
-from poet.runtime.steps.gradient_taps import BoundStrips, GradientTap, gradient_taps
+from poet.runtime.steps.gradient_taps import BoundStrips, gradient_taps
 from poet.runtime.steps.instructions import (
     Fetch,
     Instruction,
     Moving,
-    Straight,
+    Output,
+    Program,
     TableInPages,
-    bound_call,
-    cells_of,
-    computing,
-    freeing,
-    moved_before,
+    no_arguments,
+    no_kernel,
     page_in,
     page_out,
-    settling_after,
-    waiting_for,
 )
 from poet.runtime.storage.background import Pager
+
+
+def bound_call(
+    call: Call, cells: Cells, generator: torch.Generator | None, table: StoredTable | None = None
+) -> tuple[Callable[..., Any], Fetch]:
+    """The kernel, and what fetches its arguments in one go."""
+    kernel = kernels.kernel(call.target, generator, table)
+    fixed = {key: resolved(item) for key, item in call.kwargs if not _is_fetched(item)}
+    if fixed:
+        kernel = functools.partial(kernel, **fixed)
+    fetched = [(key, cells.argument(item)) for key, item in call.kwargs if _is_fetched(item)]
+    lists = {
+        place: [cells.argument(item) for item in argument]
+        for place, argument in enumerate(call.args)
+        if isinstance(argument, tuple) and any(map(_is_fetched, argument))
+    }
+    numbers = [
+        cells.constant(None) if place in lists else cells.argument(argument)
+        for place, argument in enumerate(call.args)
+    ]
+    if fetched:
+        kernel = functools.partial(_with_keywords, kernel, len(numbers), [key for key, _ in fetched])
+        numbers += [number for _, number in fetched]
+    if lists:
+
+        def general(contents: list[Any]) -> list[Any]:
+            given = [contents[number] for number in numbers]
+            for place, items in lists.items():
+                given[place] = [contents[number] for number in items]
+            return given
+
+        return kernel, general
+    if len(numbers) == 1:
+        only = numbers[0]
+        return kernel, lambda contents: (contents[only],)
+    return kernel, operator.itemgetter(*numbers) if numbers else no_arguments
+
+
+def _with_keywords(kernel: Callable[..., Any], count: int, keys: Sequence[str], *given: Any) -> Any:
+    """What ``kernel`` gives of ``count`` arguments by their places, and the rest by their names."""
+    return kernel(*given[:count], **dict(zip(keys, given[count:], strict=True)))
+
+
+def _is_fetched(argument: Argument) -> bool:
+    return isinstance(argument, Ref) or (isinstance(argument, Symbol) and argument.kind == "hyperparameter")
+
+
+def outputs_of(op: Op, new: Sequence[str], cells: Cells, graph: Graph) -> tuple[Output, ...]:
+    """The op's results that go into cells: those whose buffers are ``new`` in RAM."""
+    found = []
+    for place, name in enumerate(op.outputs):
+        if name is None or graph.buffer_of(name) not in new or not cells.of_buffer[graph.buffer_of(name)]:
+            continue
+        number, dtype = cells.value(name), cells.types[name].dtype
+        others = [item for item in cells.of_buffer[graph.buffer_of(name)] if item[0] != number]
+        views = tuple(
+            (cell, kind.shape, kind.strides, kind.offset) for cell, kind in others if kind.dtype == dtype
+        )
+        of_other_types = tuple(item for item in others if item[1].dtype != dtype)
+        found.append(Output(place, number, views, of_other_types))
+    return tuple(found)
+
+
+def with_checks(
+    kernel: Callable[..., Any], op: Op, call: Call, cells: Cells, graph: Graph, oversized: set[str]
+) -> Callable[..., Any]:
+    """``kernel``, its results held against the graph: type, strides, size, no shared memory."""
+    read = [cells.value(name) for name in call.refs()]
+
+    def checked(*given: Any) -> Any:
+        results = list(kernels.outputs_of(kernel(*given)))
+        if len(results) < len(op.outputs):
+            raise ReplayError(f"op {op.name} gave {len(results)} tensors, the plan says {len(op.outputs)}")
+        taken = {cells.contents[number].untyped_storage().data_ptr() for number in read}
+        for place, name in enumerate(op.outputs):
+            if name is None:
+                continue
+            result = _checked_result(op, name, results[place], cells.types[name])
+            storage = result.untyped_storage()
+            if storage.nbytes() > cells.sizes_bytes[graph.buffer_of(name)]:
+                oversized.add(name)
+                results[place] = _compact(result, cells.types[name])
+            elif storage.nbytes() and storage.data_ptr() in taken:
+                raise ReplayError(f"op {op.name}: {name} shares its memory with another tensor")
+            taken.add(storage.data_ptr())
+        return results
+
+    return checked
+
+
+def _checked_result(op: Op, name: str, result: torch.Tensor | None, kind: TensorType) -> torch.Tensor:
+    if result is None:
+        raise ReplayError(f"op {op.name}: {name} did not come out as a tensor")
+    found = (result.dtype, tuple(result.shape), result.stride(), result.storage_offset())
+    if found != (arguments.dtype(kind.dtype), kind.shape, kind.strides, kind.offset):
+        raise ReplayError(
+            f"op {op.name}: {name} came out as {result.dtype}{list(result.shape)} with strides "
+            f"{result.stride()}, the plan says {kind} with strides {kind.strides}; "
+            "solve again with this version of torch"
+        )
+    return result
+
+
+def compacting(kernel: Callable[..., Any], op: Op, cells: Cells, oversized: set[str]) -> Callable[..., Any]:
+    """``kernel``, with results that are small parts of a temporary of its moved into their own memory."""
+    places = [
+        (place, cells.types[name])
+        for place, name in enumerate(op.outputs)
+        if name is not None and name in oversized
+    ]
+
+    def compacted(*given: Any) -> Any:
+        results = list(kernels.outputs_of(kernel(*given)))
+        for place, kind in places:
+            results[place] = _compact(results[place], kind)
+        return results
+
+    return compacted
+
+
+def _compact(result: torch.Tensor | None, kind: TensorType) -> torch.Tensor:
+    """A copy of ``result`` in a storage of just its size."""
+    assert result is not None
+    copy = view_of(new_buffer(kind.extent_bytes).untyped_storage(), kind)
+    return copy.copy_(result)
+
+
+# --- schedules ------------------------------------------------------------------------------------
 
 
 class UnderWay:
@@ -79,120 +203,6 @@ class UnderWay:
         self._in -= waits
         self._out -= waits
         return tuple(sorted(waits))
-
-
-def with_checks(
-    run: Callable[[], Any], op: Op, call: Call, cells: Cells, graph: Graph, oversized: set[str]
-) -> Callable[[], Any]:
-    """``run``, its results held against the graph: type, strides, size, no shared memory."""
-    given = [cells.value(name) for name in call.refs()]
-
-    def checked() -> Any:
-        results = list(kernels.outputs_of(run()))
-        if len(results) < len(op.outputs):
-            raise ReplayError(f"op {op.name} gave {len(results)} tensors, the plan says {len(op.outputs)}")
-        taken = {cells.contents[number].untyped_storage().data_ptr() for number in given}
-        for place, name in enumerate(op.outputs):
-            if name is None:
-                continue
-            result = _checked_result(op, name, results[place], cells.types[name])
-            storage = result.untyped_storage()
-            if storage.nbytes() > cells.sizes_bytes[graph.buffer_of(name)]:
-                oversized.add(name)
-                results[place] = _compact(result, cells.types[name])
-            elif storage.nbytes() and storage.data_ptr() in taken:
-                raise ReplayError(f"op {op.name}: {name} shares its memory with another tensor")
-            taken.add(storage.data_ptr())
-        return results
-
-    return checked
-
-
-def _checked_result(op: Op, name: str, result: torch.Tensor | None, kind: TensorType) -> torch.Tensor:
-    if result is None:
-        raise ReplayError(f"op {op.name}: {name} did not come out as a tensor")
-    found = (result.dtype, tuple(result.shape), result.stride(), result.storage_offset())
-    if found != (arguments.dtype(kind.dtype), kind.shape, kind.strides, kind.offset):
-        raise ReplayError(
-            f"op {op.name}: {name} came out as {result.dtype}{list(result.shape)} with strides "
-            f"{result.stride()}, the plan says {kind} with strides {kind.strides}; "
-            "solve again with this version of torch"
-        )
-    return result
-
-
-def compacting(run: Callable[[], Any], op: Op, cells: Cells, oversized: set[str]) -> Callable[[], Any]:
-    """``run``, with results that are small parts of a kernel's temporary moved into their own memory."""
-    places = [
-        (place, cells.types[name])
-        for place, name in enumerate(op.outputs)
-        if name is not None and name in oversized
-    ]
-
-    def compacted() -> Any:
-        results = list(kernels.outputs_of(run()))
-        for place, kind in places:
-            results[place] = _compact(results[place], kind)
-        return results
-
-    return compacted
-
-
-def _compact(result: torch.Tensor | None, kind: TensorType) -> torch.Tensor:
-    """A copy of ``result`` in a storage of just its size."""
-    assert result is not None
-    copy = view_of(new_buffer(kind.extent_bytes).untyped_storage(), kind)
-    return copy.copy_(result)
-
-
-Mark = Callable[[int], object] | None
-"""Called with 1 + the number of each instruction's step before it runs, where memory is placed."""
-
-
-@dataclass(slots=True)
-class Program:
-    """A compiled schedule.
-
-    Attributes:
-        instructions: each with the index of its step in the plan's schedule; frees in a row are one,
-            with the first's. Moves within the arena are made with the step before which they stand, those
-            after the last one as one more.
-        first_update: index of the first step that overwrites what lives across steps.
-        gradients: taps by the index of the step that makes what they give.
-        oversized: outputs whose kernels leave them in more memory than they need; filled by the run
-            of a program that checks.
-        reached: the index of the step that `run` made last, or at which it failed.
-    """
-
-    instructions: tuple[tuple[int, Instruction], ...]
-    first_update: int
-    gradients: Mapping[int, tuple[GradientTap, ...]]
-    oversized: set[str]
-    reached: int = -1
-    _flat: list[tuple[int, Callable[..., Any], Fetch | None, int]] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self._flat = [
-            (index, run.kernel, run.fetch, run.cell) if isinstance(run, Straight) else (index, run, None, 0)
-            for index, run in self.instructions
-        ]
-
-    def run(self, contents: list[Any], mark: Mark) -> None:
-        """Make every instruction on the ``contents`` of the cells, in one flat loop."""
-        mark = mark or _ignore
-        for index, run, fetch, cell in self._flat:
-            self.reached = index
-            mark(index + 1)
-            if fetch is None:
-                run()
-            else:
-                result = run(*fetch(contents))
-                contents[cell] = result if isinstance(result, torch.Tensor) else result[0]
-                del result  # its place may be planned for the next one
-
-
-def _ignore(_: int) -> None:
-    """No memory is placed."""
 
 
 def compile_plan(
@@ -244,53 +254,60 @@ class _Compiler:
         self.persistent = self.graph.persistent()
         self.strips = BoundStrips(self.graph, cells)
         self.under_way = UnderWay(self.graph)
-        self.moves = _moves_by_step(plan, moving)
+        self.moves: dict[int, list[MadeMove]] = {}  # by the step before which they are made
+        for move in plan.places.moves if moving is not None and plan.places is not None else ():
+            self.moves.setdefault(move.step, []).append(move)
         self.in_ram = set(initially_in_ram(plan))
         self.ran: set[str] = set()
         self.first_update = len(plan.schedule)
-        self.frees: list[int] = []  # cells that the last instruction empties, if it frees
-        self.numbered: list[tuple[int, Instruction]] = []
+        self.made: list[Instruction] = []
 
     def program(self) -> Program:
         """The whole schedule's."""
         for index, step in enumerate(self.plan.schedule):
             self.add(index, step)
-        self.end()
-        taps = gradient_taps(self.plan, self.cells, self.strips)
-        return Program(tuple(self.numbered), self.first_update, taps, self.oversized)
+        steps = len(self.plan.schedule)
+        if moved := self.moves.get(steps):
+            self.put(Instruction(steps, no_kernel, no_arguments), self.under_way.before_moves(moved), moved)
+        return Program(
+            self.made,
+            first_update=self.first_update,
+            gradients=gradient_taps(self.plan, self.cells, self.strips),
+            oversized=self.oversized,
+            background=self.background,
+        )
 
     def add(self, index: int, step: Step) -> None:
         moved = self.moves.get(index, [])
         waits = self.under_way.before_moves(moved)
-        is_first = isinstance(step, Compute) and step.op not in self.ran
-        waits += self.under_way.before(step, is_first=is_first)
-        if isinstance(step, Free) and self.frees and not waits and not moved:
-            self.frees += cells_of(step.tensor, self.cells)
-            self.in_ram.remove(step.tensor)
+        waits += self.under_way.before(step, is_first=isinstance(step, Compute) and step.op not in self.ran)
+        if not isinstance(step, Free):
+            self.put(self.instruction(index, step), waits, moved)
             return
-        self.frees = cells_of(step.tensor, self.cells) if isinstance(step, Free) else []
-        run = self.instruction(index, step)
-        if moved and self.moving is not None:
-            run = moved_before(run, moved, self.cells, self.moving)
-        self.put(index, run, waits)
+        if not self.made or moved or (waits and self.background is not None):
+            self.put(Instruction(index, no_kernel, no_arguments), waits, moved)
+        self.made[-1].frees += (number for number, _ in self.cells.of_buffer[step.tensor])
+        self.in_ram.remove(step.tensor)
 
-    def put(self, index: int, run: Instruction, waits: Sequence[str]) -> None:
+    def put(self, item: Instruction, waits: Sequence[str], moved: Sequence[MadeMove]) -> None:
+        """Add ``item``, which first waits for transfers, then has tensors moved."""
+        if moved and self.moving is not None:
+            item.run_after(functools.partial(self.moving.make, moved, self.cells))
         if waits and self.background is not None:
-            run = waiting_for(run, waits, self.background)
-        self.numbered.append((index, run))
+            item.run_after(functools.partial(_wait, waits, self.background))
+        self.made.append(item)
 
     def instruction(self, index: int, step: Step) -> Instruction:
         if isinstance(step, Compute):
             return self.compute(index, step)
-        if isinstance(step, Free):
-            self.in_ram.remove(step.tensor)
-            return freeing(self.frees, self.cells)
         if self.pages is None:
             raise PlanError(f"{self.plan.model.name}: the plan pages but no page file is open")
-        if isinstance(step, PageOut):
-            return functools.partial(page_out, step.tensor, self.cells, self.pages)
-        self.in_ram.add(step.tensor)
-        return functools.partial(page_in, step.tensor, self.cells, self.pages)
+        if not isinstance(step, PageOut):
+            self.in_ram.add(step.tensor)
+        transfer = page_out if isinstance(step, PageOut) else page_in
+        return Instruction(
+            index, functools.partial(transfer, step.tensor, self.cells, self.pages), no_arguments
+        )
 
     def table_of(self, op: Op) -> StoredTable | None:
         """The table in storage of which ``op`` reads or updates rows; ``None``: there is none."""
@@ -305,36 +322,23 @@ class _Compiler:
         new = [name for name in graph.writes(op) if name not in self.in_ram]
         call = op.recall if op.name in self.ran and op.recall is not None else op.call
         if op.strip is None:
-            run = bound_call(call, cells, self.generator, self.table_of(op))
+            kernel, fetch = bound_call(call, cells, self.generator, self.table_of(op))
         else:
-            run = self.strips.of(op).bound
+            kernel, fetch = self.strips.of(op).bound, no_arguments
         if self.checks:
-            run = with_checks(run, op, call, cells, graph, self.oversized)
+            kernel = with_checks(kernel, op, call, cells, graph, self.oversized)
         elif self.oversized.intersection(filter(None, op.outputs)):
-            run = compacting(run, op, cells, self.oversized)
+            kernel = compacting(kernel, op, cells, self.oversized)
         if op.name not in self.ran and self.persistent.intersection(op.updates):
             self.first_update = min(self.first_update, index)
         self.in_ram.update(new)
         self.ran.add(op.name)
-        return computing(run, op, new, cells, graph)
-
-    def end(self) -> None:
-        """What is moved after the last step, and the end of all transfers."""
-        steps = len(self.plan.schedule)
-        if self.moving is not None and (moved := self.moves.get(steps, [])):
-            run = functools.partial(self.moving.make, moved, self.cells)
-            self.put(steps, run, self.under_way.before_moves(moved))
-        if self.numbered and self.background is not None:
-            index, last = self.numbered[-1]
-            self.numbered[-1] = index, settling_after(last, self.background)
+        return Instruction(index, kernel, fetch, outputs_of(op, new, cells, graph))
 
 
-def _moves_by_step(plan: Plan, moving: Moving | None) -> dict[int, list[MadeMove]]:
-    """The moves within the arena, by the step before which they are made."""
-    found: dict[int, list[MadeMove]] = {}
-    for move in plan.places.moves if moving is not None and plan.places is not None else ():
-        found.setdefault(move.step, []).append(move)
-    return found
+def _wait(buffers: Sequence[str], pages: Pager) -> None:
+    for buffer in buffers:
+        pages.wait(buffer)
 
 
 def initially_in_ram(plan: Plan) -> tuple[str, ...]:

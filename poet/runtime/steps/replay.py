@@ -1,4 +1,4 @@
-"""The replay of a plan's schedule: one training step on the tensors that live across steps.
+"""The replay of a plan's schedule: a training step, or both halves of one around the caller's own loss.
 
 Updates are made in place, so what an error leaves behind depends on when it strikes. Before the step's
 first update of a parameter or of module state, the training state is still that of the last committed step.
@@ -11,18 +11,23 @@ from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
-from poet.errors import PlanError, PoetError, ReplayError
+from poet.errors import InputError, PlanError, PoetError, ReplayError
+from poet.ir.graph import Op, TensorType
 from poet.ir.micro import IS_FIRST
 from poet.plans.training_plan import Plan
 from poet.problem.schedule import Compute, Schedule
+from poet.runtime.kernels import arguments
 from poet.runtime.kernels.cells import Cells, Padded, Repeated
-from poet.runtime.native.library import BETWEEN_STEPS
-from poet.runtime.steps import program
+from poet.runtime.kernels.guards import check_calls
+from poet.runtime.steps import instructions, program
+from poet.runtime.steps.instructions import Mark, Program, Tap
 from poet.runtime.steps.lasting import LastingTensors
 from poet.runtime.storage.background import Pager
+from poet.runtime.storage.page_file import PageFile
+from poet.runtime.system.process import check_computes
+from poet.util.reading import Closing
 
-Tap = Callable[[str, torch.Tensor], None]
-"""Called with a parameter's name and its gradient, which is only there during the call."""
+_CALLERS_LOSS = "poet.callers_loss"
 
 
 class StepReplay:
@@ -38,10 +43,10 @@ class StepReplay:
         generator: torch.Generator | None,
         sums_gradients: bool = False,
     ) -> None:
-        """Compile the schedule.
+        """Compile the schedule of the plan that is open for training, or of an auxiliary one.
 
         Args:
-            plan: that is open for training, or one beside it.
+            plan: whose schedule it is.
             cells: of its graph, in which what lives across steps is while it runs.
             tensors: that live across steps.
             pager: of its page slots.
@@ -76,7 +81,7 @@ class StepReplay:
         given: Sequence[torch.Tensor | Padded | Repeated],
         scalars: Mapping[str, float],
         *,
-        mark: program.Mark,
+        mark: Mark,
         on_gradient: Tap | None = None,
         on_instruction: Callable[[int], object] | None = None,
     ) -> tuple[float, tuple[torch.Tensor, ...]]:
@@ -135,45 +140,21 @@ class StepReplay:
     def _run(
         self,
         called: str,
-        mark: program.Mark,
+        mark: Mark,
         on_gradient: Tap | None,
         on_instruction: Callable[[int], object] | None,
     ) -> None:
-        program, in_tap = self._program, False
-        program.reached = -1
-        taps = program.gradients if on_gradient else {}
+        compiled, contents = self._program, self._cells.contents
         try:
             if on_gradient is None and on_instruction is None:
-                program.run(self._cells.contents, mark)
-                return
-            for index, run in program.instructions:
-                program.reached = index
-                if mark is not None:
-                    mark(index + 1)
-                if on_instruction is not None:
-                    on_instruction(index)
-                if on_gradient is None or index not in taps:
-                    run()
-                    continue
-                if mark is not None:
-                    mark(BETWEEN_STEPS)  # what is allocated for the caller is not the step's
-                for tap in taps[index]:
-                    tap.open()
-                if mark is not None:
-                    mark(index + 1)
-                run()
-                in_tap = True
-                if mark is not None:
-                    mark(BETWEEN_STEPS)
-                for tap in taps[index]:
-                    on_gradient(tap.name, tap.take())
-                in_tap = False
+                compiled.run(contents, mark)
+            else:
+                compiled.run_told(contents, mark, on_gradient, on_instruction)
         except BaseException as error:
-            index = program.reached
-            self._recover(called, index, error)
-            if in_tap or isinstance(error, PoetError) or not isinstance(error, Exception):
+            self._recover(called, compiled.reached, error)
+            if compiled.is_in_tap or isinstance(error, PoetError) or not isinstance(error, Exception):
                 raise
-            what = _in_words(self._plan.schedule, index)
+            what = _in_words(self._plan.schedule, compiled.reached)
             raise ReplayError(f"{called} failed at {what}: {first_line(error)}{_hint(error)}") from error
 
     def _recover(self, called: str, index: int, error: BaseException) -> None:
@@ -221,3 +202,173 @@ def _in_words(schedule: Schedule, index: int) -> str:
     if isinstance(step, Compute):
         return f"running {step.op}"
     return f"{type(step).__name__} of {step.tensor}"
+
+
+class SplitReplay(Closing):
+    """A plan without loss and update, bound to tensors that its caller keeps.
+
+    Attributes:
+        read_after: values among inputs, parameters and outputs whose contents backward reads.
+    """
+
+    def __init__(self, plan: Plan, *, pages: PageFile | None) -> None:
+        """Bind ``plan``, whose graph has one op that stands for the caller's loss.
+
+        Raises:
+            PlanError: it has none, or asks for an operator that there is not.
+        """
+        check_calls(plan.graph)
+        self.plan, self._pages = plan, pages
+        self._cells = Cells(plan.graph)
+        in_background = plan.problem.background_storage
+        self._pager = None if pages is None else Pager(pages, is_background=in_background)
+        self._loss_op, self._pause = _callers_loss(plan)
+        self._compile(None)
+        self._is_checked = False
+        self._persistent = plan.graph.persistent()
+        self._bound: dict[str, tuple[int, torch.dtype]] = {}
+        outputs = set(self._loss_op.call.refs())
+        self._outputs = [name for name in plan.graph.predictions if name in outputs]
+        self._gradients = plan.graph.predictions[len(self._outputs) :]
+        self.read_after = self._read_after((*plan.graph.inputs, *self._outputs))
+        self.is_under_way = False
+
+    def bind(self, values: Mapping[str, torch.Tensor]) -> None:
+        """Let the plan work on these tensors themselves: of parameters, module state and constants.
+
+        Raises:
+            InputError: one is of another type or shape than the plan's.
+        """
+        for name, tensor in values.items():
+            known = (tensor.data_ptr(), tensor.dtype)
+            if self._bound.get(name) != known:
+                self._install(name, tensor.detach())
+                self._bound[name] = known
+
+    def forward(self, inputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+        """Run up to the outputs, which are the caller's from then on.
+
+        Raises:
+            InputError: a tensor has another shape or type than the plan's; nothing has happened.
+            ReplayError: an op failed.
+        """
+        check_computes()
+        for name, tensor in zip(self.plan.graph.inputs, inputs, strict=True):
+            self._install(name, tensor.detach())
+        self.is_under_way = True
+        self._run(self._forward)
+        contents = self._cells.contents
+        return tuple(_alias(contents[self._cells.value(name)]) for name in self._outputs)
+
+    def backward(self, gradients: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+        """Run the rest, given the gradients of outputs; the gradients it makes, which are the caller's.
+
+        Raises:
+            ReplayError: an op failed.
+        """
+        names = [name for name in self._loss_op.outputs if name is not None]
+        self._cells.contents[self._cells.value(names[0])] = torch.zeros(())
+        for name, tensor in zip(names[1:], gradients, strict=True):
+            self._install(name, tensor.detach())
+        self._run(self._backward)
+        made = tuple(self._cells.contents[self._cells.value(name)] for name in self._gradients)
+        self.discard()
+        if not self._is_checked:
+            self._is_checked = True
+            self._compile(self._backward.oversized)
+        return made
+
+    def discard(self) -> None:
+        """Release what lives between forward and backward."""
+        if self._pager is not None:
+            self._pager.give_up()
+        for buffer in self._cells.of_buffer:
+            if buffer not in self._persistent:
+                self._cells.clear(buffer)
+        self.is_under_way = False
+
+    def close(self) -> None:
+        """Give the memory and the page file back; a second call does nothing."""
+        self.discard()
+        if self._pager is not None:
+            self._pager.close()
+        if self._pages is not None:
+            self._pages.close()
+
+    # --- inside ---
+
+    def _compile(self, oversized: set[str] | None) -> None:
+        """Both halves; what the caller's loss frees, the second half begins with."""
+        whole = program.compile_plan(self.plan, self._cells, pages=self._pager, oversized=oversized)
+        for item in whole.instructions:
+            if item.index == self._pause:
+                item.kernel, item.fetch, item.outputs = instructions.no_kernel, instructions.no_arguments, ()
+        self._forward = whole.part(0, self._pause)
+        self._backward = whole.part(self._pause, len(self.plan.schedule) + 1)
+
+    def _run(self, half: Program) -> None:
+        try:
+            with torch.no_grad():
+                half.run(self._cells.contents, None)
+        except BaseException as error:
+            self.discard()
+            if isinstance(error, PoetError) or not isinstance(error, Exception):
+                raise
+            what = _in_words(self.plan.schedule, half.reached)
+            raise ReplayError(f"a replay failed at {what}: {first_line(error)}") from error
+
+    def _install(self, name: str, tensor: torch.Tensor) -> None:
+        """Make every cell of the value's buffer a view of ``tensor``; of a copy if it has other strides."""
+        kind = self._cells.types[name]
+        if tensor.device.type != "cpu":
+            raise InputError(f"{name} is on device {tensor.device}; a plan runs on the CPU")
+        if (str(tensor.dtype), tuple(tensor.shape)) != (f"torch.{kind.dtype}", kind.shape):
+            found = f"{str(tensor.dtype).removeprefix('torch.')}[{','.join(map(str, tensor.shape))}]"
+            raise InputError(f"{name} is {found}, the module was wrapped for {kind}")
+        buffer = self.plan.graph.buffer_of(name)
+        if tensor.stride() != kind.strides and tensor.numel() > 1:
+            if buffer in self._persistent:
+                raise InputError(f"{name} has other strides than when the module was wrapped; wrap it again")
+            tensor = torch.empty_strided(kind.shape, kind.strides, dtype=tensor.dtype).copy_(tensor)
+        storage, base_bytes = tensor.untyped_storage(), int(tensor.storage_offset()) * tensor.element_size()
+        for number, view in self._cells.of_buffer[buffer]:
+            self._cells.contents[number] = _view_at(storage, view, base_bytes)
+
+    def _read_after(self, names: Sequence[str]) -> frozenset[str]:
+        graph = self.plan.graph
+        ops = {op.name: op for op in graph.ops}
+        again = {step.op for step in self.plan.schedule[: self._pause] if isinstance(step, Compute)}
+        read: set[str] = set()
+        for step in self.plan.schedule[self._pause + 1 :]:
+            if isinstance(step, Compute):
+                op = ops[step.op]
+                call = op.recall if op.name in again and op.recall is not None else op.call
+                read.update(graph.reads(call))
+                again.add(op.name)
+        own = (*names, *(item.value for item in graph.parameters))
+        return frozenset(name for name in own if graph.buffer_of(name) in read)
+
+
+def _callers_loss(plan: Plan) -> tuple[Op, int]:
+    """The op that stands for the caller's loss, and where the schedule has it.
+
+    Raises:
+        PlanError: there is not exactly one.
+    """
+    found = [op for op in plan.graph.ops if op.call.target == _CALLERS_LOSS]
+    places = [index for index, step in enumerate(plan.schedule) if found and step == Compute(found[0].name)]
+    if len(found) != 1 or len(places) != 1:
+        raise PlanError(f"{plan.model.name}: the plan is not one of a wrapped module")
+    return found[0], places[0]
+
+
+def _alias(tensor: torch.Tensor) -> torch.Tensor:
+    """The same memory as a tensor of its own, whose writes torch counts from here on."""
+    own = torch.empty(0, dtype=tensor.dtype)
+    return own.set_(tensor.untyped_storage(), tensor.storage_offset(), tensor.shape, tensor.stride())
+
+
+def _view_at(storage: torch.UntypedStorage, kind: TensorType, base_bytes: int) -> torch.Tensor:
+    empty = torch.empty(0, dtype=arguments.dtype(kind.dtype))
+    offset = kind.offset + base_bytes // empty.element_size()
+    return empty.set_(storage, offset, kind.shape, kind.strides)

@@ -20,8 +20,7 @@ from poet.plans.training_plan import EVALUATION, Plan, shape_called
 from poet.runtime.data.given import Given, GivenTensors, as_tensors, holds_samples_of, is_as_large
 from poet.runtime.data.metrics import LossWeights, Metric, chosen_metrics, fingerprint, loss_of_all
 from poet.runtime.kernels.cells import Repeated
-from poet.runtime.steps.beside import StepBeside
-from poet.runtime.steps.companions import Draws
+from poet.runtime.steps.beside import Draws, StepBeside
 from poet.runtime.steps.lasting import LastingTensors
 from poet.runtime.storage.background import Pager
 from poet.util.brief import brief

@@ -26,10 +26,10 @@ from poet.runtime.data.given import (
 )
 from poet.runtime.kernels.cells import Cells, Padded
 from poet.runtime.kernels.guards import check_calls
-from poet.runtime.steps.beside import Accumulation, StepBeside
-from poet.runtime.steps.companions import Draws, slots_beside, slots_of
+from poet.runtime.steps.beside import Accumulation, Draws, StepBeside, slots_beside, slots_of
+from poet.runtime.steps.instructions import Tap
 from poet.runtime.steps.lasting import ArenaUse, LastingTensors
-from poet.runtime.steps.replay import StepReplay, Tap
+from poet.runtime.steps.replay import StepReplay
 from poet.runtime.storage import state
 from poet.runtime.storage.background import Pager
 from poet.runtime.storage.page_file import PageFile

@@ -22,12 +22,12 @@ from poet.plans.plan_file import PlanFile
 from poet.plans.training_plan import Plan
 from poet.runtime.data.given import Buckets, Given
 from poet.runtime.kernels.guards import check_calls
+from poet.runtime.steps.instructions import Tap
 from poet.runtime.steps.lasting import ArenaUse, joining_tap
-from poet.runtime.steps.replay import Tap
 from poet.runtime.storage import state
 from poet.runtime.storage.state import open_saved
 from poet.runtime.system.memory import return_freed_memory
-from poet.runtime.system.stopwatch import StepResult, Stopwatch
+from poet.runtime.system.outputs import StepResult, Stopwatch
 from poet.runtime.training.evaluation import Batch, EvaluationResult
 from poet.runtime.training.rates import DrivenOptimizer, Rates
 from poet.runtime.training.training_state import ShapeImprover, ShapePlanner, TrainingState

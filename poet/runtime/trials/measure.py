@@ -106,11 +106,11 @@ class _Bench:
         self.found = found
 
     def measure(self, op: Op) -> OpFacts:
-        first = self.finding(op.call) if op.strip is None else self.finding_of_strip(op)
+        first = self.finding(op, op.call)
         self.correct(op, first)
         peaks, repeated = [first.peak_bytes], None
         if op.repeat_call is not None:
-            again = self.finding(op.repeat_call)
+            again = self.finding(op, op.repeat_call)
             peaks.append(again.peak_bytes)
             repeated = again.allocations
         outputs_bytes = sum(_aligned(self.size_bytes[name]) for name in self.graph.writes(op))
@@ -122,31 +122,24 @@ class _Bench:
             repeat_allocations=_claimed(op, repeated),
         )
 
-    def finding(self, call: Call) -> _Finding:
+    def finding(self, op: Op, call: Call) -> _Finding:
+        """What a run of ``call``, one of the op's, shows; that of a strip is of all its blocks."""
+        strip = op.strip
         key = self.signature(call)
+        if strip is not None:
+            names = (*op.call.refs(), *(name for name in op.outputs if name is not None))
+            values = {name: Value(name, self.graph.buffer_of(name), self.types[name]) for name in names}
+            key = signature(strip, op.outputs, values), strip.blocks
         if key not in self.found:
             tensors = self.inputs(call)
-            self.found[key] = _run(
-                call.target,
-                lambda: kernels.run(call, tensors.__getitem__, _scalar),
-                tensors,
-                is_timed=self.is_timed,
-            )
-        return self.found[key]
+            bound = None if strip is None else StripRun(strip, op.outputs, self.types)
 
-    def finding_of_strip(self, op: Op) -> _Finding:
-        assert op.strip is not None
-        names = (*op.call.refs(), *(name for name in op.outputs if name is not None))
-        values = {name: Value(name, self.graph.buffer_of(name), self.types[name]) for name in names}
-        key = signature(op.strip, op.outputs, values), op.strip.blocks
-        if key not in self.found:
-            bound, tensors = StripRun(op.strip, op.outputs, self.types), self.inputs(op.call)
-            self.found[key] = _run(
-                op.call.target,
-                lambda: bound.run(tensors.__getitem__, _scalar),
-                tensors,
-                is_timed=self.is_timed,
-            )
+            def once() -> tuple[Tensor | None, ...]:
+                if bound is not None:
+                    return bound.run(tensors.__getitem__, _scalar)
+                return kernels.run(call, tensors.__getitem__, _scalar)
+
+            self.found[key] = _run(call.target, once, tensors, is_timed=self.is_timed)
         return self.found[key]
 
     def signature(self, call: Call) -> object:
@@ -256,12 +249,10 @@ def _run(
         with _AllocationLog() as log:
             once()
         return _Finding(log.peak_bytes, _fastest(once) if is_timed else None, outputs, None)
-    allocations = recorded(allocator, once)
-    if not is_timed:
-        peak = peak_bytes(allocations, alignment_bytes=ALIGNMENT_BYTES)
-        return _Finding(peak, None, outputs, allocations)
-    with in_an_arena(allocator, allocations) as placed:
-        seconds = _fastest(placed(once))
+    allocations, seconds = recorded(allocator, once), None
+    if is_timed:
+        with in_an_arena(allocator, allocations) as placed:
+            seconds = _fastest(placed(once))
     return _Finding(peak_bytes(allocations, alignment_bytes=ALIGNMENT_BYTES), seconds, outputs, allocations)
 
 
