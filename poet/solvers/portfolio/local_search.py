@@ -244,9 +244,14 @@ def is_ready() -> bool:
         return True
     _log.info("the local search is compiled for this machine, beside this search; the next one has it")
     with children.undisturbed():
-        subprocess.Popen(
+        process = subprocess.Popen(
             children.command("poet.solvers"),
             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
             env=children.environment(), start_new_session=True,
         )  # fmt: skip
+    _BESIDE.append(process)
     return False
+
+
+_BESIDE: list[subprocess.Popen[bytes]] = []
+"""What was begun; Python warns of a process that nobody refers to while it runs."""
