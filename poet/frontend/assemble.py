@@ -166,6 +166,7 @@ class Assembly:
         self.is_updating = is_updating
         self.accumulates = accumulates
         self.sums: dict[str, str] = {}  # by parameter
+        self.nodes: dict[str, str] = {}  # of the trace, by the buffer of the finished graph that each makes
         self.optimizer = optimizer
         self.ops = list(lowered.ops)
         self.values = dict(lowered.values)
@@ -221,7 +222,10 @@ class Assembly:
             states=tuple((name, name) for name in self.names.states),
             constants=tuple((name, name) for name in self.names.constants),
         )
-        return with_speaking_names(graph)
+        spoken = with_speaking_names(graph)
+        pairs = zip(graph.buffers, spoken.buffers, strict=True)
+        self.nodes = {new.name: old.name.partition(".")[0] for old, new in pairs}
+        return spoken
 
     # --- small helpers ------------------------------------------------------------------------
 

@@ -16,14 +16,14 @@ import hashlib
 import json
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor, fx, nn
 
 from poet.errors import ModelError, nearest, one_of
 from poet.frontend.assemble import Assembly, StepNames, with_persistent_of
-from poet.frontend.eager import evaluating, original
+from poet.frontend.eager import evaluating, line_in, original
 from poet.frontend.functional import Step, TrueLayouts, fakes, trace_step
 from poet.frontend.losses import Loss, LossFunction, as_loss, loss_named
 from poet.frontend.lower import Lowered, lower
@@ -82,6 +82,7 @@ class TrainingStep:
         accumulation: what all micro-batches of a step but the last do; ``None``: there are none.
         digest: SHA-256 of the graph as traced; machines that run it in other strips agree on it.
         has_small_operators: see `trace_training_step`.
+        lines: of the model's own source, by the buffer that each fills; of the forward pass alone.
         forms: of its ops; ``graph`` has all that backward reads compressed where it can be, and none in more
             blocks than its time allows. ``None``: there is one form.
     """
@@ -96,6 +97,7 @@ class TrainingStep:
     accumulation: AccumulatingStep | None = None
     has_small_operators: bool = False
     forms: Forms | None = None
+    lines: Mapping[str, str] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         parts = f"{len(self.graph.ops)} ops, {trained_in_words(self.graph)} trained"
@@ -179,7 +181,8 @@ def trace_training_step(
         found_targets = tracing.alone() if targets is None else _as_list(targets)
         tracing.run([item for item in found_targets if item is not None])
     lowered, names = _named(tracing, name or type(module).__name__, len(inputs), input_names)
-    graph = Assembly(lowered, names, optimizer, accumulates=micro is not None).graph()
+    assembly = Assembly(lowered, names, optimizer, accumulates=micro is not None)
+    graph = assembly.graph()
     if all(item.gradient is None for item in graph.parameters):
         raise ModelError(f"the loss of {graph.name} gives no parameter a gradient: nothing to train")
     graph = tracing.with_tied_names(graph)
@@ -207,7 +210,7 @@ def trace_training_step(
     spec = str(LossSpec.parse(objective.name))
     return TrainingStep(
         graph, kernel_facts, tensors, optimizer, spec, digest, objective, accumulation=accumulation,
-        has_small_operators=has_small_operators, forms=forms,
+        has_small_operators=has_small_operators, forms=forms, lines=tracing.lines(assembly.nodes),
     )  # fmt: skip
 
 
@@ -264,6 +267,11 @@ class Tracing:
     def lowered(self, names: Sequence[str]) -> Lowered:
         """The trace as ops; ``names`` are those of inputs and targets."""
         return lower(self.trace, (*self.own, *names), self.constants)
+
+    def lines(self, nodes: Mapping[str, str]) -> dict[str, str]:
+        """Lines of the model's own source, by buffer; ``nodes`` names the traced node that fills each."""
+        found = {node.name: line_in(node.stack_trace) for node in self.trace.graph.nodes}
+        return {name: line.removeprefix(" at ") for name, node in nodes.items() if (line := found.get(node))}
 
     def unsaved(self, lowered: Lowered) -> list[str]:
         """Names of the buffers that stay as they are and that the module's state dict leaves out."""

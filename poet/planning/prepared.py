@@ -142,7 +142,11 @@ def trace_model(
     )
     return Traced(
         step=step,
-        model=replace(source.identity or Model(step.graph.name, "module", step.digest), output=output),
+        model=replace(
+            source.identity or Model(step.graph.name, "module", step.digest),
+            output=output,
+            lines=tuple(step.lines.items()),
+        ),
         structure=source.structure,
         train=patterns or ("*",),
         gradients=in_blocks,

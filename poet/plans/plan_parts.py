@@ -24,6 +24,7 @@ class Model:
         sha256: of the model file, or of what stands for it; saved training states are bound to it.
         binding: sizes given to dynamic dimensions.
         output: ``"logits"``: what its last softmax or sigmoid is given, in place of the first output.
+        lines: of its source, where it is known: the name of a tensor, and the line whose call makes it.
     """
 
     name: str
@@ -31,6 +32,7 @@ class Model:
     sha256: str
     binding: tuple[tuple[str, int], ...] = ()
     output: str | None = None
+    lines: tuple[tuple[str, str], ...] = ()
 
     def __post_init__(self) -> None:
         if self.output not in (None, LOGITS):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import io
 import json
 import re
@@ -20,9 +21,11 @@ from helpers.random_problems import mixed_problem
 from helpers.schedules import keep_everything, random_schedule
 from poet.cli.main import app
 from rich.console import Console
-from torch import nn
+from torch import Tensor, nn
 from typer.testing import CliRunner
 
+import poet
+from poet import PlanFile
 from poet.errors import InputError, PlanError
 from poet.plans.plan_parts import PriceEnds, PriceRange
 from poet.problem import Limits, Pins, Problem
@@ -75,6 +78,32 @@ def test_a_plans_page() -> None:
     assert {row[0] for row in data["tables"]["tensors"]["rows"]} == {t.name for t in plan.problem.tensors}
     assert {row[2] for row in data["tables"]["tensors"]["rows"]} >= {"kept", "paged"}
     assert text == plan_page(plan, command="poet explain plan.poet --html page.html"), "not reproducible"
+
+
+class Doubled(nn.Module):
+    """With a line that no module of torch makes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.head = nn.Linear(4, 8), nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        made: Tensor = self.head(torch.tanh(self.body(x)) * 2.0)
+        return made
+
+
+def test_a_page_names_the_lines_of_the_models_source(tmp_path: Path) -> None:
+    planned = poet.plan(Doubled(), torch.zeros(2, 4), device="rpi4b", ram=None, time_limit_seconds=1.0)
+    planned.save(tmp_path / "own.poet")
+    with PlanFile(tmp_path / "own.poet") as file:
+        plan = file.plan
+    lines = dict(plan.model.lines)
+    source, first = inspect.getsourcelines(Doubled.forward)
+    assert lines["tanh"] == f"test_html.py:{first + 1} ({source[1].strip()})"
+    assert {"body.addmm", "tanh", "mul", "head.addmm"} == lines.keys()
+    assert f"Made at {lines['tanh']}." in json.dumps(plan_page(plan)).replace("\\", "")
+    hostile = dataclasses.replace(plan, model=dataclasses.replace(plan.model, lines=(("tanh", HOSTILE),)))
+    check_page(plan_page(hostile))
 
 
 def test_a_page_of_a_plan_that_moves_tensors_has_what_moves_take() -> None:

@@ -8,8 +8,8 @@ searches for one request may end with different plans.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from poet.devices.load import load_profile
@@ -66,6 +66,7 @@ class Subject:
         lower_bound: RAM below which no schedule exists.
         life_steps: that the device's storage survives, if known; infinite where nothing is written.
         price_range: what a step takes at the ends of the device's figures, if known.
+        lines: of the model's source, by the name of the tensor that each makes, where known.
     """
 
     model: str
@@ -80,6 +81,7 @@ class Subject:
     lower_bound: LowerBound
     life_steps: float | None
     price_range: PriceRange | None = None
+    lines: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def schedule(self) -> Schedule:
@@ -105,10 +107,11 @@ class Subject:
 
     @cached_property
     def fates(self) -> tuple[tuple[TensorFate, str], ...]:
-        """What becomes of each tensor, and why."""
+        """What becomes of each tensor, and why; and where the model's source makes it."""
         fates = tensor_fates(self.problem, self.schedule, self.trace)
         reasons = tensor_reasons(self.problem, self.limits, self.line, fates)
-        return tuple(zip(fates, reasons, strict=True))
+        made = (f" Made at {self.lines[fate.name]}." if fate.name in self.lines else "" for fate in fates)
+        return tuple((fate, why + line) for fate, why, line in zip(fates, reasons, made, strict=True))
 
     @cached_property
     def parts(self) -> tuple[Share, ...]:
@@ -150,6 +153,7 @@ def subject_of_plan(plan: Plan, *, profile: Profile | None = None) -> Subject:
         lower_bound=minimum_ram_bytes(plan.problem, plan.request.limits),
         life_steps=life_steps(plan.device.endurance, plan.step_wear),
         price_range=prediction.range,
+        lines=dict(plan.model.lines),
     )
 
 
