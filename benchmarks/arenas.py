@@ -1,9 +1,9 @@
-"""Arenas of plans of whole nets beside the peaks and the energies that the searches found: results/arenas.md.
+"""Arenas of plans of whole nets beside peaks and energies of the searches: results/arenas.json.
 
     python -m benchmarks arenas [--only NAME ...] [--time-limit 10] [--as-is]
 
-Plans as in results/models.md (batch 1, `rpi4b-xnnpack`, 40 and 5 % of the way from the lower bound to
-keeping everything), those of results/runtime.md (batches of 1 and 8, 70, 40 and 20 % of the way), with the
+Plans as in results/models.json (batch 1, `rpi4b-xnnpack`, 40 and 5 % of the way from the lower bound to
+keeping everything), those of results/runtime.json (batches of 1 and 8, 70, 40 and 20 % of the way), with the
 costs of the profile `x86-host` in place of measured ones, and BERT-base kept in storage in 64 MiB. Each
 net runs in a process of its own. Rows that are done are kept in ``--folder``: an interrupted run goes on.
 """
@@ -18,7 +18,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from apart import ROOT, found_apart
+from result_file import RESULTS, write
+from workers import ROOT, found_apart
 
 from poet.util.units import format_bytes, format_share
 
@@ -177,7 +178,7 @@ def cells(row: Row) -> tuple[str, ...]:
 
 
 def page(rows: Sequence[Row], missing: Sequence[str], seconds: float) -> str:
-    """results/arenas.md."""
+    """results/arenas.json."""
     assert __doc__ is not None
     placed = sum(not row.is_from_heap for row in rows)
     tight = sum(row.tight_moves is not None for row in rows)
@@ -213,7 +214,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", help="nets, by their names on the page")
     parser.add_argument("--time-limit", type=float, default=10.0, help="seconds for each search")
     parser.add_argument("--folder", type=Path, default=ROOT / "build" / "arenas")
-    parser.add_argument("--output", type=Path, default=ROOT / "benchmarks" / "results" / "arenas.md")
+    parser.add_argument("--output", type=Path, default=RESULTS / "arenas.json")
     parser.add_argument("--as-is", action="store_true", help="of the rows that are done")
     parser.add_argument("--measure", metavar="NAME", help="one net, in this process, as JSON")
     asked = parser.parse_args()
@@ -232,7 +233,7 @@ def main() -> None:
         missing += [] if found else [name]
         if is_asked:
             print("\n".join("  ".join(cells(row)) for row in found), flush=True)
-    asked.output.write_text(page(rows, missing, asked.time_limit), encoding="utf-8")
+    write(asked.output, page(rows, missing, asked.time_limit))
 
 
 if __name__ == "__main__":

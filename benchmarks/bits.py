@@ -22,6 +22,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import torch
+from result_file import RESULTS, write
 from torch import Tensor
 
 ROOT = Path(__file__).parents[1]
@@ -45,7 +46,7 @@ from poet.runtime.data.random_batches import random_batch  # noqa: E402
 from poet.runtime.storage.state import raw_tensor  # noqa: E402
 from poet.runtime.system.process import torch_threads  # noqa: E402
 
-PAGE = ROOT / "benchmarks" / "results" / "bits-table.md"
+PAGE = RESULTS / "bits-table.json"
 KEPT = ROOT / "build" / "bits-table.jsonl"
 CHOSEN = (
     "cnn", "mobile", "dropout", "transformer", "masked-attention", "lstm", "gru", "norms", "normed-weights",
@@ -285,7 +286,7 @@ def main(arguments: Sequence[str]) -> int:
     done = kept_in(asked.kept)
     text = page(list(done.items()))
     if asked.write:
-        PAGE.write_text(text)
+        write(PAGE, text)
     else:
         print(text)
     return int(any(item.difference for found in done.values() for item in found))

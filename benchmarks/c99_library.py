@@ -1,4 +1,4 @@
-"""Makes results/c99-library.md: a training step by shared library and by PyTorch on this machine, one thread.
+"""A training step by shared C library and by PyTorch, one thread: results/c99-library.json.
 
 The four nets of MLPerf Tiny and MobileNetV2-0.35 (10 classes, 64 x 64), batch 1 (autoencoder 4), SGD,
 everything kept. Each side is a process of its own: the C step with numpy and ctypes alone, the same plan in
@@ -23,7 +23,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-PAGE = ROOT / "benchmarks" / "results" / "c99-library.md"
 sys.path.insert(0, str(ROOT / "examples"))
 
 MOBILE = "mobilenetv2-0.35"
@@ -179,16 +178,14 @@ def _text(name: str, c: dict[str, float], torch: dict[str, float]) -> str:
 
 
 def _write(lines: list[str], steps: int, numpy_bytes: float) -> None:
-    """The page, whole or not at all."""
     import torch
+    from result_file import RESULTS, write
 
     head = HEAD.format(
         machine=platform.machine(), flags=f"`{FLAGS}`", torch=torch.__version__.split("+")[0], steps=steps,
         numpy=round(numpy_bytes / 2**20),
     )  # fmt: skip
-    new = PAGE.with_suffix(".new")
-    new.write_text(head + "\n".join(lines) + "\n" + _verdict(lines))
-    new.replace(PAGE)
+    write(RESULTS / "c99-library.json", head + "\n".join(lines) + "\n" + _verdict(lines))
 
 
 if __name__ == "__main__":

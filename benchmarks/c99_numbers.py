@@ -1,4 +1,4 @@
-"""Makes results/c99-numbers.md: exported C against float64, beside PyTorch's float32.
+"""Makes results/c99-numbers.json: exported C against float64, beside PyTorch's float32.
 
 Nets are trained on the digits that scikit-learn brings along, resized to what each reads, with everything
 kept: 100 steps each from PyTorch's state, and 100 that run freely.
@@ -23,15 +23,16 @@ from pathlib import Path
 import mlperf_tiny
 import torch
 from helpers.c_curves import ALLOWED, Curves, FreeStep, LockedStep, digit_batches, farthest
+from result_file import RESULTS, write
 from torch import Tensor, nn
 
-PAGE = Path(__file__).parent / "results" / "c99-numbers.md"
+PAGE = RESULTS / "c99-numbers.json"
 HEAD = """# C beside PyTorch, against float64
 
 Made by `python -m benchmarks c99-numbers`.
 What an exported step computes in float32 is held against the same graph
 in float64, and PyTorch's own float32 is the yardstick. One thread, gcc at -O2, everything kept; the other
-plans of a graph have the same bits ([numbers](../../docs/guarantees.md#exported-c)).
+plans of a graph have the same bits (`docs/guarantees.md`).
 
 Each net on the digits of scikit-learn, enlarged to what it reads, SGD with momentum 0.9; those of MLPerf Tiny
 are of full size.
@@ -221,9 +222,7 @@ def main() -> None:
     if asked.only:
         return
     head = HEAD.format(steps=asked.steps, allowed=ALLOWED)
-    new = PAGE.with_suffix(".new")
-    new.write_text(head + "\n".join(lines) + "\n")
-    new.replace(PAGE)
+    write(PAGE, head + "\n".join(lines) + "\n")
 
 
 def _row(name: str, steps: int) -> str:

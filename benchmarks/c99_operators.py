@@ -1,4 +1,4 @@
-"""Each C operator's error against float64 beside PyTorch's, over random nets: results/c99-operators.md.
+"""Each C operator's error against float64 beside PyTorch's, over random nets: results/c99-operators.json.
 
 python -m benchmarks c99-operators [--seeds 16] [--output FILE]
 """
@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from helpers.c_rows import ALLOWED, UNIT, Errors, errors_of
 from helpers.random_c_nets import KINDS, convolutions
+from result_file import RESULTS, write
 
 OPTIMIZERS = ("sgd", "momentum", "adamw")
 DRAWN = "poet.bernoulli"  # by another generator than PyTorch's: its masks have nothing to be compared with
@@ -141,7 +142,7 @@ def drawn(seeds: Sequence[int]) -> dict[str, list[Errors]]:
 
 
 def page(rows: Sequence[Judged], seeds: int) -> str:
-    """results/c99-operators.md."""
+    """results/c99-operators.json."""
     right = sum(row.is_right for row in rows)
     compared = sum(row.tensors for row in rows)
     alone = sum(row.alone for row in rows)
@@ -169,10 +170,10 @@ def main() -> None:
     """Write the page; fails where an operator is not right."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--seeds", type=int, default=14)
-    parser.add_argument("--output", type=Path, default=ROOT / "benchmarks" / "results" / "c99-operators.md")
+    parser.add_argument("--output", type=Path, default=RESULTS / "c99-operators.json")
     asked = parser.parse_args()
     rows = [judged(target, errors) for target, errors in sorted(drawn(range(asked.seeds)).items())]
-    asked.output.write_text(page(rows, asked.seeds), encoding="utf-8")
+    write(asked.output, page(rows, asked.seeds))
     wrong = [row for row in rows if not row.is_right]
     print("\n".join("  ".join(cells(row)) for row in wrong), file=sys.stderr)
     raise SystemExit(1 if wrong else 0)

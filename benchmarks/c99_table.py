@@ -1,4 +1,4 @@
-"""Makes results/c99-table.md, and rows of README.md: the MLPerf Tiny nets as C99, kept and in their budgets.
+"""The MLPerf Tiny nets as C99, kept and in their budgets: results/c99-table.json, and rows of README.md.
 
 Each net is planned with SGD for `nrf52840`, homes of parameters chosen by the planner, written as C, linked
 into a RAM region and run for three steps on this machine and on a Cortex-M4F in QEMU. Both must end in the
@@ -22,8 +22,10 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
+from result_file import RESULTS, write
+
 ROOT = Path(__file__).parents[1]
-PAGE, README = ROOT / "benchmarks" / "results" / "c99-table.md", ROOT / "README.md"
+PAGE, README = RESULTS / "c99-table.json", ROOT / "README.md"
 sys.path[:0] = [str(ROOT / "examples"), str(ROOT / "tests")]
 
 import torch  # noqa: E402
@@ -53,7 +55,7 @@ that. *Code* is all functions but those of the board that runs the test (`board_
 and the other constants beside the weights. *Instructions* are those of the last step; *ratio* is to
 everything kept. State and losses had the bits of this machine in every row, and no image inside a budget
 linked in 8 bytes less than it takes. What a search finds inside a budget differs from run to run:
-[C99](../../docs/guarantees.md#exported-c) says more.
+`docs/guarantees.md` says more.
 
 | net | budget | RAM | moves | instructions | ratio | stack | code | tables |
 |---|--:|--:|--:|--:|--:|--:|--:|--:|
@@ -237,9 +239,7 @@ def main() -> None:
             print(lines[-1], flush=True)
     if asked.only:
         return
-    new = PAGE.with_suffix(".new")
-    new.write_text(HEAD.format(device=DEVICE, seconds=asked.time_limit) + "\n".join(lines) + "\n")
-    new.replace(PAGE)
+    write(PAGE, HEAD.format(device=DEVICE, seconds=asked.time_limit) + "\n".join(lines) + "\n")
     write_readme(kept_bytes)
 
 

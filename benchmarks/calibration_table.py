@@ -1,4 +1,4 @@
-"""A calibration of this machine against nets that it has not seen: results/calibration-table.md.
+"""A calibration of this machine against nets that it has not seen: results/calibration-table.json.
 
     python -m benchmarks calibration-table [FOLDER]
 
@@ -19,6 +19,7 @@ from functools import partial
 from pathlib import Path
 
 from interval_table import ends_of, interval
+from result_file import RESULTS, write
 
 from poet.calibration.nets import JUDGING_NETS
 from poet.devices.costs import amounts_of, op_seconds
@@ -39,7 +40,7 @@ from poet.devices.measurements import (
 from poet.devices.profile import Profile
 
 ROOT = Path(__file__).parents[1]
-PAGE = ROOT / "benchmarks" / "results" / "calibration-table.md"
+PAGE = RESULTS / "calibration-table.json"
 BENCH = Path(__file__).with_name("calibration_bench.py")
 THREADS, ROUNDS = (1, 2), 12
 FIT_SIZES_BYTES = (4096, 16384, 65536, 262144, 1048576, 4194304)
@@ -225,7 +226,7 @@ def _steps(by_threads: dict[int, Measurements]) -> Iterator[str]:
         others = [low <= 1.0 <= high for low, high, own in ends.values() if not own]
         inside = sum(low <= 1.0 <= high for low, high, _ in ends.values())
         yield (
-            f"Inside the [interval](../../docs/boards.md) of nine cases of ten: {inside} of {len(ends)}, "
+            f"Inside the interval (`docs/boards.md`) of nine cases of ten: {inside} of {len(ends)}, "
             f"{sum(others)} of the {len(others)} by which the profile did not judge itself.\n"
         )
         yield "| net | measured ms | predicted / measured | interval / measured |\n|---|---|---|---|"
@@ -332,4 +333,4 @@ def page(folder: Path) -> str:
 
 if __name__ == "__main__":
     folder = Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "build" / "calibration"
-    PAGE.write_text(page(folder), encoding="utf-8")
+    write(PAGE, page(folder))

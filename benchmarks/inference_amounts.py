@@ -5,7 +5,7 @@
 Nets of 224x224 pixels are built by timm (``pip install timm``) without weights, SqueezeNet 1.1 and nets of
 fully connected layers here. As inference libraries run them, a convolution has its batch norm and its ReLU in
 it: neither is an op. Each net is traced over fake tensors at batch 1, its ops are counted by the cost table.
-``inference_table.py`` reads the result.
+``interval_table.py`` reads the result.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Published inferences, training steps, transfers and energies against the intervals that profiles state.
 
-Its sections are part of results/devices-published.md, which ``published_table.py`` writes. Data and sources:
+Its sections are part of results/devices-published.json, which ``published_table.py`` writes. Sources:
 published/inference.csv beside this file, and the tables of `devices_table` and `published_table`.
 """
 

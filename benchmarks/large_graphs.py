@@ -7,8 +7,8 @@ Exports the nets of `zoo.LARGE` to ONNX in training mode, imports the files, cos
 devices and plans them for four budgets each. Problems, and each measurement as a line, are kept under
 build/large-graphs/, so that a run which was stopped goes on where it was. Every search runs in a
 process of its own, which is looked at from outside for the memory that it and its children hold
-(`held_memory`). The time limit is in seconds of a core's work, the children's included
-(`CoreClock`), on one thread. Writes results/large-graphs.md.
+(`workers.run`). The time limit is in seconds of a core's work, the children's included
+(`CoreClock`), on one thread. Writes results/large-graphs.json.
 """
 
 from __future__ import annotations
@@ -35,11 +35,12 @@ from poet.util.units import format_bytes
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
 
-from held_memory import run  # noqa: E402
 from helpers.clocks import CoreClock  # noqa: E402
+from result_file import RESULTS, write  # noqa: E402
+from workers import run  # noqa: E402
 
 BUILD = ROOT / "build" / "large-graphs"
-PAGE = ROOT / "benchmarks" / "results" / "large-graphs.md"
+PAGE = RESULTS / "large-graphs.json"
 NETS = ("resnet50", "bert", "mobilenet_v2", "unet", "gpt", "bert_24", "resnet152")
 DEVICES = ("nrf52840", "rpi4b-xnnpack", "x86-host")
 SHARES = (0.7, 0.5, 0.3, 0.15)
@@ -256,8 +257,8 @@ def main(arguments: Iterable[str] | None = None) -> None:
         with path.open("a") as file:
             file.write(json.dumps(asdict(known[key])) + "\n")
         print(_line(known[key]), flush=True)
-        PAGE.write_text(page(list(known.values()), given.remark))
-    PAGE.write_text(page(list(known.values()), given.remark))
+        write(PAGE, page(list(known.values()), given.remark))
+    write(PAGE, page(list(known.values()), given.remark))
 
 
 def _in_a_process(given: argparse.Namespace, *key: str | float) -> Row:

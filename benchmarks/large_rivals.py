@@ -5,7 +5,7 @@
 Takes our plans' energy from what `large_graphs.py` measured (build/large-graphs/rows.jsonl), and runs
 each quick baseline of `poet.baselines.comparison` on the same problem inside the same budget.
 Each answer is kept as a line, so that a run which was stopped goes on. Writes
-results/large-graphs-rivals.md.
+results/large-graphs-rivals.json.
 """
 
 from __future__ import annotations
@@ -17,13 +17,14 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
-from large_graphs import BUILD, NETS, ROOT, Row, problem_of, rows_of
+from large_graphs import BUILD, NETS, Row, problem_of, rows_of
+from result_file import RESULTS, write
 
 from poet.baselines.comparison import BASELINES
 from poet.problem import Limits
 from poet.problem.simulator import simulate
 
-PAGE = ROOT / "benchmarks" / "results" / "large-graphs-rivals.md"
+PAGE = RESULTS / "large-graphs-rivals.json"
 RIVALS = tuple(name for name in BASELINES if name != "greedy")  # that one is ours
 
 
@@ -74,7 +75,7 @@ def page(rows: Sequence[Row], rivals: Sequence[Rival]) -> str:
     parts = [
         "# Large graphs: the other planners\n",
         "Made by `python -m benchmarks large-rivals`:",
-        "the problems and budgets of [large-graphs.md](large-graphs.md),",
+        "the problems and budgets of `large-graphs`,",
         "our plans as measured there, and the other planners; the simulator judges all of them. Figures are",
         "energy above running every op once, as a share of it; a dash: no plan inside the budget.\n",
         "| planner | found a plan | median energy of the step, × ours | least | cheaper than ours |",
@@ -140,8 +141,8 @@ def main() -> None:
                 _percent(best),
                 flush=True,
             )
-            PAGE.write_text(page(rows, rivals))
-    PAGE.write_text(page(rows, rivals))
+            write(PAGE, page(rows, rivals))
+    write(PAGE, page(rows, rivals))
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
     python -m benchmarks micro-batches [--vit 1,8] [--bert 1,2,4] [--write]
 
-``--write`` writes results/micro-batches.md.
+``--write`` writes results/micro-batches.json.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Sequence
-from pathlib import Path
 
 import torch
+from result_file import RESULTS, write
 from torch import Tensor, nn
 from zoo import NETS
 
@@ -21,7 +21,7 @@ from poet.ir.micro import MicroBatches
 from poet.planning.prepared import prepare
 from poet.util.units import format_bytes, format_joules, format_seconds, format_share
 
-PAGE = Path(__file__).parent / "results" / "micro-batches.md"
+PAGE = RESULTS / "micro-batches.json"
 SAMPLES, LENGTH, WORDS, WIDTH, LAYERS = 8, 32, 1000, 128, 4
 VIT_RAM, BERT_RAM = "72MiB", "3MiB"
 COLUMNS = (
@@ -117,7 +117,7 @@ def page(vit: Sequence[str], bert: Sequence[str], vit_seconds: float, bert_secon
     lines = [
         "# Micro-batches, as planned",
         "",
-        f"Batches of {SAMPLES}, trained in pieces ([how](../../docs/training-loops.md)). Predicted",
+        f"Batches of {SAMPLES}, trained in pieces (`docs/training-loops.md`). Predicted",
         "figures of plans that the simulator accepted; `python -m benchmarks micro-batches --write`",
         "writes this page, on a machine of",
         f"{os.cpu_count()} processors with a load average of {os.getloadavg()[1]:.0f} meanwhile.",
@@ -155,7 +155,7 @@ def main() -> None:
     vit = vit_rows(chosen.vit.split(","), chosen.vit_seconds)
     bert = bert_rows(chosen.bert.split(","), chosen.bert_seconds)
     if chosen.write:
-        PAGE.write_text(page(vit, bert, chosen.vit_seconds, chosen.bert_seconds), encoding="utf-8")
+        write(PAGE, page(vit, bert, chosen.vit_seconds, chosen.bert_seconds))
 
 
 if __name__ == "__main__":

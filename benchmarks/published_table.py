@@ -1,4 +1,4 @@
-"""Published speeds of storage and energies of inference against profiles: results/devices-published.md.
+"""Published speeds of storage and energies of inference against profiles: results/devices-published.json.
 
     python -m benchmarks published-table
 
@@ -16,12 +16,13 @@ from pathlib import Path
 
 import interval_table
 from interval_table import Case
+from result_file import RESULTS, write
 
 from poet.devices.load import load_part, load_profile, profile_names
 from poet.devices.profile import Direction, Part
 
 FOLDER = Path(__file__).parent / "published"
-PAGE = Path(__file__).parent / "results" / "devices-published.md"
+PAGE = RESULTS / "devices-published.json"
 SUBMISSION = "mlcommons/tiny_results_v1.3"
 """Of the energies: all nets of a board whose power, or an end of it, is from there count as fitted."""
 
@@ -228,7 +229,7 @@ def _kinds() -> Iterator[str]:
 
 HEAD = """# Profiles against what is published
 
-Made by `python -m benchmarks devices-table`. Training steps have [a page of their own](devices-table.md).
+Made by `python -m benchmarks published-table`. Training steps have results of their own, `devices-table`.
 
 ## Storage
 
@@ -266,7 +267,7 @@ COVERAGE = """
 ## Do the intervals hold?
 
 A plan's answer has an interval that is meant to hold nine cases of ten
-([how](../../docs/boards.md)). These values are held against that interval; they are of
+(`docs/boards.md`). These values are held against that interval; they are of
 few boards and programs, those of one board are no independent cases, and of those in no fit fewer than
 nine of ten are inside. *Usual width*: upper over lower end.
 """
@@ -321,4 +322,4 @@ def page() -> str:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(page(), encoding="utf-8")
+    write(PAGE, page())

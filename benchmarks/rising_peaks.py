@@ -1,9 +1,9 @@
-"""Measured peaks of nets at twenty rising budgets, in results/rising-peaks.md.
+"""Measured peaks of nets at twenty rising budgets, in results/rising-peaks.json.
 
     python -m benchmarks rising-peaks [--only NET ...] [--folder build/rising-peaks] [--fresh]
 
 Budgets lie 5, 10, … 100 % of the way from the lower bound to keeping everything. Each plan is made, replayed
-and measured as those of results/runtime.md are (`benchmarks/runtime_table.py`), in a process of its own
+and measured as those of results/runtime.json are (`benchmarks/runtime_table.py`), in a process of its own
 for each row. Rows that are done are kept in ``--folder``, so an interrupted run goes on where it was.
 """
 
@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 
+from result_file import RESULTS, write
 from runtime_table import Row, rows_of
 from workers import ROOT
 
@@ -26,7 +27,7 @@ NETS = ("resnet18-cifar", "mobilenet-v2", "unet")
 SHARES = tuple(number / 20 for number in range(1, 21))
 ABOVE_SHARE = 0.001  # of its budget, that a peak may be above it
 FALL_SHARE = 0.01  # of the peak at the budget before, that one may be below it
-PAGE = ROOT / "benchmarks" / "results" / "rising-peaks.md"
+PAGE = RESULTS / "rising-peaks.json"
 
 
 def above(row: Row) -> float:
@@ -41,7 +42,7 @@ def falls(rows: Sequence[Row]) -> list[float]:
 
 
 def page(rows_by_net: dict[str, list[Row]]) -> str:
-    """results/rising-peaks.md."""
+    """results/rising-peaks.json."""
     rows = [row for some in rows_by_net.values() for row in some]
     fallen = [fall for some in rows_by_net.values() for fall in falls(some)]
     most = format_share(max(fallen, default=0.0))
@@ -97,7 +98,7 @@ def main(arguments: Sequence[str]) -> None:
         for row in rows_of(net, 1, 1, folder, shares=SHARES, as_is=False):
             print(net, _line(row), flush=True)
             rows.setdefault(net, []).append(row)
-    chosen.output.write_text(page(rows))
+    write(chosen.output, page(rows))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The runtime table: peak and step time per net, batch and budget, in results/runtime.md.
+"""The runtime table: peak and step time per net, batch and budget, in results/runtime.json.
 
     python -m benchmarks runtime-table [--only NET ...] [--folder .runtime-table] [--fresh] [--as-is]
 
@@ -24,6 +24,7 @@ from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
 
+from result_file import RESULTS, write
 from workers import ROOT, WARM_STEPS, Worker, paired, ratio
 
 from poet.util.units import format_bytes, format_seconds, format_share
@@ -167,7 +168,7 @@ def cells(row: Row) -> tuple[str, ...]:
 
 
 def page(rows: Sequence[Row]) -> str:
-    """results/runtime.md."""
+    """results/runtime.json."""
     assert __doc__ is not None
     counted = sum(_holds(row.plan, row.counted_bytes) for row in rows)
     seen = sum(_holds(row.plan, row.kernel_bytes) for row in rows)
@@ -232,7 +233,7 @@ def main(arguments: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", nargs="*", choices=NETS, default=NETS)
     parser.add_argument("--folder", type=Path, default=ROOT / ".runtime-table")
-    parser.add_argument("--output", type=Path, default=ROOT / "benchmarks" / "results" / "runtime.md")
+    parser.add_argument("--output", type=Path, default=RESULTS / "runtime.json")
     parser.add_argument("--as-is", action="store_true", help="of the rows that are done")
     parser.add_argument("--fresh", action="store_true", help="measure all rows anew")
     chosen = parser.parse_args(arguments)
@@ -246,7 +247,7 @@ def main(arguments: Sequence[str]) -> None:
                 for row in rows_of(net, batch, threads, folder.resolve(), shares=shares, as_is=chosen.as_is):
                     print("  ".join(cells(row)), flush=True)
                     rows.append(row)
-    chosen.output.write_text(page(rows))
+    write(chosen.output, page(rows))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Bytes against input size, learned from a plan's shapes, beside those of problems: results/shape-bytes.md.
+"""Bytes against input size, learned from a plan's shapes, beside those of problems: results/shape-bytes.json.
 
     python -m benchmarks shape-bytes [--write]
 
@@ -16,11 +16,11 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from unittest import mock
 
 import stream
 import torch
+from result_file import RESULTS, write
 from torch import Tensor, nn
 
 import poet
@@ -36,7 +36,7 @@ from poet.plans.training_plan import Plan
 from poet.runtime.trials.measure import measured
 from poet.solvers import minimum_ram_bytes
 
-PAGE = Path(__file__).parent / "results" / "shape-bytes.md"
+PAGE = RESULTS / "shape-bytes.json"
 DEVICE = "x86-host"
 COLUMNS = (
     "net", "planned shapes", "budget", "sizes asked", "off, everything kept: median, worst",
@@ -189,8 +189,7 @@ def page(rows: Sequence[str]) -> str:
     lines = [
         "# Bytes against input size",
         "",
-        "What a step of another shape takes, predicted from the shapes of a plan "
-        "([how](../../docs/training-loops.md#the-largest-batch-that-fits)),",
+        "What a step of another shape takes, predicted from the shapes of a plan (`docs/training-loops.md`),",
         "beside what it takes: the problem of that step, whose kernels were run for their workspaces. Sizes",
         "are batch x length, or batch x resolution, inside of the planned ones and up to 1.9 times as large.",
         "`python -m benchmarks shape-bytes --write`",
@@ -221,7 +220,7 @@ def main(arguments: Sequence[str]) -> int:
         rows.append(row(case))
         print(rows[-1], flush=True)
     if chosen.write:
-        PAGE.write_text(page(rows), encoding="utf-8")
+        write(PAGE, page(rows))
     return 0
 
 

@@ -26,6 +26,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from result_file import RESULTS, write
+
 from poet.devices.device_problem import build_problem, kernels_on
 from poet.devices.load import load_profile
 from poet.planning.ram_survey import budget_between, keep_everything_bytes
@@ -68,7 +70,7 @@ SMALL = Table(
     places=tuple(
         itertools.product(("stm32h743", "nrf52840", "rpi4b-xnnpack"), HOMES, (0.7, 0.5, 0.3, 0.15, 0.05))
     ),
-    page=ROOT / "benchmarks" / "results" / "small-nets.md",
+    page=RESULTS / "small-nets.json",
     asked_with="SMALL_RAM",
     begin=(
         "# Small nets in little RAM\n",
@@ -86,14 +88,14 @@ OTHER = Table(
         ("stm32l4r5", "auto", 0.05),
         ("jetson-nano", "ram", 0.3),
     ),
-    page=ROOT / "benchmarks" / "results" / "other-nets.md",
+    page=RESULTS / "other-nets.json",
     asked_with="OTHER_NETS",
     begin=(
         "# Other nets, other boards\n",
         "Made by `python -m benchmarks small-ram --table other`:",
         "training steps of nets on which little of the planner was",
         "developed (`OTHER_NETS` in `tests/helpers/other_nets.py`), each on six boards that",
-        "[small nets](small-nets.md) do not have, at one budget per board. Two of them have no storage",
+        "`small-nets` do not have, at one budget per board. Two of them have no storage",
         "(rp2040, stm32l4r5): tensors are kept or made again. Batches of one, all parameters trained by",
     ),
 )
@@ -364,7 +366,7 @@ def main(arguments: Iterable[str] | None = None) -> None:
             with kept.open("a") as file:
                 file.write(json.dumps(asdict(known[key])) + "\n")
             print(line(known[key]), flush=True)
-    table.page.write_text(page([known[key] for key in wanted], table))
+    write(table.page, page([known[key] for key in wanted], table))
     print(f"wrote {table.page.relative_to(ROOT)}")
 
 

@@ -1,10 +1,10 @@
-"""A lean process that makes training steps one at a time, when asked: by plain PyTorch, by a peer, by a plan.
+"""A lean process that makes training steps one at a time, when asked: by plain PyTorch or by a plan.
 
-    python benchmarks/step_worker.py plain|checkpoint|budget:0.5|PLAN.poet NET THREADS FOLDER
+    python benchmarks/step_worker.py plain|PLAN.poet NET THREADS FOLDER
 
 Commands come on stdin, one per line, and answers go to stdout as JSON: ``step`` makes a step and tells its
-loss and seconds, of a plan's step its own and the processor's as well, ``peak`` makes three and tells the
-most memory they held, ``digest`` hashes the parameters.
+loss and seconds, of a plan's step its own and the processor's as well, ``peak`` makes three of a plan and
+tells the most memory they held, ``digest`` hashes the parameters.
 Every kind starts from the same weights (seed 0), takes the batch in ``FOLDER/batch.pt`` and draws dropout
 from seed 0, so equal steps give equal digests.
 """
@@ -17,14 +17,12 @@ import json
 import sys
 import time
 from abc import abstractmethod
-from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
 import torch
 from torch import nn
 from torch.nn import functional
-from torch.utils.checkpoint import checkpoint
 from zoo import NETS, Size
 from zoo.sequence import Bert
 from zoo.vision import ResNet, UNet
@@ -76,40 +74,21 @@ class Stepper(Protocol):
     def parameters(self) -> dict[str, torch.Tensor]:
         """As they are now."""
 
-    @abstractmethod
-    def peak(self) -> dict[str, object]:
-        """Of some steps, in bytes."""
-
 
 class Plain:
-    """Plain PyTorch with SGD and momentum, perhaps with one of torch's own ways to save memory."""
+    """Plain PyTorch with SGD and momentum."""
 
-    def __init__(self, kind: str, name: str, tensors: list[torch.Tensor]) -> None:
-        allocator = native.load()
-        assert allocator is not None, native.why_unavailable()
-        self._allocator = allocator
-        self._tracking = allocator.tracking()
-        tracked = kind.endswith("+counted")
-        self._tracked = self._tracking.__enter__() if tracked else None
-        kind = kind.removesuffix("+counted")
+    def __init__(self, name: str, tensors: list[torch.Tensor]) -> None:
         self._module = net(name)
         self._inputs, self._targets = tensors[:-1], tensors[-1]
         self._loss = SIZES[name][1]
         self._optimizer = torch.optim.SGD(self._module.parameters(), lr=1e-3, momentum=0.9)
-        self._forward: Callable[..., torch.Tensor] = self._module
-        if kind == "checkpoint":
-            _checkpoint_blocks(self._module)
-        elif kind.startswith("budget:"):
-            import torch._functorch.config as functorch
-
-            functorch.activation_memory_budget = float(kind.removeprefix("budget:"))
-            self._forward = torch.compile(self._module, backend="aot_eager")
         torch.manual_seed(0)
 
     def step(self) -> dict[str, float]:
         begin = time.perf_counter()
         self._optimizer.zero_grad()
-        outputs = self._forward(*self._inputs)
+        outputs = self._module(*self._inputs)
         if self._loss == "bce-with-logits":
             loss = functional.binary_cross_entropy_with_logits(outputs, self._targets)
         else:
@@ -120,22 +99,6 @@ class Plain:
 
     def parameters(self) -> dict[str, torch.Tensor]:
         return dict(self._module.named_parameters())
-
-    def peak(self) -> dict[str, object]:
-        """What the allocator counted since before the module was made: everything but the batch."""
-        assert self._tracked is not None
-        for _ in range(_PEAK_STEPS):
-            self.step()
-        given = sum(tensor.nbytes for tensor in (*self._inputs, self._targets))
-        return {"counted_bytes": self._tracked.peak_bytes + given}
-
-
-def _checkpoint_blocks(module: nn.Module) -> None:
-    """Recompute every residual block, encoder layer or double convolution in the backward pass."""
-    blocks = ("BasicBlock", "InvertedResidual", "BertLayer", "DoubleConv")
-    for child in module.modules():
-        if type(child).__name__ in blocks:
-            child.forward = functools.partial(checkpoint, child.forward, use_reentrant=False)
 
 
 class Planned:
@@ -188,12 +151,13 @@ def main() -> None:
     if kind.removesuffix("+heap").endswith(".poet"):
         stepper = Planned(Path(kind.removesuffix("+heap")), tensors, arena=not kind.endswith("+heap"))
     else:
-        stepper = Plain(kind, name, tensors)
+        stepper = Plain(name, tensors)
     for line in sys.stdin:
         command = line.strip()
         if command == "step":
             answer: dict[str, object] = {**stepper.step()}
         elif command == "peak":
+            assert isinstance(stepper, Planned)
             answer = stepper.peak()
         else:
             digest = hashlib.sha256()

@@ -1,4 +1,4 @@
-"""A stream of batches of mixed lengths, of which a plan file has three: results/stream-of-shapes.md.
+"""A stream of batches of mixed lengths, of which a plan file has three: results/stream-of-shapes.json.
 
     python -m benchmarks stream [--steps 500] [--peace 3] [--write]
 
@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
+from result_file import RESULTS, write
 from torch import Tensor, nn
 
 import poet
@@ -27,7 +28,7 @@ from poet.planning.shape_planner import ShapePlanner
 from poet.runtime import Trainer
 from poet.util.units import format_bytes, format_share
 
-PAGE = Path(__file__).parent / "results" / "stream-of-shapes.md"
+PAGE = RESULTS / "stream-of-shapes.json"
 OPTIMIZER = poet.OptimizerSpec("adamw", lr=1e-3)
 BATCH, LONGEST, PLANNED = 4, 64, (64, 40, 20)
 WORDS, CLASSES = 1000, 5
@@ -173,7 +174,7 @@ def page(rows: Sequence[str], steps: int, peace_seconds: float) -> str:
         "",
         f"{steps} steps on batches of {BATCH} sequences with lengths from 4 to {LONGEST} as they come",
         f"(log-normal), by a plan file that has the lengths {planned}. Every other length is planned between",
-        "two steps when it first comes ([how](../../docs/training-loops.md#a-shape-without-a-plan)).",
+        "two steps when it first comes (`docs/training-loops.md`).",
         "`python -m benchmarks stream --write` writes this page; one thread, on a machine of "
         f"{os.cpu_count()} processors with a load average of {os.getloadavg()[1]:.0f} meanwhile.",
         "",
@@ -191,7 +192,7 @@ def page(rows: Sequence[str], steps: int, peace_seconds: float) -> str:
         "",
         "What a shape takes is predicted from the planned shapes, before any graph is re-shaped: the",
         "sizes of tensors by their formulas, kernels' workspaces fitted (after Mimose).",
-        "`ShapePlanner.largest` finds the largest length that fits so; [how far off it is](shape-bytes.md).",
+        "`ShapePlanner.largest` finds the largest length that fits so; `shape-bytes` has how far off it is.",
         "",
     ]
     return "\n".join(lines)
@@ -211,7 +212,7 @@ def main(arguments: Sequence[str]) -> int:
         rows.append(row(stream(name, make, share, chosen.steps, chosen.peace)))
         print(rows[-1], flush=True)
     if chosen.write:
-        PAGE.write_text(page(rows, chosen.steps, chosen.peace), encoding="utf-8")
+        write(PAGE, page(rows, chosen.steps, chosen.peace))
     return 0 if all(line.endswith("yes |") for line in rows) else 1
 
 

@@ -31,6 +31,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from result_file import RESULTS, write
 from torch import Tensor, nn
 from torch._functorch import config as functorch_config
 from torch.nn import functional
@@ -42,7 +43,7 @@ from poet.runtime import native
 from poet.util.units import format_bytes, format_seconds
 
 ROOT = Path(__file__).parents[1]
-PAGE = ROOT / "benchmarks" / "results" / "torch-solver.md"
+PAGE = RESULTS / "torch-solver.json"
 KEPT = ROOT / "build" / "torch-solver"
 ROWS = (
     "resnet18:medium:4", "mobilenet_v2:medium:4", "bert:medium:8", "vit:small:16", "unet:small:8",
@@ -54,7 +55,7 @@ _TEXT = """# In torch.compile, beside torch's own solvers
 
 Made by `python -m benchmarks torch-solver --write`
 with torch {torch}, {threads} thread, {steps} steps each: {nets} nets x {budgets}
-budgets. [`poet.torch_solver`](../../docs/training-loops.md) is given bytes, from what the net takes down
+budgets. `poet.torch_solver` (`docs/training-loops.md`) is given bytes, from what the net takes down
 to the least of its pool of saved sets; torch's solvers are given fractions, from 1 down. *Peak* is what
 torch's allocator handed out at most in a step of forward, loss and backward, parameters and the batch
 included; *time* is the median of the steps, of processor time on a machine with other work. Under torch's
@@ -272,7 +273,7 @@ def main(arguments: Sequence[str]) -> int:
         print(f"{text}: rises {answers[question].rises('poet')}", file=sys.stderr, flush=True)
     made = page(answers)
     if chosen.write:
-        PAGE.write_text(made)
+        write(PAGE, made)
     else:
         print(made)
     return int(any(found.rises("poet") for found in answers.values()))

@@ -4,23 +4,24 @@
 
 Each case is a process of its own, whose progress is read as it is written: the limit begins where the first
 stage after the import does. What was waited may be 1.1 times the limit and 2 s. The figures go to
-benchmarks/results/waited.json, with the load of the machine: on a busy one they say little.
+results/waited.json, with the load of the machine: on a busy one they say little.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass, fields
 from pathlib import Path
 
+from result_file import RESULTS, write
+
 ROOT = Path(__file__).parents[1]
-RESULTS = ROOT / "benchmarks" / "results" / "waited.json"
 ALLOWED_FACTOR, ALLOWED_SECONDS = 1.1, 2.0
 
 AT_ONCE = "import sys, poet.problem.progress; poet.problem.progress.QUIET_SECONDS = 0.0; "
@@ -113,6 +114,17 @@ def measured(case: str) -> Waited:
     return Waited(case, CASES[case][1], begun - began, first, waited, os.getloadavg()[0])
 
 
+def page(rows: Sequence[Waited]) -> str:
+    """The cases, and what was allowed."""
+    names = [field.name for field in fields(Waited)]
+    lines = [names, ["---"] * len(names), *([str(cell) for cell in astuple(row)] for row in rows)]
+    return (
+        f"# Waited beside the time limit\n\nMade by `python -m benchmarks waited`. Allowed are "
+        f"{ALLOWED_FACTOR:g} times the limit and {ALLOWED_SECONDS:g} s, the import apart.\n\n"
+        + "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    )
+
+
 def main() -> None:
     """Measure, print, write."""
     parser = argparse.ArgumentParser(
@@ -125,7 +137,7 @@ def main() -> None:
         print(f"{row.case:32} {row.limit_seconds:4g} s, waited {row.waited_seconds:5.1f}", end="")
         print(f" (import {row.import_seconds:.1f}, first plan {first}){'' if row.is_in_time else '  LATE'}")
     if len(rows) == len(CASES):
-        RESULTS.write_text(json.dumps([asdict(row) for row in rows], indent=1) + "\n")
+        write(RESULTS / "waited.json", page(rows))
 
 
 if __name__ == "__main__":

@@ -1,19 +1,29 @@
-"""The parent's side of `step_worker`: start workers, ask them in turn, compare them by paired ratios."""
+"""Processes of benchmarks: workers of `step_worker`, what children hold, scripts whose answer is kept.
+
+The sum of the peaks of a process and its children counts moments that are not the same, and what children
+share with the process that they came from twice. Here they are looked at together, several times a second,
+each page divided by how many of them have it (Linux's proportional set size).
+"""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
+
+import psutil
 
 ROOT = Path(__file__).parents[1]
+_FOLDERS = ("examples", "benchmarks", "tests")
+EVERY_SECONDS = 0.1
 _REST_SECONDS = 0.02
 """Between steps: the threads of a process wait busily for a while after its step, at the other's cost."""
 WARM_STEPS = 4  # the first ones set up; where places are found anew, they are found in these
@@ -80,3 +90,77 @@ def in_turn(workers: Sequence[Worker], *, seconds: float, least: int = 4) -> lis
 def ratio(times: tuple[Sequence[float], Sequence[float]]) -> float:
     """The median of the paired ratios."""
     return statistics.median(a / b for a, b in zip(*times, strict=True))
+
+
+class Ran(NamedTuple):
+    """``stdout`` of a process that ended well, and the most bytes that it and its children held at once."""
+
+    stdout: str
+    peak_bytes: int
+
+
+def run(command: Sequence[str]) -> Ran:
+    """Run ``command`` to its end.
+
+    Raises:
+        subprocess.CalledProcessError: it ended badly.
+    """
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        peak_bytes = 0
+        while True:
+            peak_bytes = max(peak_bytes, held_bytes(process.pid))
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                stdout, _ = process.communicate(timeout=EVERY_SECONDS)
+                break
+    if process.returncode:
+        raise subprocess.CalledProcessError(process.returncode, command)
+    return Ran(stdout, peak_bytes)
+
+
+def held_bytes(number: int) -> int:
+    """Of memory, that the process of that number and its children hold now; none of those that have ended."""
+    total_bytes = 0
+    with contextlib.suppress(psutil.NoSuchProcess):
+        process = psutil.Process(number)
+        for one in (process, *process.children(recursive=True)):
+            with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
+                total_bytes += one.memory_full_info().pss
+    return total_bytes
+
+
+def found_apart(
+    kept: Path,
+    command: Sequence[str],
+    *,
+    timeout_seconds: float,
+    is_kept_only: bool = False,
+    variables: Mapping[str, str] | None = None,
+) -> Any | None:
+    """The JSON in ``kept``, made by a script of one thread where it is not there.
+
+    Args:
+        kept: where the last line of the script's output is put, whole or not at all.
+        command: path and arguments of the script.
+        timeout_seconds: after which the script is ended.
+        is_kept_only: make nothing; ``None`` is the answer then where ``kept`` is not there.
+        variables: of the script's environment, besides this process's.
+
+    Raises:
+        subprocess.SubprocessError: the script failed or took too long.
+    """
+    if not kept.exists():
+        if is_kept_only:
+            return None
+        from models_rows import replace_text
+
+        paths = os.pathsep.join(str(ROOT / folder) for folder in _FOLDERS)
+        done = subprocess.run(
+            [sys.executable, *command],
+            check=True,
+            env={**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1", **(variables or {})},
+            stdout=subprocess.PIPE,
+            text=True,
+            timeout=timeout_seconds,
+        )
+        replace_text(kept, done.stdout.splitlines()[-1])
+    return json.loads(kept.read_text(encoding="utf-8"))

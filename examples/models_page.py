@@ -1,4 +1,4 @@
-"""The page benchmarks/results/models.md: today's plans, bounds and choices beside those of before."""
+"""The page benchmarks/results/models.json: today's plans, bounds and choices beside those of before."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ the nine `light_*` networks of the onnx package at batch 1 and eight nets
 exported from plain torch in training mode (`examples/zoo`, batch 1). All parameters are trained by SGD on
 `rpi4b-xnnpack`; a search has {seconds:.0f} s of a core ({low_seconds:.0f} s for the tightest budget) and
 one thread. *Before* is the version that ran every op whole
-(`examples/models_before.json`): without [strips](../../docs/techniques.md), slices, packed saves,
+(`examples/models_before.json`): without strips (`docs/techniques.md`), slices, packed saves,
 in-place updates
 and parameters in parts. **Budgets are the bytes of then**: 40, 15 and 5 % of the way from the lower bound
 to keeping everything, as both were before.
@@ -178,7 +178,7 @@ MEMORY_TEXT = """\
 ## RAM
 
 *Keep everything* and *lower bound* are with parameters kept in RAM. *All saves packed*: with
-[bits and bytes](../../docs/techniques.md#compressed-activations) wherever they can stand for what
+bits and bytes (`docs/techniques.md`) wherever they can stand for what
 backward reads; the
 next column compares that with before, both without the parameters. *With placement chosen* is the lower bound
 as by `--home auto`, with the op that makes it: all ops whole as by `--gradients keep`, and as now.

@@ -1,4 +1,4 @@
-"""The rows of benchmarks/results/models.md, and where they are kept until the page is made of them.
+"""The rows of benchmarks/results/models.json, and where they are kept until the page is made of them.
 
 What plans were and needed before ops ran in strips, slices and parts stands in models_before.json, as the
 page showed it then: rows of now are made with the same bytes and stand beside it.

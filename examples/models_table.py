@@ -1,4 +1,4 @@
-"""Every model of the test bench imported, planned and verified: writes benchmarks/results/models.md.
+"""Every model of the test bench imported, planned and verified: writes benchmarks/results/models.json.
 
 The nine ``light_*`` networks that ship in the onnx package (batch 1) and the eight nets of `zoo` in
 realistic sizes, exported from plain torch. All parameters are trained by SGD; the device is a
@@ -51,7 +51,6 @@ from models_rows import (
     before,
     keep_row,
     kept_row,
-    replace_text,
 )
 
 from poet.util import codec
@@ -441,7 +440,9 @@ def write_page(folder: Path, output: Path, time_limit_seconds: float, failed: di
     reached = _there(folder, time_limit_seconds, Reached)
     placed = _there(folder, time_limit_seconds, Placed)
     page = document(rows, time_limit_seconds, failed, whole=whole, reached=reached, placed=placed)
-    replace_text(output, page)
+    from result_file import write
+
+    write(output, page)
 
 
 def _there(folder: Path, time_limit_seconds: float, kind: type[Kept]) -> dict[str, Kept]:
@@ -457,7 +458,7 @@ def main() -> int:
     parser.add_argument("--again", action="store_true", help="make rows that are there again")
     parser.add_argument("--as-is", action="store_true", help="write the page of the rows that are there")
     parser.add_argument("--folder", type=Path, default=ROOT / "build" / "models", help="of the rows")
-    parser.add_argument("--output", type=Path, default=ROOT / "benchmarks" / "results" / "models.md")
+    parser.add_argument("--output", type=Path, default=ROOT / "benchmarks" / "results" / "models.json")
     parser.add_argument(
         "--measure", metavar="NAME", choices=MODELS, help="one model, in this process, as JSON"
     )

@@ -1,4 +1,4 @@
-"""The usual nets, three ways: planned, trained, verified, loaded back. Writes results/nets.md.
+"""The usual nets, three ways: planned, trained, verified, loaded back. Writes results/nets.json.
 
 Fourteen nets of `usual_nets`, small. Each goes three ways to a plan for a Raspberry Pi 4B: as a module,
 and by torch's two exporters with the module's names given. The budget lies halfway between what keeping
@@ -6,7 +6,7 @@ everything needs and the lower bound; the step is verified by `torch.equal` at 1
 are trained, and the trained state is loaded into the original module strictly. What is refused says why.
 With ``--only``, the rows of the other nets stay as they stand in the page.
 
-    python examples/nets_table.py [--only NAME ...] [--output benchmarks/results/nets.md]
+    python -m benchmarks nets-table [--only NAME ...]
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from result_file import RESULTS, read, write
 from usual_nets import USUAL, UsualNet
 
 if TYPE_CHECKING:
@@ -177,16 +178,16 @@ def main() -> None:
     """Write the table, net by net."""
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("--only", nargs="*", choices=list(USUAL), default=list(USUAL))
-    parser.add_argument("--output", type=Path, default=Path("benchmarks/results/nets.md"))
+    parser.add_argument("--output", type=Path, default=RESULTS / "nets.json")
     arguments = parser.parse_args()
-    kept = arguments.output.read_text(encoding="utf-8") if arguments.output.exists() else ""
+    kept = str(read(arguments.output)) if arguments.output.exists() else ""
     lines = {row: text for row, text in lines_of(kept).items() if row[0] not in arguments.only}
     for name in arguments.only:
         for route in ROUTES:
             row = measure(name, route)
             lines[name, route] = line(row)
             print(row, file=sys.stderr, flush=True)
-            arguments.output.write_text(document(lines), encoding="utf-8")
+            write(arguments.output, document(lines))
 
 
 if __name__ == "__main__":

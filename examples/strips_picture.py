@@ -1,6 +1,6 @@
 """RAM over one step of ResNet-18, every op whole and as poet runs it: docs/images/strips-resnet18.svg.
 
-Left, everything kept; right, both planned inside the budget of results/models.md. Whole is the graph of
+Left, everything kept; right, both planned inside the budget of results/models.json. Whole is the graph of
 ``--gradients keep``: no strips, slices, packed saves or in-place updates. Times are the device's.
 
     python examples/strips_picture.py [--time-limit 30] [--output docs/images/strips-resnet18.svg]

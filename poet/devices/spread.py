@@ -90,7 +90,7 @@ _ENOUGH_STEPS = 10
 
 MODEL_FACTOR = 1.19
 """The cost model's own error: by so much nine of ten steps are off at most, either way, where figures are as
-good as a fit makes them: 36 published steps of a Raspberry Pi 4, each left out (results/devices-table.md)."""
+good as a fit makes them: 36 published steps of a Raspberry Pi 4, each left out (results/devices-table)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from result_file import parse, read
 
 from poet.devices.figures import OpClass
 from poet.devices.load import load_profile
 from poet.devices.spread import End, corner, uncertain_figures
 
 table: Any = importlib.import_module("devices_table")
-per_channel: Any = importlib.import_module("per_channel")
 AMOUNTS, STEPS = table.step_amounts(), table.published_steps()
 DECODING_SECONDS = {"rpi4": 0.56, "rpi5": 0.27}
 
@@ -61,12 +61,12 @@ def test_a_call_for_each_channel_explains_the_ghostnets() -> None:
     for window, stride, channels, side in ((9, 1, 32, 112), (25, 2, 72, 28), (5, 1, 184, 7)):
         outputs = 16 * channels * side * side
         moved = 4 * (outputs * (1 + stride**2) + channels * window)
-        assert per_channel.channels_of(2 * window * outputs, moved) == channels
-    calls = {net: per_channel.calls(item) for (net, head_only), item in AMOUNTS.items() if not head_only}
+        assert table.channels_of(2 * window * outputs, moved) == channels
+    calls = {net: table.channel_calls(item) for (net, head_only), item in AMOUNTS.items() if not head_only}
     assert calls["efficientnet_b0"] == 3 * 8960
-    assert per_channel.PerChannel(AMOUNTS).calls["efficientnet_b0", True] == 8960  # forward alone
+    assert table.PerChannel(AMOUNTS).calls["efficientnet_b0", True] == 8960  # forward alone
     assert calls["resnet50"] == calls["vit_tiny"] == 0
-    seconds, ratios, _, _ = per_channel.fitted(STEPS, AMOUNTS, left_out=False)
+    seconds, ratios, _, _ = table.channel_fit(STEPS, AMOUNTS, left_out=False)
     assert 0.5e-4 < seconds < 3e-4
     assert all(0.85 < ratios[net] < 1.15 for net in ("ghostnetv2_100", "ghostnetv2_160"))
     assert max(abs(ratio - 1) for ratio in ratios.values()) < 0.15
@@ -91,6 +91,7 @@ def test_no_training_step_of_fp32_costs_less_than_its_operations_did_in_int8(
 @pytest.mark.slow
 def test_the_page_is_what_the_command_makes() -> None:
     """But for the last digits of a fit, which other processors may round elsewhere."""
-    ours, committed = table.page().splitlines(), table.PAGE.read_text(encoding="utf-8").splitlines()
-    assert len(ours) == len(committed)
-    assert [line.split("|")[:3] for line in ours] == [line.split("|")[:3] for line in committed]
+    ours, committed = parse(table.PAGE.stem, table.page()).tables, read(table.PAGE).tables
+    assert [(each.title, each.columns) for each in ours] == [(each.title, each.columns) for each in committed]
+    for mine, theirs in zip(ours, committed, strict=True):
+        assert [row[:2] for row in mine.rows] == [row[:2] for row in theirs.rows]

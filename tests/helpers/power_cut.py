@@ -1,9 +1,8 @@
 """Kills a process that trains and saves after every step, at random instants, and looks at what is left.
 
-    PYTHONPATH=tests:tests/tools python tests/helpers/power_cut.py --trials 125 --folder cuts     625 kills
-    PYTHONPATH=tests:tests/tools python tests/helpers/power_cut.py --trials 125 --folder cuts --write
+    python -m benchmarks power-cut --trials 125 --folder cuts [--write]     625 kills
 
-With --folder it goes on where it was ended, and --write puts the table into results/runtime-safety.md.
+With --folder it goes on where it was ended, and --write puts the table into results/power-cuts.json.
 
 One trial: a child opens the plan, resuming where there is a saved state, and tells of each step once its save
 has returned. SIGKILL comes at a random instant, mostly of the training, sometimes of the opening. Then the
@@ -35,8 +34,15 @@ from helpers import hand_net, part_nets, row_net
 from poet.problem.schedule import Compute, Free
 from poet.runtime import Trainer
 
-DOCUMENT = Path(__file__).parents[2] / "benchmarks" / "results" / "runtime-safety.md"
-BEGIN, END = "<!-- cuts: begin -->\n", "<!-- cuts: end -->\n"
+RESULT = Path(__file__).parents[2] / "benchmarks" / "results" / "power-cuts.json"
+HEAD = """# Power cuts
+
+A process that saves after every step is killed at random instants
+(`python -m benchmarks power-cut --write`). What is on the disk must be of the last step whose save had
+returned, or of the one after it, with the bits of an undisturbed run. *Opening* is the plan, the page file
+and the state; a kill while *saving* strikes inside a commit.
+
+"""
 LONGEST_SECONDS = 0.15
 TRAINING_SHARE = 0.8
 BATCHES = 5
@@ -198,7 +204,7 @@ def main() -> int:
     parser.add_argument("--trials", type=int, default=60, help="of each of the kinds")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--folder", type=Path, help="for what came of them, to go on from")
-    parser.add_argument("--write", action="store_true", help="the table into results/runtime-safety.md")
+    parser.add_argument("--write", action="store_true", help="the table into results/power-cuts.json")
     given = parser.parse_args()
     torch.set_num_threads(1)
     outcomes: dict[str, Outcome] = {}
@@ -216,9 +222,9 @@ def main() -> int:
         print(*outcome.lost, sep="\n", end="")
         outcomes[kind] = outcome
     if given.write:
-        text = DOCUMENT.read_text()
-        before, _, rest = text.partition(BEGIN)
-        DOCUMENT.write_text(before + BEGIN + table(outcomes) + END + rest.partition(END)[2])
+        from result_file import write
+
+        write(RESULT, HEAD + table(outcomes))
     return 1 if any(outcome.lost for outcome in outcomes.values()) else 0
 
 

@@ -12,9 +12,8 @@ from documents import PAGES, ROOT, Example, broken_links, difference, examples, 
 from poet.cli.main import app
 from typer.main import get_command
 
-RESULTS = ROOT / "benchmarks" / "results"
 COMMANDS: Any = get_command(app)
-ALL_PAGES = (*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *RESULTS.glob("*.md"))
+ALL_PAGES = (*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"))
 
 
 @pytest.fixture(scope="module")
@@ -75,12 +74,7 @@ def test_every_picture_is_on_a_page() -> None:
         for file, _ in links(page.read_text(encoding="utf-8"))
         if file.endswith((".png", ".svg"))
     }
-    assert shown == {
-        path
-        for kind in ("png", "svg")
-        for folder in (ROOT / "docs", RESULTS)
-        for path in folder.rglob(f"*.{kind}")
-    }
+    assert shown == {path for kind in ("png", "svg") for path in (ROOT / "docs").rglob(f"*.{kind}")}
 
 
 def test_the_readme_is_a_door() -> None:

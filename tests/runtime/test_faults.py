@@ -9,6 +9,7 @@ from pathlib import Path
 
 import faults
 import pytest
+from result_file import is_kept
 
 TRIALS = 15  # of each of the kinds
 
@@ -31,7 +32,7 @@ def test_a_fault_is_told_and_the_training_state_is_intact(
 def test_the_documented_table_is_the_true_one() -> None:
     made = faults.table()
     assert "**no**" not in made
-    assert faults.in_document(faults.DOCUMENT.read_text()) == made
+    assert is_kept(faults.RESULT, faults.HEAD + made)
 
 
 @pytest.mark.slow

@@ -260,7 +260,7 @@ def _resume(desk: Desk) -> None:
 
 
 def _power_cut(desk: Desk) -> None:
-    """The newest save is damaged; 625 kills are in results/runtime-safety.md."""
+    """The newest save is damaged; 625 kills are in results/power-cuts.json."""
     state = desk.folder / "cut.safetensors"
     with Trainer.open(desk.plan, seed=1) as trainer:
         for number in range(2):

@@ -1,7 +1,7 @@
 """What storage can do to a training run, and what it leaves behind.
 
-    PYTHONPATH=tests python tests/tools/faults.py            the table of results/runtime-safety.md
-    PYTHONPATH=tests python tests/tools/faults.py --write    puts it there
+    python -m benchmarks faults            the table of results/faults.json
+    python -m benchmarks faults --write    puts it there
 
 Each fault strikes the second step of a small net, or the save after it, once with transfers that block and
 once in the background. The first step was saved. Some faults are real (a file is cut, overwritten or
@@ -34,8 +34,13 @@ from poet.problem.simulator import simulate
 from poet.runtime import Trainer
 from poet.solvers.instance.incumbent import overlap
 
-DOCUMENT = Path(__file__).parents[2] / "benchmarks" / "results" / "runtime-safety.md"
-BEGIN, END = "<!-- faults: begin -->\n", "<!-- faults: end -->\n"
+RESULT = Path(__file__).parents[2] / "benchmarks" / "results" / "faults.json"
+HEAD = """# Faults of storage
+
+What storage can do to the second step of a small net, or to its save, and what is left
+(`python -m benchmarks faults --write`):
+
+"""
 SEED = 7  # of a schedule that writes and reads before the first update and after it
 
 Injection = Callable[[Path], contextlib.AbstractContextManager[object]]
@@ -287,21 +292,16 @@ def table() -> str:
     return "\n".join(lines) + "\n"
 
 
-def in_document(text: str) -> str:
-    """The table that stands in ``text``."""
-    return text.partition(BEGIN)[2].partition(END)[0]
-
-
 def main() -> None:
-    """Print the table, or put it into its document."""
+    """Print the table, or put it among the results of benchmarks."""
     parser = argparse.ArgumentParser(description=main.__doc__)
-    parser.add_argument("--write", action="store_true", help=f"into {DOCUMENT.name}")
-    made = table() if parser.parse_args().write else None
-    if made is None:
+    parser.add_argument("--write", action="store_true", help=f"into {RESULT.name}")
+    if not parser.parse_args().write:
         sys.stdout.write(table())
         return
-    text = DOCUMENT.read_text()
-    DOCUMENT.write_text(text.replace(BEGIN + in_document(text) + END, BEGIN + made + END))
+    from result_file import write
+
+    write(RESULT, HEAD + table())
 
 
 if __name__ == "__main__":

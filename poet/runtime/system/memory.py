@@ -23,7 +23,7 @@ SMALL_HEAP_BYTES = 128 * 1024
 """What glibc keeps at the end of its heap once `return_freed_memory` was called."""
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8  # malloc.h
-_MARK_MARGIN_BYTES = 4 << 20  # results/runtime.md: the kernel's view of 50 steps was within that, or 1 %
+_MARK_MARGIN_BYTES = 4 << 20  # results/runtime.json: the kernel's view of 50 steps was within that, or 1 %
 
 
 def return_freed_memory() -> bool:

@@ -63,7 +63,7 @@ def choose_engine(name: str, *, threads: int = 1, clock: Clock = WALL) -> str:
     """``name``, or for ``"auto"`` HiGHS, on two threads beside CP-SAT where OR-tools is installed.
 
     Measured on problems that neither closes at once, the pair gets further than either alone
-    (results/planner-benchmark.md).
+    (results/planner-benchmark.json).
 
     Raises:
         InputError: no such engine, or it is not installed; or ``clock`` counts work that it does not tell.
