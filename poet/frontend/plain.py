@@ -233,9 +233,7 @@ _CLASSES: dict[str, Any] = {
 }
 _NAMES: dict[type, str] = {kind: name for name, kind in _CLASSES.items() if name != "sgd"}
 _OURS = {torchs: ours for ours, torchs in _TORCHS.items()}
-_FOR_ANY = frozenset(
-    {"params", "initial_lr", "foreach", "fused", "capturable", "differentiable", "param_names"}
-)
+_FOR_ANY = frozenset({"params", "initial_lr", "foreach", "fused", "param_names"})
 """Of a group, what changes no bit here (``fused`` of SGD alone), or is no setting."""
 
 
@@ -298,8 +296,10 @@ def _settings(where: str, name: str, group: Mapping[str, Any]) -> dict[str, Any]
     found = {}
     for key, amount in group.items():
         ours = _OURS.get(key, key)
+        if isinstance(amount, Tensor):
+            raise InputError(f"{where}: {key} is a tensor, by which torch rounds otherwise; give a number")
         if ours in OPTIONS[name]:
-            found[ours] = amount.item() if isinstance(amount, Tensor) else amount
+            found[ours] = amount
         elif key == "fused" and amount and name != "momentum":
             raise InputError(f"{where}: fused=True rounds in another order than a plan does; leave it out")
         elif key not in _FOR_ANY and amount and not (key == "decoupled_weight_decay" and name == "adamw"):

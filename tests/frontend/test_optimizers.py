@@ -143,6 +143,8 @@ def test_what_cannot_be_taken_is_said() -> None:
     with pytest.raises(InputError, match="decoupled_weight_decay=True is not something that poet has"):
         spec_of(torch.optim.Adam(module.parameters(), decoupled_weight_decay=True), module)
     spec_of(torch.optim.SGD(module.parameters(), fused=True), module)
+    with pytest.raises(InputError, match="lr is a tensor, by which torch rounds otherwise; give a number"):
+        spec_of(torch.optim.Adam(module.parameters(), lr=torch.tensor(0.01)), module)
     with pytest.raises(InputError, match="fused=True rounds in another order than a plan does; leave it out"):
         spec_of(torch.optim.AdamW(module.parameters(), fused=True), module)
     with pytest.raises(InputError, match="no parameter of the module"):
