@@ -124,7 +124,7 @@ def test_torch_gets_the_name_of_a_temporary_folder_where_there_is_none(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("words", [("run",), ("verify", "--steps", 1), ("what-if", "--jobs", 1)])
+@pytest.mark.parametrize("words", [("run",), ("what-if", "--jobs", 1)])
 def test_a_cache_folder_that_cannot_be_written_stops_no_command(
     words: tuple[object, ...], tmp_path: Path
 ) -> None:
@@ -133,7 +133,7 @@ def test_a_cache_folder_that_cannot_be_written_stops_no_command(
     (home / "poet").mkdir(parents=True, mode=0o700)
     (home / "poet").chmod(0o500)
     if words[0] == "what-if":
-        more: list[object] = [PROBLEM, "--ram", "keep", "--no-marginal", "--time-limit", "1s"]
+        more: list[object] = [PROBLEM, "--ram", "33MiB", "--no-marginal", "--time-limit", "5s"]
     else:
         more = [tmp_path / "plan.poet"]
     if words[0] == "run":
@@ -246,14 +246,12 @@ def test_a_closed_stream_is_no_error_and_no_file_gets_its_number(closed: str, tm
     assert written.read_text().startswith("[") or written.read_text().startswith("{")
 
 
-@pytest.mark.parametrize(
-    "words", with_slow([("--help",), ("devices", "list"), ("nonsense",)], {("--help",), ("nonsense",)})
-)
-def test_a_reader_that_is_gone_leaves_no_traceback(words: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("words", with_slow(["--help", "devices list", "nonsense"], {"--help", "nonsense"}))
+def test_a_reader_that_is_gone_leaves_no_traceback(words: str) -> None:
     reader, writer = os.pipe()
     os.close(reader)
-    done = subprocess.run([str(POET), *words], stdout=writer, stderr=subprocess.PIPE, text=True, check=False)
+    done = subprocess.run([str(POET), *words.split()], stdout=writer, stderr=subprocess.PIPE, text=True, check=False)
     os.close(writer)
     assert "Traceback" not in done.stderr
     assert "Exception ignored" not in done.stderr
-    assert done.stderr.count("\n") == (words == ("nonsense",))
+    assert done.stderr.count("\n") == (words == "nonsense")
