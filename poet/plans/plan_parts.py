@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from poet.errors import PlanError
 from poet.ir.loss import LOGITS, LossSpec
@@ -32,7 +32,7 @@ class Model:
     sha256: str
     binding: tuple[tuple[str, int], ...] = ()
     output: str | None = None
-    lines: tuple[tuple[str, str], ...] = ()
+    lines: tuple[tuple[str, str], ...] = field(default=(), repr=False)
 
     def __post_init__(self) -> None:
         if self.output not in (None, LOGITS):
