@@ -250,7 +250,9 @@ def test_a_closed_stream_is_no_error_and_no_file_gets_its_number(closed: str, tm
 def test_a_reader_that_is_gone_leaves_no_traceback(words: str) -> None:
     reader, writer = os.pipe()
     os.close(reader)
-    done = subprocess.run([str(POET), *words.split()], stdout=writer, stderr=subprocess.PIPE, text=True, check=False)
+    done = subprocess.run(
+        [str(POET), *words.split()], stdout=writer, stderr=subprocess.PIPE, text=True, check=False
+    )
     os.close(writer)
     assert "Traceback" not in done.stderr
     assert "Exception ignored" not in done.stderr
