@@ -80,8 +80,8 @@ class _WithoutOneDnn(TorchFunctionMode):
 
 _NAMES = (
     "convolution max_pool2d_with_indices avg_pool2d _adaptive_avg_pool2d adaptive_max_pool2d "
-    "upsample_nearest2d upsample_bilinear2d reflection_pad2d replication_pad2d native_batch_norm native_group_norm mse_loss "
-    "binary_cross_entropy _prelu_kernel"
+    "upsample_nearest2d upsample_bilinear2d reflection_pad2d replication_pad2d native_batch_norm "
+    "native_group_norm mse_loss binary_cross_entropy _prelu_kernel"
 )
 _OTHERS = (
     "_native_batch_norm_legit constant_pad_nd empty_like flip index linalg_vector_norm pixel_shuffle "

@@ -2,6 +2,7 @@
 #include "train.h"
 #include "vectors.h"
 
+#include <stdio.h>
 #include <string.h>
 
 static float arena[POET_ARENA_FLOATS];
@@ -34,56 +35,31 @@ static int sync_pages(void *context)
 static const poet_storage storage = {0, read_pages, write_pages, sync_pages};
 #endif
 
-static void add(const char *text)
-{
-    strncat(line, text, sizeof line - strlen(line) - 1u);
-}
-
-static void add_number(uint32_t number, uint32_t base, int32_t digits)
-{
-    char text[12];
-    int32_t at = 11;
-    text[at] = '\0';
-    do {
-        text[--at] = "0123456789abcdef"[number % base];
-        number /= base;
-        --digits;
-    } while (number || digits > 0);
-    add(text + at);
-}
-
-static void add_loss(float loss)
+/* A loss in millionths, as not every board prints floats. */
+static unsigned long millionths(float loss)
 {
     const float size = loss < 0.0f ? -loss : loss;
-    if (!(size < 4000.0f)) {
-        add("not below 4,000");
-        return;
-    }
-    const uint32_t millionths = (uint32_t)((double)size * 1e6 + 0.5);
-    add(loss < 0.0f ? "-" : "");
-    add_number(millionths / 1000000u, 10u, 1);
-    add(".");
-    add_number(millionths % 1000000u, 10u, 6);
+    return size < 4000.0f ? (unsigned long)((double)size * 1e6 + 0.5) : 4000000000ul;
 }
 
-static void say_number(void (*say)(const char *line), const char *what, uint32_t number, uint32_t base, int32_t digits)
+static void say_loss(void (*say)(const char *line), float loss, float expected)
 {
-    line[0] = '\0';
-    add(what);
-    add_number(number, base, digits);
+    const unsigned long found = millionths(loss), wanted = millionths(expected);
+    snprintf(line, sizeof line, "loss %s%lu.%06lu, PyTorch's %s%lu.%06lu", loss < 0.0f ? "-" : "", found / 1000000ul,
+             found % 1000000ul, expected < 0.0f ? "-" : "", wanted / 1000000ul, wanted % 1000000ul);
     say(line);
 }
 
 int train_example(void (*say)(const char *line), void (*between)(void *context))
 {
     int wrong = 0;
-    say_number(say, "RAM, bytes of the arena: ", sizeof arena, 10u, 1);
-    say_number(say, "RAM, bytes beside it and the stack: ", sizeof net, 10u, 1);
+    snprintf(line, sizeof line, "RAM, bytes: arena %lu, beside it %lu, in place of flash %lu",
+             (unsigned long)sizeof arena, (unsigned long)sizeof net, (unsigned long)POET_PAGE_BYTES);
+    say(line);
     if (poet_init(&net, arena, 1u) != POET_OK || poet_set_between(&net, between, 0) != POET_OK) {
         return 1;
     }
 #if POET_PAGE_BYTES > 0
-    say_number(say, "RAM, bytes in place of flash: ", sizeof pages, 10u, 1);
     if (poet_set_storage(&net, &storage) != POET_OK) {
         return 1;
     }
@@ -96,15 +72,11 @@ int train_example(void (*say)(const char *line), void (*between)(void *context))
             return 1;
         }
         const float expected = poet_test_losses[step];
-        line[0] = '\0';
-        add("loss ");
-        add_loss(loss);
-        add(", PyTorch's ");
-        add_loss(expected);
-        say(line);
+        say_loss(say, loss, expected);
         wrong |= !((loss < expected ? expected - loss : loss - expected) <= poet_test_tolerances[step]);
     }
-    say_number(say, "state, its CRC 0x", poet_state_crc(&net), 16u, 8);
+    snprintf(line, sizeof line, "state, its CRC 0x%08lx", (unsigned long)poet_state_crc(&net));
+    say(line);
     say(wrong ? "FAILED" : "passed");
     return wrong;
 }
