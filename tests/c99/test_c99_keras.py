@@ -67,7 +67,7 @@ def _by_hand(weights: dict[str, Tensor], x: Tensor, targets: Tensor) -> Tensor:
     y = F.conv2d(y, weights["w1"], weights["b1"], stride=2).relu()
     y = F.conv2d(y, weights["w2"], padding=1, groups=4).permute(0, 2, 3, 1) + weights["b2"]
     y = F.max_pool2d(y.relu().permute(0, 3, 1, 2), 2).permute(0, 2, 3, 1).reshape(-1, 64)
-    return F.cross_entropy(F.linear(y, weights["w3"].t(), weights["b3"]), targets)
+    return F.cross_entropy(F.linear(y, weights["w3"], weights["b3"]), targets)
 
 
 def _for_c(module: nn.Module, inputs: Tensor, loss: str = "cross-entropy") -> TrainingStep:
@@ -87,12 +87,14 @@ def test_a_keras_net_trains_to_the_bits_of_plain_torch(threads: int, tmp_path: P
     assert len(copies) <= 3, "of the image, of what is flattened, and of the pool's gradient"
     torch.manual_seed(1)
     x, targets = torch.randn(2, 16, 16, 3), torch.tensor([1, 4])
+    weights["w3"] = weights["w3"].t().contiguous()  # as linear layers have them, and as the file is read
     own = {name: item.clone().requires_grad_() for name, item in weights.items()}
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
         loss = _by_hand(own, x, targets)
         loss.backward()
+        torch.optim.SGD(own.values(), lr=step.optimizer.lr).step()
         given = dict(zip(graph.inputs, (x, targets), strict=True))
         found = run_graph(graph, dict(step.tensors), given, step.optimizer.hyperparameters(1))
     finally:
@@ -100,10 +102,7 @@ def test_a_keras_net_trains_to_the_bits_of_plain_torch(threads: int, tmp_path: P
     assert torch.equal(found[graph.loss], loss.detach())
     for name, tensor in own.items():
         trained = next(item.value for item in graph.parameters if item.name in (name, f"{name}.transposed"))
-        assert tensor.grad is not None
-        expected = tensor.detach() - step.optimizer.lr * tensor.grad
-        by_plan = found[trained] if found[trained].shape == expected.shape else found[trained].t()
-        assert torch.equal(by_plan, expected), name
+        assert torch.equal(found[trained], tensor.detach()), name
 
 
 @pytest.mark.slow
