@@ -119,8 +119,6 @@ def c(
     """Write the training step as plain C99 in a new folder, with weights, a Makefile and a test of its own.
 
     For plans made for a device whose kernels are poet-c99; see docs/microcontroller.md.
-    --image links for i386, aarch64, armhf, cortex-m0plus, cortex-m4, cortex-m7, cortex-m33, rv32imac or
-    rv32imafc, with a cross compiler.
     """
     from poet.c99.ecosystems import for_ecosystem
     from poet.c99.project import c_project, check_new
