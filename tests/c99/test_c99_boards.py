@@ -182,8 +182,8 @@ def test_platformio_packs_it(plain: tuple[Path, CProject, str], ecosystem: Ecosy
         record = json.loads((library / "library.json").read_text())
         del record["license"]
         (library / "library.json").write_text(json.dumps(record))
-    _run("pio", "pkg", "pack", library, "-o", tmp_path / "packed.tgz", cwd=tmp_path)
-    assert (tmp_path / "packed.tgz").stat().st_size > 10_000
+    _run("pio", "pkg", "pack", library, "-o", tmp_path / "packed.tar.gz", cwd=tmp_path)
+    assert (tmp_path / "packed.tar.gz").stat().st_size > 10_000
 
 
 EMULATORS = {"i386": "qemu-i386", "aarch64": "qemu-aarch64", "armhf": "qemu-arm"}
