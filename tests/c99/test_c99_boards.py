@@ -78,7 +78,16 @@ def _example(library: Path, ecosystem: Ecosystem, *flags: str) -> str:
         sources / "vectors.c",
         library / "host.c",
     ]
-    command = ["gcc", *flags, f"-I{library / 'src'}", f"-I{sources}", *files, "-o", library / "host", "-lm"]
+    command: list[str | Path] = [
+        "gcc",
+        *flags,
+        f"-I{library / 'src'}",
+        f"-I{sources}",
+        *files,
+        "-o",
+        library / "host",
+        "-lm",
+    ]
     _run(*command)
     return _run(library / "host")
 

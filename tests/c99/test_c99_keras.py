@@ -93,7 +93,7 @@ def test_a_keras_net_trains_to_the_bits_of_plain_torch(threads: int, tmp_path: P
     torch.set_num_threads(threads)
     try:
         loss = _by_hand(own, x, targets)
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         torch.optim.SGD(own.values(), lr=step.optimizer.lr).step()
         given = dict(zip(graph.inputs, (x, targets), strict=True))
         found = run_graph(graph, dict(step.tensors), given, step.optimizer.hyperparameters(1))
@@ -135,7 +135,8 @@ class _Turned(nn.Module):
         """``x`` is [N, H, W, C]."""
         y = self.first(x.permute(0, 3, 1, 2)).to(memory_format=torch.channels_last)
         y = self.last(self.layer(y.relu())).permute(0, 2, 3, 1)
-        return y.mean((1, 2))
+        means: Tensor = y.mean((1, 2))
+        return means
 
 
 LAYERS = {
