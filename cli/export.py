@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from poet.c99.targets import Ecosystem
+from poet.errors import InputError
 from poet.util.streams import say
 
 from .options import Group, PlanArgument
@@ -18,6 +20,8 @@ EXAMPLES = (
     "poet export onnx plan.poet --state trained.safetensors -o trained.onnx",
     "poet export state plan.poet --state trained.safetensors -o weights.safetensors",
     "poet export c plan.poet -o step/",
+    "poet export c plan.poet -o step/ --image cortex-m7",
+    "poet export c plan.poet -o poet_step/ --for esp-idf",
 )
 
 app = typer.Typer(cls=Group, help="Write a plan in another format.")
@@ -103,17 +107,39 @@ def graph(
 def c(
     plan_file: PlanArgument,
     folder: Annotated[Path, typer.Option("--output", "-o", metavar="FOLDER", help="A new folder.")],
+    ecosystem: Annotated[
+        Ecosystem | None,
+        typer.Option("--for", help="Write a library as this ecosystem takes it, with an example."),
+    ] = None,
+    image: Annotated[
+        str | None,
+        typer.Option(metavar="TARGET", help="Link the folder's test at once, e.g. for cortex-m7."),
+    ] = None,
 ) -> None:
     """Write the training step as plain C99 in a new folder, with weights, a Makefile and a test of its own.
 
     For plans made for a device whose kernels are poet-c99; see docs/microcontroller.md.
     """
+    from poet.c99.ecosystems import for_ecosystem
     from poet.c99.project import c_project, check_new
+    from poet.c99.targets import check_tools, link
     from poet.plans.plan_file import PlanFile
 
     check_new(folder)
+    if ecosystem is not None and image is not None:
+        raise InputError("--for writes a library, which its ecosystem links; leave --image out")
+    if image is not None:
+        check_tools(image)
     with PlanFile(plan_file) as file:
         made = c_project(file)
+        if ecosystem is not None:
+            made = for_ecosystem(made, ecosystem, name=folder.name, model=file.plan.model.name)
     made.write(folder)
+    if ecosystem is not None:
+        say(f"{folder}: {len(made.files)} files for {ecosystem.value}; README.md says how it is built")
+        return
+    if image is not None:
+        say(link(folder, image))
+        return
     size_bytes = sum(len(text.encode()) for text in made.files.values())
     say(f"{folder}: {len(made.files)} files, {size_bytes:,} bytes; try: make -C {folder} test")

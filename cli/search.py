@@ -13,9 +13,11 @@ from rich.text import Text
 
 from poet.baselines.comparison import Comparison, compare
 from poet.devices.load import load_profile, with_part
-from poet.errors import Infeasible, InputError, OutOfTime
+from poet.devices.profile import Profile
+from poet.errors import Infeasible, InputError, OutOfTime, PlanError
 from poet.ir.loss import DEFAULT_LOSS
 from poet.ir.micro import BATCH_NAMES
+from poet.ir.optimizer import OptimizerSpec
 from poet.ir.strips import Gradients
 from poet.planning.auxiliary import bindings_of
 from poet.planning.cache import KeptPlans
@@ -98,6 +100,7 @@ class _Looking(Stages):
         self.refused: dict[str, object] | None = None
 
     def search(self, prepared: Prepared, problem: Problem, limits: Limits, options: SolveOptions) -> Solution:
+        _check_kernels(prepared)
         by = functools.partial(super().search, prepared)
         solution, self.comparison = search(problem, limits, self.ask, options, by=by)
         return solution
@@ -112,9 +115,48 @@ def _show_without_plan(request: PlanRequest, ask: Ask) -> None:
     pieces = request.pieces
     assert not isinstance(pieces, str)  # they need a budget
     prepared, limits = request.inside(request.prepared(pieces))
+    _check_kernels(prepared)
     problem = surveyed(prepared, limits) if is_survey(ask) else prepared.problem
     about = training_lines(prepared.step.graph, prepared.step.loss, prepared.train)
     show_without_plan(problem, limits, ask, about, of=weighed)
+
+
+_OTHER_KERNELS = "plan with a copy of its profile without [kernels] for PyTorch's kernels alone"
+_SHOWN = 4
+
+
+def _check_optimizer(profile: Profile, spec: OptimizerSpec) -> None:
+    """Refuse, before the model is read, an optimizer that the device's kernels in C lack.
+
+    Raises:
+        InputError: says which there are.
+    """
+    from poet.c99.rules.updates import check_optimizer
+    from poet.c99.statements import LIBRARY
+
+    if profile.kernels.name != LIBRARY:
+        return
+    try:
+        check_optimizer(spec)
+    except PlanError as error:
+        raise InputError(f"{profile.name} runs {LIBRARY}: {error}; or {_OTHER_KERNELS}") from None
+
+
+def _check_kernels(prepared: Prepared) -> None:
+    """Refuse, before a search, a step that the device's kernels in C cannot make.
+
+    Raises:
+        InputError: names the operators.
+    """
+    from poet.c99.statements import LIBRARY, refusals
+
+    lacking = refusals(prepared.step.graph) if prepared.profile.kernels.name == LIBRARY else ()
+    if lacking:
+        more = f"; and {len(lacking) - _SHOWN} more" if len(lacking) > _SHOWN else ""
+        raise InputError(
+            f"{prepared.profile.name} runs {LIBRARY}: {'; '.join(lacking[:_SHOWN])}{more}; docs/operators.md "
+            f"lists what has a kernel; use that, or {_OTHER_KERNELS}"
+        )
 
 
 def _request(ask: Ask) -> PlanRequest:
@@ -125,6 +167,7 @@ def _request(ask: Ask) -> PlanRequest:
     """
     assert ask.device is not None
     profile = load_profile(ask.device)
+    _check_optimizer(profile, ask.optimizer_spec())
     largest, others = bindings_of(read_shapes(ask.shape))
     return PlanRequest(
         ask.model,

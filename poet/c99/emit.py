@@ -63,6 +63,7 @@ def step_source(step: ExportedStep) -> str:
         filled("homes.c").strip() if step.has_homes else "",
         part("set_storage_of_homes" if step.commits else "set_storage") if step.page_bytes else "",
         part("set_learning_rate"),
+        part("set_between"),
         part("crc"),
         filled("writer.c").strip(),
         "" if step.has_homes else part("state_crc"),
@@ -428,6 +429,6 @@ def _numbers_bytes(step: ExportedStep) -> int:
 
 def net_bytes(step: ExportedStep) -> int:
     """``sizeof(poet_net)`` where pointers have 4 bytes, and numbers of 8 begin at multiples of 8."""
-    words = 2 + 2 * bool(step.page_bytes) + 3 * step.commits
+    words = 4 + 2 * bool(step.page_bytes) + 3 * step.commits
     size = -(-WORD_BYTES * words // 8) * 8 + _numbers_bytes(step) + WORD_BYTES * len(step.statements.sums)
     return -(-size // 8) * 8

@@ -78,7 +78,7 @@ class CProject:
             raise PoetError(f"{folder}: cannot be written ({error.strerror})") from None
         try:
             for name, text in self.files.items():
-                (made / name).parent.mkdir(exist_ok=True)
+                (made / name).parent.mkdir(parents=True, exist_ok=True)
                 (made / name).write_text(text, encoding="utf-8")
             made.chmod(0o777 & ~_umask())
             if folder.exists():

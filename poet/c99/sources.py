@@ -35,6 +35,12 @@ _FLAGS = """#if defined(__FAST_MATH__) || defined(__ASSOCIATIVE_MATH__) || defin
     || defined(__NO_SIGNED_ZEROS__) || defined(_M_FP_FAST) \\
     || (defined(__FINITE_MATH_ONLY__) && __FINITE_MATH_ONLY__)
 #error "compile without -ffast-math, -Ofast and their parts: NaN would not be seen, and results differ"
+#endif
+#if defined(__FLT_EVAL_METHOD__) && (__FLT_EVAL_METHOD__ == 1 || __FLT_EVAL_METHOD__ == 2)
+#error "floats are computed in wider ones here, and results differ: on x86 compile with -msse2 -mfpmath=sse"
+#endif
+#if defined(__SIZEOF_DOUBLE__) && __SIZEOF_DOUBLE__ != 8
+#error "doubles have 8 bytes: with those of this compiler results differ"
 #endif"""
 
 _UPDATE_NUMBERS = {"poet_apply_adamw": 7, "poet_apply_momentum": 5}

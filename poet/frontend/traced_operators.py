@@ -19,7 +19,9 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
+from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.weak import WeakIdKeyDictionary
 
 from poet.runtime.kernels import ctc, recurrent
 
@@ -51,7 +53,7 @@ def as_wanted() -> Iterator[None]:
     if not are_wanted():
         yield
         return
-    with sdpa_kernel(SDPBackend.MATH), _WithoutOneDnn():
+    with sdpa_kernel(SDPBackend.MATH), _WithoutOneDnn(), _SideBySide():
         yield
 
 
@@ -74,6 +76,52 @@ class _WithoutOneDnn(TorchFunctionMode):
             return func(*args, **(kwargs or {}))
         finally:
             switch(before)
+
+
+_NAMES = (
+    "convolution max_pool2d_with_indices avg_pool2d _adaptive_avg_pool2d adaptive_max_pool2d "
+    "upsample_nearest2d upsample_bilinear2d reflection_pad2d replication_pad2d native_batch_norm "
+    "native_group_norm mse_loss binary_cross_entropy _prelu_kernel"
+)
+_OTHERS = (
+    "_native_batch_norm_legit constant_pad_nd empty_like flip index linalg_vector_norm pixel_shuffle "
+    "pixel_unshuffle sort where"
+)
+_LAID_OUT = frozenset(
+    [*(f"aten.{name}{end}" for name in _NAMES.split() for end in ("", "_backward"))]
+    + [f"aten.{name}" for name in _OTHERS.split()]
+)
+"""Operators whose results lie in torch as their operands do, and whose kernels in C read and write only
+what lies side by side; of ``empty_like`` the memory for the numbers of a dropout."""
+
+
+class _SideBySide(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Inside, `_LAID_OUT` are given copies of operands that lie otherwise, as turned images do.
+
+    A tensor is copied once for all that read it, as in the backward pass.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._copies: Any = WeakIdKeyDictionary()  # a version and a copy, by tensor
+
+    def __torch_dispatch__(
+        self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Any = None
+    ) -> Any:
+        """``func`` on what lies side by side."""
+        if str(func.overloadpacket) in _LAID_OUT:
+            args = pytree.tree_map_only(Tensor, self._copy, args)
+        return func(*args, **(kwargs or {}))
+
+    def _copy(self, tensor: Tensor) -> Tensor:
+        if tensor.is_contiguous():
+            return tensor
+        version, copy = self._copies.get(tensor, (None, None))
+        if copy is None or version != tensor._version:
+            copy = tensor.contiguous()
+            self._copies[tensor] = tensor._version, copy
+        made: Tensor = copy
+        return made
 
 
 def _rows_of_bags(

@@ -1,9 +1,8 @@
-/* Start-up of QEMU's mps2-an386 (Cortex-M4F): vectors, memory, text and exit by semihosting, counters. */
+/* Start-up of a Cortex-M or of a RISC-V in QEMU: vectors, memory, text and exit by semihosting, counters. */
 #include <stddef.h>
 #include <stdint.h>
 
 #define PAINT UINT32_C(0xa5a5a5a5)
-#define COUNTER (*(volatile uint32_t *)UINT32_C(0x40028018)) /* 25 MHz: 40 instructions with -icount shift=0 */
 #define COPROCESSORS (*(volatile uint32_t *)UINT32_C(0xe000ed88))
 
 typedef uint32_t __attribute__((may_alias)) word;
@@ -20,6 +19,13 @@ uint32_t board_stack_bytes(void);
 void *memcpy(void *to, const void *from, size_t n);
 void *memset(void *to, int value, size_t n);
 
+#ifdef __riscv
+void call_host(uint32_t operation, const void *block);
+/* Where the machine begins, and a call of its host: three instructions of full length in one page of memory. */
+__asm__(".section .vectors, \"ax\"\n\t.option push\n\t.option norvc\n\t.option norelax\n"
+        "\tla sp, stack_end\n\ttail board_reset\n\t.globl call_host\ncall_host:\n"
+        "\tslli x0, x0, 0x1f\n\tebreak\n\tsrai x0, x0, 7\n\tret\n\t.option pop\n\t.text");
+#else
 __attribute__((section(".vectors"), used)) static const void *const vectors[] = {stack_end, (const void *)(uintptr_t)board_reset};
 
 static void call_host(uint32_t operation, const void *block)
@@ -28,6 +34,7 @@ static void call_host(uint32_t operation, const void *block)
     register const void *r1 __asm__("r1") = block;
     __asm__ volatile("bkpt 0xab" : "+r"(r0) : "r"(r1) : "memory");
 }
+#endif
 
 void board_text(const char *text)
 {
@@ -55,7 +62,15 @@ void board_end(int code)
 
 uint32_t board_instructions(void)
 {
-    return 40u * COUNTER;
+#if defined(POET_COUNTER)
+    return 40u * *(volatile uint32_t *)UINT32_C(POET_COUNTER); /* 25 MHz: 40 instructions with -icount shift=0 */
+#elif defined(__riscv)
+    uint32_t count;
+    __asm__ volatile(".option arch, +zicsr\n\tcsrr %0, minstret" : "=r"(count));
+    return count;
+#else
+    return 0u; /* none there */
+#endif
 }
 
 uint32_t board_stack_bytes(void)
@@ -99,8 +114,12 @@ void *memset(void *to, int value, size_t n)
 
 void board_reset(void)
 {
-    COPROCESSORS |= UINT32_C(0xf) << 20; /* the floating-point unit */
+#ifdef __riscv_flen
+    __asm__ volatile(".option arch, +zicsr\n\tcsrs mstatus, %0" ::"r"(0x2000)); /* the floating-point unit */
+#elif defined(__ARM_FP)
+    COPROCESSORS |= UINT32_C(0xf) << 20;
     __asm__ volatile("dsb\n\tisb" ::: "memory");
+#endif
     for (uint32_t *from = data_from, *to = data_start; to < data_end;) {
         *to++ = *from++;
     }

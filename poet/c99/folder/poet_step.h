@@ -53,6 +53,8 @@ typedef struct {
 /* Everything but the arena; the caller's. Only poet_ functions write to it. */
 typedef struct {
     float *arena;
+    void (*between)(void *context);
+    void *context;
 @MEMBERS@} poet_net;
 
 /*
@@ -72,6 +74,12 @@ const float *poet_output(const poet_net *net, int32_t index);
 
 @PREDICT@/* The learning rate from the next step on, a finite one; poet_init sets that of the plan. */
 poet_status poet_set_learning_rate(poet_net *net, float learning_rate);
+
+/*
+ * Called with `context` after each op of a step or of a prediction, as to feed a watchdog; null, as poet_init sets it:
+ * nothing is. It may not call what changes the net.
+ */
+poet_status poet_set_between(poet_net *net, void (*between)(void *context), void *context);
 
 /*
  * CRC-32 of all that lives across steps: equal on two machines that trained alike. 0: it cannot be read, as

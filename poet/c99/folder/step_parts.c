@@ -84,6 +84,17 @@ poet_status poet_set_learning_rate(poet_net *net, float learning_rate)
     return POET_OK;
 }
 
+/*@ set_between */
+poet_status poet_set_between(poet_net *net, void (*between)(void *context), void *context)
+{
+    if (!net || !net->arena) {
+        return POET_BAD_ARGUMENT;
+    }
+    net->between = between;
+    net->context = context;
+    return POET_OK;
+}
+
 /*@ crc */
 uint32_t poet_crc(uint32_t crc, const void *bytes, size_t count)
 {
@@ -172,6 +183,8 @@ poet_status poet_init(poet_net *net, float *arena, uint32_t seed)
         return POET_BAD_ARGUMENT;
     }
     net->arena = arena;
+    net->between = 0;
+    net->context = 0;
     net->build = POET_BUILD;
     net->learning_rate = @LEARNING_RATE@;
     net->steps = 0u;
@@ -193,7 +206,10 @@ poet_status poet_train_step(poet_net *net, float *loss)
     }
 @BEGINS@    for (size_t i = 0; i < sizeof schedule / sizeof schedule[0]; ++i) {
         schedule[i].run(net, schedule[i].numbers);
-@FAILED@    }
+@FAILED@        if (net->between) {
+            net->between(net->context);
+        }
+    }
 @TURNS@    ++net->steps;
     const float made = net->arena[@LOSS@];
     if (loss) {
@@ -237,6 +253,9 @@ poet_status poet_predict(poet_net *net)
     }
 @BEGINS@    for (size_t i = 0; i < sizeof forward / sizeof forward[0]; ++i) {
         forward[i].run(net, forward[i].numbers);
+        if (net->between) {
+            net->between(net->context);
+        }
     }
     return POET_OK;
 }

@@ -1,5 +1,5 @@
 /* See vectors.h. Written by poet. */
-#include "test/vectors.h"
+#include "vectors.h"
 
 const float poet_test_losses[POET_TEST_STEPS] = {@LOSSES@};
 const float poet_test_tolerances[POET_TEST_STEPS] = {@TOLERANCES@};@REMARK@
