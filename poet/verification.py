@@ -2,7 +2,8 @@
 
 Both sides see the same batches and draw from equally seeded generators. After each step the loss, the
 predictions, every gradient, every updated parameter, every module state and every tensor of the
-optimizer are compared bit for bit; then those of a step of each other shape that the plan has; then
+optimizer are compared bit for bit, where units of the plan have their own numbers of threads with those in
+plain PyTorch as well; then those of a step of each other shape that the plan has; then
 the outputs and the loss in evaluation mode, where the plan has one, of every shape; at the end the
 same, of one step, inside each other budget that the plan has.
 """
@@ -11,13 +12,16 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from poet.c99.statements import LIBRARY as C99
 from poet.errors import InputError, NotExact, PlanError, PoetError
@@ -25,6 +29,7 @@ from poet.frontend.eager import lent, original
 from poet.frontend.losses import LossFunction, with_output
 from poet.frontend.plain import PlainTrainer, check_is_planned
 from poet.frontend.traced_operators import small_operators
+from poet.ir.graph import Graph
 from poet.ir.named import named_parameters
 from poet.plans.plan_file import PlanFile
 from poet.plans.training_plan import Plan, shape_words
@@ -32,7 +37,7 @@ from poet.problem.schedule import Compute, PageIn
 from poet.runtime import Trainer
 from poet.runtime.data.random_batches import Batch, batches_of, random_batch, random_step
 from poet.runtime.steps.replay import first_line
-from poet.runtime.system.process import torch_threads
+from poet.runtime.system.process import OpThreads, torch_threads
 from poet.util.units import format_bytes
 
 _LEAST_STEPS = 3
@@ -233,7 +238,9 @@ class _Sides:
         divisor = 1 if micro is None else micro.divisor
         handed = None if trainer.plan.graph.predictions else 0  # logits in strips are handed to nobody
         with _accepting():
-            results = plain.step_in_pieces(pieces, divisor=divisor)
+            plain.look(pieces[0][0])
+            with _threads_of(trainer.plan):
+                results = plain.step_in_pieces(pieces, divisor=divisor)
         *earlier, (loss, outputs) = results
         for number, (piece, (theirs, their_outputs)) in enumerate(zip(pieces[:-1], earlier, strict=True), 1):
             summed = trainer.accumulate(*piece)
@@ -271,6 +278,61 @@ class _Sides:
         found, loss = trainer.evaluate([(inputs, targets)], []).loss, plain.evaluate(inputs, targets)
         ours = torch.tensor(torch.nan if found is None else found, dtype=loss.dtype)
         yield "the loss", ours, loss if bool(loss.isfinite()) else torch.full_like(loss, torch.nan)
+
+
+def _threads_of(plan: Plan) -> contextlib.AbstractContextManager[object]:
+    """Inside, plain PyTorch runs each op with as many threads as the units of ``plan`` do."""
+    threads = plan.own_threads()
+    return _PlannedThreads(plan.graph, threads) if threads else contextlib.nullcontext()
+
+
+_PART = re.compile(r"\.(weight|input|bias)$")
+_Run = list[tuple[int | None, tuple[bool, ...]]]
+"""Of one call of plain PyTorch: the threads of each op that it is in a plan, and which results that makes."""
+
+
+class _PlannedThreads(TorchDispatchMode):
+    """The calls of one operator in a training step are those of its ops in the graph, in order.
+
+    A backward of convolution that is several ops in a plan is made once for each number of threads that
+    these have, and of each call the results are taken that the plan takes there.
+    """
+
+    def __init__(self, graph: Graph, threads: Mapping[str, int]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._threads = OpThreads()
+        found: dict[str, dict[str, _Run]] = {}
+        for op in graph.ops:
+            for place, call in enumerate([op.call] if op.strip is None else [e.call for e in op.strip.links]):
+                mask = call.args[-1] if call.target.startswith("aten.convolution_backward") else ()
+                called = found.setdefault(call.target, {})
+                chosen = tuple(map(bool, mask)) if isinstance(mask, tuple) else ()
+                key = f"{_PART.sub('', op.name) if chosen else op.name} {0 if chosen else place}"
+                called.setdefault(key, []).append((threads.get(op.name), chosen))
+        self._runs = {target: iter(list(called.values())) for target, called in found.items()}
+
+    def __enter__(self) -> Self:
+        self._threads.__enter__()
+        return super().__enter__()  # type: ignore[no-untyped-call,no-any-return]
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)  # type: ignore[no-untyped-call]
+        self._threads.__exit__()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        run = next(self._runs.get(str(func), iter(())), [(None, ())])
+        made: dict[int | None, Any] = {}
+        for count in dict.fromkeys(count for count, _ in run):
+            self._threads.use(count)
+            made[count] = func(*args, **(kwargs or {}))
+        if len(made) == 1:
+            return made[run[0][0]]
+        whole = list(made[run[0][0]])
+        for count, mask in run:
+            whole = [
+                new if wanted else old for old, new, wanted in zip(whole, made[count], mask, strict=True)
+            ]
+        return tuple(whole)
 
 
 def _called(where: str, pairs: _Pairs) -> _Pairs:

@@ -6,13 +6,15 @@ No torch: the graph's types and the profile's figures are all it takes.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
+from poet.devices.cost_table import Amounts
 from poet.devices.costs import BufferCost, OpCost, estimate
-from poet.devices.profile import Profile
+from poet.devices.profile import OpUnit, Profile
 from poet.errors import InputError, ProfileError
 from poet.ir.graph import Buffer, Graph, Op
 from poet.ir.kernel_facts import KernelFacts, stated
-from poet.problem import Place, Problem, ProblemOp, Tensor
+from poet.problem import Handing, OnUnit, Place, Problem, ProblemOp, Tensor, Unit
 from poet.util.units import parse_factor, parse_seconds
 
 
@@ -84,6 +86,38 @@ def build_problem(
         storage_capacity_bytes=storage.capacity_bytes.value if storage and storage.capacity_bytes else None,
         kernels=kernels.library,
     )
+
+
+def with_units(
+    problem: Problem, graph: Graph, profile: Profile, amounts: dict[str, Amounts] | None = None
+) -> Problem:
+    """``problem``, of ``graph`` on the main unit, with what its ops take on the others of ``profile``.
+
+    Ops that read rows in storage stay on the main one.
+    """
+    costs = {unit.name: estimate(graph, profile.on(unit), amounts).ops for unit in profile.units}
+
+    def on(op: ProblemOp) -> tuple[OnUnit, ...]:
+        return tuple(
+            OnUnit(name, each[op.name].seconds, each[op.name].joules)
+            for name, each in costs.items()
+            if not op.stored
+        )
+
+    return replace(
+        problem,
+        ops=tuple(replace(op, on=on(op)) for op in problem.ops),
+        units=tuple(Unit(unit.name, _handing(unit, profile), unit.threads) for unit in profile.units),
+    )
+
+
+def _handing(unit: OpUnit, profile: Profile) -> Handing | None:
+    own = unit.handing
+    if own is None:
+        return None
+    watts = profile.marginal_watts((own.active_watts or unit.compute.active_watts).value)
+    latency, byte = own.latency_seconds.value, 1.0 / own.bandwidth_bytes_per_second.value
+    return Handing(latency, latency * watts, byte, byte * watts)
 
 
 def _places(

@@ -82,9 +82,9 @@ class Record(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
 
-_A_LIST_TOO = BeforeValidator(lambda data: tuple(data) if isinstance(data, list) else data)
-Range = Annotated[tuple[float, float], _A_LIST_TOO]
-Words = Annotated[tuple[str, ...], _A_LIST_TOO]
+A_LIST_TOO = BeforeValidator(lambda data: tuple(data) if isinstance(data, list) else data)
+Range = Annotated[tuple[float, float], A_LIST_TOO]
+Words = Annotated[tuple[str, ...], A_LIST_TOO]
 
 
 class Figure(Record):
@@ -148,7 +148,7 @@ class Whole(Record):
     @model_validator(mode="after")
     def _check_positive(self) -> Self:
         for path, figure in figures_of(self, ()):
-            is_computing = path[0] == "compute" and path[-1] == "active_watts"
+            is_computing = "compute" in path and path[-1] == "active_watts"
             if (path[-1] in _POSITIVE or is_computing) and figure.interval[0] == 0:
                 may_be = "is" if figure.value == 0 else "may be"
                 raise ValueError(f"{'.'.join(path)} {may_be} 0; expected more")
@@ -162,3 +162,7 @@ def figures_of(record: BaseModel, path: tuple[str, ...]) -> Iterator[tuple[tuple
             yield (*path, name), value
         elif isinstance(value, BaseModel):
             yield from figures_of(value, (*path, name))
+        elif isinstance(value, tuple):
+            for index, item in enumerate(value):
+                if isinstance(item, BaseModel):
+                    yield from figures_of(item, (*path, name, str(index)))

@@ -10,7 +10,6 @@ import json
 import os
 import re
 import tomllib
-import types
 import typing
 from collections.abc import Iterator, Mapping
 from importlib.resources import files
@@ -264,8 +263,10 @@ def _model_at(path: list[str], record: type[BaseModel]) -> type[BaseModel]:
     """The record that stands at ``path`` of a ``record``."""
     model = record
     for name in path:
+        if name.isdecimal():  # of an entry in a list
+            continue
         annotation = model.model_fields[name].annotation
-        options = typing.get_args(annotation) if isinstance(annotation, types.UnionType) else (annotation,)
+        options = typing.get_args(annotation) or (annotation,)
         model = next(o for o in options if isinstance(o, type) and issubclass(o, BaseModel))
     return model
 
@@ -349,15 +350,23 @@ def profile_text(profile: Profile) -> str:
     return "\n".join(_table_lines(data, ())).strip() + "\n"
 
 
-def _table_lines(table: Mapping[str, Any], path: tuple[str, ...]) -> Iterator[str]:
-    plain = {key: item for key, item in table.items() if not isinstance(item, Mapping)}
-    if path and plain:
-        yield f"\n[{'.'.join(path)}]"
+def _table_lines(table: Mapping[str, Any], path: tuple[str, ...], head: str = "[{}]") -> Iterator[str]:
+    tables = {key: item for key, item in table.items() if isinstance(item, Mapping)}
+    lists = {
+        key: item
+        for key, item in table.items()
+        if isinstance(item, tuple | list) and any(isinstance(each, Mapping) for each in item)
+    }
+    plain = {key: item for key, item in table.items() if key not in {**tables, **lists}}
+    if path and (plain or head != "[{}]"):
+        yield "\n" + head.format(".".join(path))
     for key, item in plain.items():
         yield f"{key if _BARE.fullmatch(key) else _value(key)} = {_value(item)}"
-    for key, item in table.items():
-        if isinstance(item, Mapping):
-            yield from _table_lines(item, (*path, key))
+    for key, item in tables.items():
+        yield from _table_lines(item, (*path, key))
+    for key, item in lists.items():
+        for each in item:
+            yield from _table_lines(each, (*path, key), "[[{}]]")
 
 
 def _value(item: Any) -> str:

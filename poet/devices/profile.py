@@ -12,7 +12,8 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from poet.devices.figures import PARENT, Count, Figure, OpClass, Record, Whole, Words, figures_of
+from poet.devices.figures import A_LIST_TOO, PARENT, Count, Figure, OpClass, Record, Whole, Words, figures_of
+from poet.errors import ProfileError
 from poet.util.brief import shortened, told
 from poet.util.reading import LARGEST_AMOUNT
 
@@ -144,6 +145,48 @@ class Processor(Record):
         throughput = self.throughput(op_class)
         own = throughput.active_watts if throughput is not None else None
         return (own or self.active_watts).value
+
+
+class OpTimes(Record):
+    """Measured times of single ops, which stand in place of the speeds of their classes.
+
+    Attributes:
+        models: whose training steps were measured.
+        ratio: of true to stated seconds: 1, with how far all of them together may be off.
+        seconds: of one run, by `poet.devices.costs.row_key`.
+    """
+
+    models: Words
+    ratio: Figure
+    seconds: dict[str, Annotated[float, Field(gt=0, le=LARGEST_AMOUNT)]]
+
+
+class HandedOver(Record):
+    """What a unit takes for a tensor that an op of it reads and another unit made, or the other way round:
+    ``latency + bytes / bandwidth``, at ``active_watts``, without which at those of its ``compute``.
+    """
+
+    latency_seconds: Figure
+    bandwidth_bytes_per_second: Figure
+    active_watts: Figure | None = None
+
+
+class OpUnit(Record):
+    """Something that runs ops beside ``compute``, the main unit, with which it shares the RAM.
+
+    Attributes:
+        name: for schedules and reports.
+        compute: its speeds and power, as those of the main unit.
+        threads: with how many torch runs its ops where a plan is replayed; ``None``: with as many as others.
+        handing: of tensors between it and others; ``None``: costs nothing beyond what every op takes.
+        op_times: measured here, of single ops.
+    """
+
+    name: str = Field(pattern=NAME_PATTERN)
+    compute: Processor
+    threads: int | None = Field(default=None, ge=1, le=1024)
+    handing: HandedOver | None = None
+    op_times: OpTimes | None = None
 
 
 # --- storage ----------------------------------------------------------------------------------
@@ -307,23 +350,10 @@ class Calibration(Record):
     busy: bool = False
 
 
-class OpTimes(Record):
-    """Measured times of single ops, which stand in place of the speeds of their classes.
-
-    Attributes:
-        models: whose training steps were measured.
-        ratio: of true to stated seconds: 1, with how far all of them together may be off.
-        seconds: of one run, by `poet.devices.costs.row_key`.
-    """
-
-    models: Words
-    ratio: Figure
-    seconds: dict[str, Annotated[float, Field(gt=0, le=LARGEST_AMOUNT)]]
-
-
 class Profile(Whole):
     """A device, as far as planning needs to know it.
 
+    ``units`` run ops beside ``compute``; idle power is that of all of them together.
     ``variants`` are other sizes of RAM, clocks and power modes that are sold or can be set: no figure's range
     has them in it.
     """
@@ -341,12 +371,15 @@ class Profile(Whole):
     storage: Storage | None = None
     calibration: Calibration | None = None
     op_times: OpTimes | None = None
+    units: Annotated[tuple[OpUnit, ...], A_LIST_TOO] = Field(default=(), max_length=16)
 
     @model_validator(mode="after")
     def _check_whole(self) -> Self:
         movement = self.compute.throughput(OpClass.MOVEMENT)
         if self.memory.bandwidth_bytes_per_second is None and movement is None:
             raise ValueError("nothing limits data movement; give memory.bandwidth_bytes_per_second")
+        if len({unit.name for unit in self.units}) < len(self.units):
+            raise ValueError("two units have the same name")
         idle_watts = self.energy.idle_watts.value
         for path, figure in self.figures():
             name = ".".join(path)
@@ -369,6 +402,22 @@ class Profile(Whole):
     def marginal_watts(self, watts: float) -> float:
         """What an ``active_watts`` of this profile adds to the idle power."""
         return watts - self.energy.idle_watts.value if self.energy.accounting == "total" else watts
+
+    def on(self, unit: OpUnit | None) -> Profile:
+        """A device with ``unit`` alone; ``None``: with the main one."""
+        own = {} if unit is None else {"compute": unit.compute, "op_times": unit.op_times}
+        return self.model_copy(update={**own, "units": ()})
+
+    def unit(self, name: str) -> OpUnit | None:
+        """The unit of that name; ``None`` for the main one, which has none.
+
+        Raises:
+            ProfileError: there is no such unit.
+        """
+        known = {unit.name: unit for unit in self.units}
+        if name and name not in known:
+            raise ProfileError(f"{self.name} has no unit {name!r}; plan again")
+        return known.get(name)
 
     @property
     def charged_idle_watts(self) -> float:

@@ -104,11 +104,21 @@ def contradictions(profile: Profile) -> Iterator[str]:
     families = [_memory(profile), _power(profile)]
     if profile.chip is not None:
         families += [_chip(profile, profile.chip), _speeds(profile, profile.chip)]
+    for unit in profile.units:
+        alone = profile.on(unit)
+        families.append(_of_unit(unit.name, _power(alone)))
+        if profile.chip is not None and unit.threads is not None:  # it is of the chip's cores
+            families.append(_of_unit(unit.name, _speeds(alone, profile.chip)))
     if profile.storage is not None:
         families.append(_storage(profile, profile.storage))
         for name, direction in (("read", profile.storage.read), ("write", profile.storage.write)):
             families.append(_direction(profile, profile.storage, f"storage.{name}", direction))
     return (sentence for family in families for is_wrong, sentence in family if is_wrong)
+
+
+def _of_unit(name: str, rules: Iterator[Rule]) -> Iterator[Rule]:
+    for is_wrong, sentence in rules:
+        yield is_wrong, f"unit {name}: {sentence}"
 
 
 # --- the processor ----------------------------------------------------------------------------

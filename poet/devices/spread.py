@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import functools
 import math
-import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 from poet.devices.cost_table import Amounts
-from poet.devices.costs import BufferCost, Costs, estimate
+from poet.devices.costs import BufferCost, estimate
+from poet.devices.device_problem import with_units
 from poet.devices.figures import Count, OpClass, unit_of
 from poet.devices.profile import Profile
 from poet.errors import ProfileError
@@ -25,6 +25,7 @@ from poet.problem import Problem, Tensor
 from poet.problem.homes import DecidedProblem
 from poet.problem.schedule import Schedule
 from poet.problem.simulator import judge
+from poet.problem.units import on_units
 from poet.util.reading import LARGEST_AMOUNT
 
 End = Literal["low", "high"]
@@ -61,10 +62,14 @@ def corner(profile: Profile, ends: Mapping[Place, End]) -> Profile:
         value = figure.value if end is None else figure.interval[0 if end == "low" else 1]
         moved = path[-1] == "active_watts" and moved_watts != 0.0
         if end is not None or moved:
-            entry = functools.reduce(operator.getitem, path, data)
+            entry = functools.reduce(_item, path, data)
             value = min(value + moved_watts * moved, LARGEST_AMOUNT)
             entry.update(value=value, range=None, uncertainty=0.0)
     return Profile.model_validate(data)
+
+
+def _item(table: Any, key: str) -> Any:
+    return table[int(key)] if isinstance(table, tuple | list) else table[key]
 
 
 Side = Literal["good", "bad"]
@@ -75,7 +80,7 @@ SIDES: tuple[Side, Side] = ("good", "bad")
 _TIMES = ("latency_seconds", "bandwidth_bytes_per_second")
 
 GROUPS: Mapping[str, Callable[[Place], bool]] = {
-    "compute": lambda path: path[0] in ("compute", "op_times") and path[-1] != "active_watts",
+    "compute": lambda path: path[0] in ("compute", "op_times", "units") and path[-1] != "active_watts",
     "memory": lambda path: path[0] == "memory" and path[-1] == "bandwidth_bytes_per_second",
     "reads": lambda path: path[:2] == ("storage", "read") and path[-1] in _TIMES,
     "writes": lambda path: (
@@ -145,7 +150,7 @@ def spread(
 
     def price(good: bool, *names: str) -> Price:
         there = _moved(profile, dict.fromkeys(names, "good" if good else "bad"))
-        found = _recosted(problem, estimate(graph, there, amounts), there)
+        found = _recosted(problem, graph, there, amounts)
         trace = judge(DecidedProblem(found), schedule, moves=moves)
         return Price(trace.seconds, trace.joules)
 
@@ -230,7 +235,7 @@ def at_ends(problem: Problem, graph: Graph, profile: Profile, ends: Mapping[str,
     """
     _check_pages(problem, profile)
     found = _moved(profile, ends)
-    return _recosted(problem, estimate(graph, found), found)
+    return _recosted(problem, graph, found)
 
 
 def _check_pages(problem: Problem, profile: Profile) -> None:
@@ -253,7 +258,11 @@ def good_end(path: Place, *, good: bool) -> End:
     return "high" if path[-1].endswith("per_second") == good else "low"
 
 
-def _recosted(problem: Problem, costs: Costs, profile: Profile) -> Problem:
+def _recosted(
+    problem: Problem, graph: Graph, profile: Profile, amounts: dict[str, Amounts] | None = None
+) -> Problem:
+    costs = estimate(graph, profile, amounts)
+
     def repriced(tensor: Tensor, cost: BufferCost) -> Tensor:
         return replace(
             tensor,
@@ -262,12 +271,16 @@ def _recosted(problem: Problem, costs: Costs, profile: Profile) -> Problem:
             move=None if tensor.move is None else cost.move,
         )
 
+    assignment = {op.name: op.unit for op in problem.ops if op.unit}
     ops = tuple(
-        replace(op, seconds=costs.ops[op.name].seconds, joules=costs.ops[op.name].joules)
+        replace(op, seconds=costs.ops[op.name].seconds, joules=costs.ops[op.name].joules, unit="")
         for op in problem.ops
     )
     tensors = tuple(repriced(tensor, costs.buffers[tensor.name]) for tensor in problem.tensors)
-    return replace(problem, ops=ops, tensors=tensors, idle_watts=profile.charged_idle_watts)
+    found = replace(problem, ops=ops, tensors=tensors, idle_watts=profile.charged_idle_watts)
+    if not problem.units:
+        return found
+    return on_units(with_units(found, graph, profile, amounts), assignment)
 
 
 # --- two devices ------------------------------------------------------------------------------

@@ -74,8 +74,7 @@ class PlainTrainer:
         self, inputs: Sequence[Tensor], targets: Tensor | Sequence[Tensor] | None, *, divisor: int = 1
     ) -> tuple[Tensor, list[Tensor]]:
         """Add the gradients of one batch to ``.grad``; return the loss and the module's outputs."""
-        if self.is_exported is None:
-            self.is_exported = looks_at_contents(self._module, inputs)
+        self.look(inputs)
         exported = as_exporters_do() if self.is_exported else contextlib.nullcontext()
         with without_short_cuts(), exported, as_wanted():
             returned = self._module(*_own(inputs))
@@ -83,6 +82,11 @@ class PlainTrainer:
             loss = self._loss.of(returned, _own(targets))
             (loss if divisor == 1 else loss / divisor).backward()  # type: ignore[no-untyped-call]
         return loss.detach(), [output.detach() for output in outputs]
+
+    def look(self, inputs: Sequence[Tensor]) -> None:
+        """Find out by one run, before the first step, whether the module runs as exporters run it."""
+        if self.is_exported is None:
+            self.is_exported = looks_at_contents(self._module, inputs)
 
     def update(self) -> None:
         """Note the gradients, clip them, and update."""

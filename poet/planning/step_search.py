@@ -22,7 +22,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from poet.devices.device_problem import build_problem, kernels_on
+from poet.devices.device_problem import build_problem, kernels_on, with_units
 from poet.errors import InvalidSchedule
 from poet.ir.graph import Graph
 from poet.ir.kernel_facts import KernelFacts
@@ -39,6 +39,7 @@ from poet.problem.schedule import Compute
 from poet.problem.search_record import joined
 from poet.problem.simulator import judge, simulate
 from poet.problem.solution import KnownBound, Solution, SolveOptions, Start, Status
+from poet.problem.units import placed_by
 from poet.solvers import has_schedules, solve
 from poet.solvers.heuristics.policies import keep_everything
 from poet.solvers.search.explain import answered, explained
@@ -63,11 +64,15 @@ def offered(prepared: Prepared, limits: Limits) -> Problem:
 
     There are none where pins name tensors: these have to be there.
     """
-    forms = _forms(prepared, limits)
-    if forms is None:
-        return prepared.problem
-    problem = _problem(prepared, forms.long, forms.long_kernels)
-    return replace(problem, alternatives=tuple(_alternatives(prepared, problem, limits, forms.rewrites)))
+    forms, step = _forms(prepared, limits), prepared.step
+    if forms is not None:
+        problem = _problem(prepared, forms.long, forms.long_kernels, units=True)
+        return replace(problem, alternatives=tuple(_alternatives(prepared, problem, limits, forms.rewrites)))
+    if prepared.profile.units and prepared.micro is None:
+        problem = _problem(prepared, step.graph, step.kernels)
+        if problem == prepared.problem:
+            return with_units(problem, step.graph, prepared.profile)
+    return prepared.problem
 
 
 def surveyed(prepared: Prepared, limits: Limits) -> Problem:
@@ -155,7 +160,9 @@ def _alternatives(
     """Those of ``rewrites`` that pay by the device's kernels, as alternatives of ``problem``."""
     forms = prepared.step.forms
     assert forms is not None
-    made = _problem(prepared, forms.graph(forms.rewrites), forms.kernels(forms.rewrites))
+    made = _problem(
+        prepared, forms.graph(forms.rewrites), forms.kernels(forms.rewrites), units=bool(problem.units)
+    )
     own = {op.name: op for op in problem.ops}
     for name, each in rewrites.items():
         new = {value.buffer for value in each.added}
@@ -201,10 +208,12 @@ def _reads_rows(alternative: Alternative) -> bool:
     return any(op.stored for op in alternative.ops)
 
 
-def _problem(prepared: Prepared, graph: Graph, host_kernels: KernelFacts) -> Problem:
-    """Of another graph, on the device of ``prepared`` and with its storage."""
+def _problem(prepared: Prepared, graph: Graph, host_kernels: KernelFacts, *, units: bool = False) -> Problem:
+    """Of another graph, on the device of ``prepared`` and with its storage; ``units``: on all of them."""
     kernels = kernels_on(prepared.profile, graph, host_kernels)
     found = build_problem(graph, prepared.profile, kernels, home=prepared.home)
+    if units and prepared.profile.units:
+        found = with_units(found, graph, prepared.profile)
     return replace(found, storage_capacity_bytes=prepared.problem.storage_capacity_bytes)
 
 
@@ -222,8 +231,8 @@ def with_choice(prepared: Prepared, taken: Collection[str]) -> Prepared:
 
 
 def without_choice(prepared: Prepared) -> Prepared:
-    """``prepared`` with all compressed that can be, nothing in more blocks, and nothing to choose."""
-    return replace(prepared, step=replace(prepared.step, forms=None))
+    """``prepared`` with all compressed that can be, nothing in more blocks, on the main unit: no choice."""
+    return replace(prepared, step=replace(prepared.step, forms=None), profile=prepared.profile.on(None))
 
 
 def as_chosen(
@@ -233,13 +242,17 @@ def as_chosen(
 
     Without a plan, ``prepared`` itself, and what would help if all alternatives are taken.
     """
-    if not problem.alternatives:
+    if not (problem.alternatives or problem.chooses_units):
         return prepared, solution
     if solution.schedule is None:
-        least = problem.resolved({each.name for each in problem.alternatives})
+        least = problem.resolved({each.name for each in problem.alternatives}).at_least()
         return prepared, explained(least, limits, options, solution)
-    chosen = replace(with_choice(prepared, taken_by(problem, solution.schedule)), offered=problem)
-    return chosen, replace(solution, schedule=without_names(solution.schedule))
+    taken = taken_by(problem, solution.schedule)
+    chosen = with_choice(prepared, taken) if problem.alternatives else prepared
+    decided_on, schedule = placed_by(problem.resolved(taken), without_names(solution.schedule))
+    if problem.chooses_units:
+        chosen = replace(chosen, problem=decided_on)
+    return replace(chosen, offered=problem), replace(solution, schedule=schedule)
 
 
 def solve_choosing(

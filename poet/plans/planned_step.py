@@ -231,6 +231,11 @@ class PlannedStep:
         """The tensors that are moved within the arena, by the step before which that is done."""
         return {} if self.places is None else self.places.moved()
 
+    def own_threads(self) -> dict[str, int]:
+        """By op, with how many threads it runs, where its unit says so."""
+        threads = {unit.name: unit.threads for unit in self.problem.units}
+        return {op.name: count for op in self.problem.ops if op.unit and (count := threads[op.unit])}
+
     @property
     def begun_bytes(self) -> dict[str, int]:
         """Where in the arena each tensor lies that begins the step in RAM."""

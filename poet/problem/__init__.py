@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from poet.problem.parts import Alternative, Place, ProblemOp, Tensor, Transfer
+from poet.problem.parts import Alternative, Handing, OnUnit, Place, ProblemOp, Tensor, Transfer, Unit
 from poet.problem.problem import Limits, Objective, Pins, Problem
 
 __all__ = [
     "Alternative",
+    "Handing",
     "Limits",
     "Objective",
+    "OnUnit",
     "Pins",
     "Place",
     "Problem",
     "ProblemOp",
     "Tensor",
     "Transfer",
+    "Unit",
 ]

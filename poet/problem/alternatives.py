@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from poet.errors import InvalidSchedule
 from poet.problem import Alternative, Problem, ProblemOp, Tensor, Transfer
 from poet.problem.schedule import Compute, Schedule
+from poet.problem.units import placed_by
 
 
 def taken_by(problem: Problem, schedule: Schedule) -> frozenset[str]:
@@ -43,20 +44,20 @@ def _wrong(step: int, message: str) -> InvalidSchedule:
 
 
 def chosen_by(problem: Problem, schedule: Schedule) -> tuple[Problem, Schedule]:
-    """The problem with the choice of ``schedule``, and the schedule for it, which names no alternatives.
+    """The problem with the choice of ``schedule``, and the schedule for it: no alternatives, no units.
 
     Raises:
-        InvalidSchedule: see `taken_by`.
+        InvalidSchedule: see `taken_by` and `poet.problem.units.assigned_by`.
     """
-    if not problem.alternatives:
-        return problem, schedule
-    return problem.resolved(taken_by(problem, schedule)), without_names(schedule)
+    if problem.alternatives:
+        problem, schedule = problem.resolved(taken_by(problem, schedule)), without_names(schedule)
+    return placed_by(problem, schedule)
 
 
 def without_names(schedule: Schedule) -> Schedule:
     """``schedule`` of the problem in which its choice is made."""
     return tuple(
-        Compute(step.op) if isinstance(step, Compute) and step.alternative is not None else step
+        replace(step, alternative=None) if isinstance(step, Compute) and step.alternative else step
         for step in schedule
     )
 
@@ -65,7 +66,7 @@ def with_names(problem: Problem, taken: Collection[str], schedule: Schedule) -> 
     """A schedule of ``problem`` of one for ``problem.resolved(taken)``."""
     owner = {op.name: each.name for each in problem.alternatives if each.name in taken for op in each.ops}
     return tuple(
-        Compute(step.op, owner[step.op]) if isinstance(step, Compute) and step.op in owner else step
+        replace(step, alternative=owner[step.op]) if isinstance(step, Compute) and step.op in owner else step
         for step in schedule
     )
 
@@ -97,6 +98,7 @@ def relaxed(problem: Problem) -> Relaxed:
     problem: no op needs more there, nothing is larger or more expensive. First runs of an alternative's
     ops cost their sum in one of two forms, which is at least the least sum.
     """
+    problem = problem.at_least() if problem.chooses_units else problem
     ops: dict[str, ProblemOp | None] = {op.name: op for op in problem.ops}
     tensors: dict[str, Tensor] = {tensor.name: tensor for tensor in problem.tensors}
     omitted = {name for each in problem.alternatives for name in each.omits}

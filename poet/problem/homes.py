@@ -34,6 +34,11 @@ def as_decided(problem: Problem) -> DecidedProblem:
             f"{problem.name}: whether {problem.alternatives[0].name} is taken is not decided; a schedule "
             "decides it: use poet.problem.alternatives.chosen_by(problem, schedule)"
         )
+    if problem.chooses_units:
+        raise ProblemError(
+            f"{problem.name}: on which units its ops run is not decided; a schedule decides it: "
+            "use poet.problem.alternatives.chosen_by(problem, schedule)"
+        )
     if choices := undecided(problem):
         raise ProblemError(
             f"{problem.name}: the home of {choices[0]} is not decided; a schedule decides it: "
@@ -76,7 +81,7 @@ def decide_some(problem: Problem, *, in_storage: Container[str] = (), in_ram: Co
 def decided(problem: Problem, schedule: Schedule) -> DecidedProblem:
     """``problem`` with every home as ``schedule`` has it."""
     choices = undecided(problem)
-    if not choices and not problem.alternatives:
+    if not choices and not problem.alternatives and not problem.chooses_units:
         return DecidedProblem(problem)
     return decide(problem, stored_between_steps(problem, schedule, choices))
 

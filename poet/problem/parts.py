@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from poet.errors import ProblemError
@@ -68,6 +68,60 @@ class Tensor:
 
 
 @dataclass(frozen=True, slots=True)
+class Handing:
+    """The cost of handing one tensor over to a unit, or from it, each time that an op reads it."""
+
+    seconds: float = 0.0
+    joules: float = 0.0
+    seconds_per_byte: float = 0.0
+    joules_per_byte: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_cost("handing over", self.seconds, self.joules)
+        check_cost("handing over", self.seconds_per_byte, self.joules_per_byte)
+
+    def of(self, size_bytes: int) -> Transfer:
+        """A tensor of ``size_bytes``."""
+        return Transfer(
+            self.seconds + size_bytes * self.seconds_per_byte, self.joules + size_bytes * self.joules_per_byte
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """Something that runs ops beside the main unit, whose RAM it shares: other cores, another thread count.
+
+    Attributes:
+        name: unique; the main unit has none.
+        handing: of each tensor that an op reads here and another unit made, or the other way round.
+        threads: with which PyTorch runs its ops on this machine; ``None``: it is not here.
+    """
+
+    name: str
+    handing: Handing | None = None
+    threads: int | None = None
+
+    def __post_init__(self) -> None:
+        if not self.name or (self.threads is not None and not 1 <= self.threads <= MOST_THREADS):
+            raise ProblemError(f"unit {self.name!r}: it has a name and 1 to {MOST_THREADS} threads")
+
+
+MOST_THREADS = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class OnUnit:
+    """The cost of one run of an op on the unit of that name."""
+
+    unit: str
+    seconds: float
+    joules: float
+
+    def __post_init__(self) -> None:
+        check_cost(f"on unit {self.unit}", self.seconds, self.joules)
+
+
+@dataclass(frozen=True, slots=True)
 class ProblemOp:
     """One op of the step.
 
@@ -88,6 +142,8 @@ class ProblemOp:
         stored_updates: those of ``stored`` that the run writes rows of where they lie; it is the only one.
             Their content is a new one afterwards, and the old one is gone. No op has them in RAM.
         stored_writes, stored_written_bytes: how often it writes there, and how much together.
+        on: other units that run it, and a run's cost there; ``seconds`` and ``joules`` are the main one's.
+        unit: on which it runs; empty: the main one, or as the plan chooses from ``on``.
     """
 
     name: str
@@ -106,6 +162,8 @@ class ProblemOp:
     stored_updates: tuple[str, ...] = ()
     stored_writes: int = 0
     stored_written_bytes: int = 0
+    on: tuple[OnUnit, ...] = ()
+    unit: str = ""
 
     def __post_init__(self) -> None:
         check_cost(f"op {self.name}", self.seconds, self.joules)
@@ -310,6 +368,23 @@ def check_alternatives(
         _check_together(problem, own_tensors, own_ops, [alternative], where)
     if alternatives:
         _check_together(problem, own_tensors, own_ops, alternatives, "all alternatives together")
+
+
+def check_units(problem: str, units: Sequence[Unit], ops: Iterable[ProblemOp]) -> None:
+    """Names of units are unique, and ops run on those that there are.
+
+    Raises:
+        ProblemError: otherwise, of the problem of the name ``problem``.
+    """
+    known = {unit.name for unit in units}
+    if len(known) < len(units):
+        raise ProblemError(f"{problem}: two units have the same name")
+    for op in ops:
+        names = [each.unit for each in op.on] + ([op.unit] if op.unit else [])
+        if not known.issuperset(names):
+            raise ProblemError(f"op {op.name}: there is no unit {min({*names} - known)!r}")
+        if len({*names}) < len(names) or (op.on and op.unit):
+            raise ProblemError(f"op {op.name}: it names a unit twice, or one beside a choice")
 
 
 def _changes(op: ProblemOp) -> tuple[str, ...]:

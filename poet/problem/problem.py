@@ -1,6 +1,6 @@
 """A planning problem: what must run, what it costs, and what a plan may do. Needs no model.
 
-The file format (``poet-problem``, versions 1 to 6) is one JSON object::
+The file format (``poet-problem``, versions 1 to 7) is one JSON object::
 
     {"format": "poet-problem", "version": 2, "name": "...", "source": "...",
      "tensors": [{"name": "t0", "bytes": 4096,
@@ -12,15 +12,15 @@ The file format (``poet-problem``, versions 1 to 6) is one JSON object::
 Ops are in a runnable order. A tensor is a buffer: the unit of keeping, paging and freeing. All
 fields of the records here and in `poet.problem.parts` may stand in a file; those with a default may
 be left out. Version 2 adds ``"initially": "either"``, version 3 ``"move"``, version 4
-``"alternatives"``, version 5 ``"stored"``, version 6 ``"stored_updates"``; what has none of them is written
-as version 1.
+``"alternatives"``, version 5 ``"stored"``, version 6 ``"stored_updates"``, version 7 ``"units"``; what has
+none of them is written as version 1.
 """
 
 from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Container
+from collections.abc import Container, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -32,9 +32,11 @@ from poet.problem.parts import (
     Place,
     ProblemOp,
     Tensor,
+    Unit,
     check_alternatives,
     check_cost,
     check_structure,
+    check_units,
     resolved_parts,
 )
 from poet.util import codec
@@ -43,8 +45,8 @@ from poet.util.reading import parse_json, read_regular, shown
 from poet.util.units import format_joules, format_seconds
 
 FORMAT = "poet-problem"
-FORMAT_VERSION = 6
-READABLE_VERSIONS = (1, 2, 3, 4, 5, 6)
+FORMAT_VERSION = 7
+READABLE_VERSIONS = (1, 2, 3, 4, 5, 6, 7)
 MAX_FILE_BYTES = 1 << 28
 """Of a problem file; one of 1,000 ops has half a million."""
 
@@ -72,6 +74,7 @@ class Problem:
         kernels: the target whose kernels' workspaces are counted, for reports.
         alternatives: other forms of some ops, of which a plan takes any; no op or tensor is of two. ``ops``
             and ``tensors`` are those of a plan that takes none. See `poet.problem.alternatives`.
+        units: that run ops beside the main one. See `poet.problem.units`.
     """
 
     name: str
@@ -84,6 +87,7 @@ class Problem:
     storage_capacity_bytes: int | None = None
     kernels: str = ""
     alternatives: tuple[Alternative, ...] = ()
+    units: tuple[Unit, ...] = ()
 
     def __post_init__(self) -> None:
         if self.alignment_bytes < 1:
@@ -91,6 +95,7 @@ class Problem:
         check_cost(self.name, 0.0, self.idle_watts)
         check_structure(self.name, self.tensors, self.ops)
         check_alternatives(self.name, self.tensors, self.ops, self.alternatives)
+        check_units(self.name, self.units, self.all_ops())
 
     def __repr__(self) -> str:
         once = f"{format_joules(self.compute_joules)} and {format_seconds(self.compute_seconds)}"
@@ -101,6 +106,36 @@ class Problem:
         """``size_bytes`` rounded up to the alignment."""
         return -(-size_bytes // self.alignment_bytes) * self.alignment_bytes
 
+    def all_ops(self) -> Iterator[ProblemOp]:
+        """The ops in all their forms."""
+        yield from self.ops
+        for alternative in self.alternatives:
+            yield from alternative.ops
+
+    @property
+    def chooses_units(self) -> bool:
+        """Whether a plan chooses the unit of an op."""
+        return any(op.on for op in self.all_ops())
+
+    def at_least(self) -> Problem:
+        """The problem on one unit in which no op takes more than on any of its units, hand-overs left out.
+
+        With idle power, where a step lasts as long as its parts together: in all, not time and energy each.
+        """
+        watts = 0.0 if self.background_storage else self.idle_watts
+
+        def least(op: ProblemOp) -> ProblemOp:
+            seconds = min((op.seconds, *(each.seconds for each in op.on)))
+            own = op.joules + watts * op.seconds
+            joules = min((own, *(each.joules + watts * each.seconds for each in op.on)))
+            return replace(op, seconds=seconds, joules=max(0.0, joules - watts * seconds), on=())
+
+        return replace(
+            self,
+            ops=tuple(map(least, self.ops)),
+            alternatives=tuple(replace(each, ops=tuple(map(least, each.ops))) for each in self.alternatives),
+        )
+
     @property
     def row_written_bytes(self) -> int:
         """What ops write to storage themselves, in every schedule of a problem without alternatives."""
@@ -108,13 +143,23 @@ class Problem:
 
     @property
     def compute_seconds(self) -> float:
-        """Time of running every op once, in the fastest forms: what a relative deadline is measured by."""
+        """Time of running every op once, in the fastest forms: what a relative deadline is measured by.
+
+        On the fastest units, with no hand-over.
+        """
+        if self.chooses_units:
+            return self.at_least().compute_seconds
         gains = (min(0.0, self.extra_cost(alternative)[0]) for alternative in self.alternatives)
         return math.fsum((*(op.seconds for op in self.ops), *gains))
 
     @property
     def compute_joules(self) -> float:
-        """Energy of running every op once with no transfer, idle power included; in the cheapest forms."""
+        """Energy of running every op once with no transfer, idle power included; in the cheapest forms.
+
+        On the cheapest units, with no hand-over.
+        """
+        if self.chooses_units:
+            return self.at_least().compute_joules
         seconds = math.fsum(op.seconds for op in self.ops)
         gains = (min(0.0, self.extra_cost(alternative)[1]) for alternative in self.alternatives)
         return math.fsum(op.joules for op in self.ops) + self.idle_watts * seconds + math.fsum(gains)
@@ -139,10 +184,11 @@ class Problem:
 
     def _least_version(self) -> int:
         """Of the format, that knows all that the problem says."""
-        others = (op for alternative in self.alternatives for op in alternative.ops)
-        by_row = [op for op in (*self.ops, *others) if op.stored]
+        if self.units:
+            return FORMAT_VERSION
+        by_row = [op for op in self.all_ops() if op.stored]
         if by_row:
-            return FORMAT_VERSION if any(op.stored_updates for op in by_row) else 5
+            return 6 if any(op.stored_updates for op in by_row) else 5
         if self.alternatives:
             return 4
         if any(tensor.move is not None for tensor in self.tensors):

@@ -7,7 +7,8 @@ copies back. Where storage works in the background, a transfer is issued where i
 list and runs beside the compute steps after it.
 
 In JSON a step is ``{"do": "compute"|"free"|"page_out"|"page_in", "what": name}`` (see `poet.util.codec`).
-Where an op has another form (`poet.problem.Alternative`), a run in it says so: ``"alternative": name``.
+Where an op has another form (`poet.problem.Alternative`), a run in it says so: ``"alternative": name``,
+and so does one on another unit than the main one: ``"unit": name``.
 """
 
 from __future__ import annotations
@@ -23,11 +24,13 @@ class Compute:
     """Run an op; the second and later runs of the same op recompute its outputs.
 
     ``alternative``: the one whose form of the op runs; ``None``: the problem's own form.
+    ``unit``: on which it runs; ``None``: the main one. All runs of an op are on one.
     """
 
     json_tag: ClassVar[tuple[str, str]] = ("do", "compute")
     op: str = field(metadata=_WHAT)
     alternative: str | None = None
+    unit: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

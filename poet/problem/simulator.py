@@ -21,6 +21,7 @@ error carries and the mutation tests count:
 ``pin``              a tensor is held, dropped or moved against what was pinned
 ``missing``          an op never ran
 ``alternative``      an op runs in a form that it does not have, or in another than its schedule has taken
+``unit``             an op runs on a unit that does not run it, or on two
 ``final``            a tensor is not, with its last content, where it must end
 ==================== ==================================================================
 
@@ -113,7 +114,7 @@ class Trace:
 
 
 def simulate(problem: Problem, schedule: Schedule, limits: Limits | None = None) -> Trace:
-    """Judge ``schedule``, which also decides where tensors are at home and which alternatives are taken.
+    """Judge ``schedule``, which also decides homes, alternatives and units.
 
     Returns:
         what it does.
@@ -151,7 +152,7 @@ def judge(
         for name in moves.get(index, ()):
             run.move(run.known_tensor(name))
         if isinstance(step, Compute):
-            run.compute(run.known_op(step.op, step.alternative))
+            run.compute(run.known_op(step.op, step.alternative or step.unit))
         elif isinstance(step, Free):
             run.free(run.known_tensor(step.tensor))
         elif isinstance(step, PageOut):

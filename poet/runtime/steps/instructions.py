@@ -17,6 +17,7 @@ from poet.runtime.kernels.cells import Cells, memory_of, new_buffer, view_of
 from poet.runtime.native.allocator import BETWEEN_STEPS, ArenaMemory
 from poet.runtime.steps.gradient_taps import GradientTap
 from poet.runtime.storage.background import Pager
+from poet.runtime.system.process import OpThreads
 
 Fetch = Callable[[list[Any]], Sequence[Any]]
 """Takes what a kernel is given out of the contents of the cells."""
@@ -112,6 +113,7 @@ class Program:
             of a program that checks.
         reached: the index of the step that was made last, or at which it failed.
         is_in_tap: whether it is the caller who has a gradient.
+        threads: the block in which it runs.
     """
 
     def __init__(
@@ -122,8 +124,10 @@ class Program:
         gradients: Mapping[int, tuple[GradientTap, ...]],
         oversized: set[str],
         background: Pager | None,
+        threads: OpThreads | None = None,
     ) -> None:
         """Take the instructions over; ``gradients``: taps by the step that makes what they give."""
+        self.threads = OpThreads() if threads is None else threads
         self.instructions, self.first_update = instructions, first_update
         self.oversized = oversized
         self.reached, self.is_in_tap = -1, False
@@ -138,6 +142,7 @@ class Program:
             gradients=self._gradients,
             oversized=self.oversized,
             background=self._background,
+            threads=self.threads,
         )
 
     def run(self, contents: list[Any], mark: Mark) -> None:

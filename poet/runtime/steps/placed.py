@@ -314,6 +314,8 @@ class PlacedSteps(Closing):
                 f"the plan's memory was measured with {threads} threads and torch has "
                 f"{torch.get_num_threads()}; call torch.set_num_threads({threads}) (--threads {threads})"
             )
+        if set(plan.own_threads().values()) - {threads}:
+            return "its ops have several numbers of threads, and memory was measured with one"
         if not plan.has_fitting_arena:
             return (
                 f"with its gaps the plan takes {format_bytes(plan.arena_ram_bytes)}, more than its budget; "

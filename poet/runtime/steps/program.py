@@ -39,6 +39,7 @@ from poet.runtime.steps.instructions import (
     page_out,
 )
 from poet.runtime.storage.background import Pager
+from poet.runtime.system.process import OpThreads
 
 
 def bound_call(
@@ -254,6 +255,7 @@ class _Compiler:
         self.persistent = self.graph.persistent()
         self.strips = BoundStrips(self.graph, cells)
         self.under_way = UnderWay(self.graph)
+        self.threads, self.own_threads = OpThreads(), plan.own_threads()
         self.moves: dict[int, list[MadeMove]] = {}  # by the step before which they are made
         for move in plan.places.moves if moving is not None and plan.places is not None else ():
             self.moves.setdefault(move.step, []).append(move)
@@ -275,6 +277,7 @@ class _Compiler:
             gradients=gradient_taps(self.plan, self.cells, self.strips),
             oversized=self.oversized,
             background=self.background,
+            threads=self.threads,
         )
 
     def add(self, index: int, step: Step) -> None:
@@ -333,7 +336,10 @@ class _Compiler:
             self.first_update = min(self.first_update, index)
         self.in_ram.update(new)
         self.ran.add(op.name)
-        return Instruction(index, kernel, fetch, outputs_of(op, new, cells, graph))
+        made = Instruction(index, kernel, fetch, outputs_of(op, new, cells, graph))
+        if self.own_threads:
+            made.run_after(functools.partial(self.threads.use, self.own_threads.get(op.name)))
+        return made
 
 
 def _wait(buffers: Sequence[str], pages: Pager) -> None:

@@ -146,10 +146,11 @@ class StepReplay:
     ) -> None:
         compiled, contents = self._program, self._cells.contents
         try:
-            if on_gradient is None and on_instruction is None:
-                compiled.run(contents, mark)
-            else:
-                compiled.run_told(contents, mark, on_gradient, on_instruction)
+            with compiled.threads:
+                if on_gradient is None and on_instruction is None:
+                    compiled.run(contents, mark)
+                else:
+                    compiled.run_told(contents, mark, on_gradient, on_instruction)
         except BaseException as error:
             self._recover(called, compiled.reached, error)
             if compiled.is_in_tap or isinstance(error, PoetError) or not isinstance(error, Exception):
@@ -308,7 +309,7 @@ class SplitReplay(Closing):
 
     def _run(self, half: Program) -> None:
         try:
-            with torch.no_grad():
+            with torch.no_grad(), half.threads:
                 half.run(self._cells.contents, None)
         except BaseException as error:
             self.discard()

@@ -56,6 +56,26 @@ def torch_threads(count: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
+class OpThreads:
+    """Inside the block ops may ask for their own number of torch's threads; afterwards all is as before."""
+
+    def __init__(self) -> None:
+        self._main = torch.get_num_threads()
+
+    def __enter__(self) -> None:
+        self._main = torch.get_num_threads()
+
+    def __exit__(self, *error: object) -> None:
+        self.use(None)
+
+    def use(self, count: int | None) -> None:
+        """From here on, ``count`` threads; ``None``: as many as outside the block."""
+        count = count or self._main
+        if torch.get_num_threads() != count:
+            torch.set_num_threads(count)
+            check_computes()
+
+
 def likely_thread_counts() -> tuple[int, ...]:
     """With which a step is likely to run: torch's number now, one, and that of this machine's cores."""
     threads = torch.get_num_threads()

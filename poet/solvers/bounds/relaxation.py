@@ -73,6 +73,7 @@ import math
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 
+from poet.solvers.bounds.unit_columns import UnitColumns, UnitCosts
 from poet.solvers.bounds.windows import Windows
 from poet.solvers.engines.highs import LinearAnswer, minimise
 from poet.solvers.engines.program import NOUGHT, ONE, MatrixBuilder, Term
@@ -118,6 +119,7 @@ class Relaxation:
             wait for reruns that read them.
         moments: of the memory rows; they are the first rows, in this order.
         at_home: of tensors whose home is chosen, by name, the column that has them in RAM between steps.
+        units: columns of the units that ops are on; ``None``: there is no choice.
     """
 
     program: MatrixBuilder
@@ -126,6 +128,7 @@ class Relaxation:
     tails: tuple[Segment, ...]
     moments: tuple[int, ...]
     at_home: Mapping[str, int]
+    units: UnitColumns | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +148,12 @@ class Bound:
 
 
 def bound_overhead(
-    instance: Instance, *, seconds: float = 60.0, moments: Collection[int] = (), clock: Clock = WALL
+    instance: Instance,
+    *,
+    seconds: float = 60.0,
+    moments: Collection[int] = (),
+    clock: Clock = WALL,
+    units: UnitCosts | None = None,
 ) -> Bound:
     """The bound that the linear program of the relaxation gives in ``seconds``.
 
@@ -156,9 +164,10 @@ def bound_overhead(
         seconds: of ``clock``.
         moments: to put on the grids of what may be remade or remade from.
         clock: of the search.
+        units: which the ops of ``instance``, at least of all of them, are chosen from.
     """
     started = clock.now()
-    relaxation = relax(instance, moments)
+    relaxation = relax(instance, moments, units)
     left = seconds - (clock.now() - started)
     answer = minimise(relaxation.program.matrix(), seconds=left, clock=clock)
     overhead = relaxation.fixed_joules + answer.bound
@@ -182,9 +191,16 @@ def taken_up(bound: Bound, *, seconds: float, clock: Clock = WALL) -> Bound:
     return replace(bound, overhead_joules=overhead, answer=answer)
 
 
-def relax(instance: Instance, moments: Collection[int] = ()) -> Relaxation:
-    """The program of ``instance``, with ``moments`` on the grids of what may be remade or remade from."""
+def relax(instance: Instance, moments: Collection[int] = (), units: UnitCosts | None = None) -> Relaxation:
+    """The program of ``instance``, with ``moments`` on the grids of what may be remade or remade from.
+
+    ``units``: with the columns of `poet.solvers.bounds.unit_columns`.
+    """
     layout = Windows(instance, moments)
+    if units is not None:
+        layout.units = UnitColumns(units, layout.program)
+        layout.units.add_first_runs([1] * len(instance.tasks))
+        layout.units.add_reruns(layout.run)
     for family in (_flow, _need, _cover, _again, _come_home, _pins, _time, _storage):
         for terms, at_most in family(layout):
             layout.program.row(terms, at_most)
@@ -195,6 +211,7 @@ def relax(instance: Instance, moments: Collection[int] = ()) -> Relaxation:
         tails=tuple(_tails(layout)),
         moments=tuple(layout.moments),
         at_home={c.tensor: layout.present[c.number][0] for c in layout.large() if c.home == c.number},
+        units=layout.units,
     )
 
 
@@ -312,6 +329,7 @@ def _time(layout: Windows) -> _Rows:
         for number, columns in layout.run.items()
         for column in columns
     ]
+    runs += [] if layout.units is None else layout.units.seconds
     transfers = [
         (content.page_in.seconds, column)
         for content in layout.large()

@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterator
 
 import numpy as np
 
+from poet.solvers.bounds.unit_columns import UnitColumns
 from poet.solvers.engines.program import NOUGHT, ONE, MatrixBuilder, Term
 from poet.solvers.instance.candidates import last_use_stages, worth_rerunning
 from poet.solvers.instance.instance import Content, Instance
@@ -18,6 +19,8 @@ from poet.solvers.instance.instance import Content, Instance
 NEGLIGIBLE_SHARE = 1e-4
 """Of the budget, that the smallest versions, which are left out, take together; at 0 the program has columns
 for hundreds of scalars."""
+
+_NO_UNITS: UnitColumns | None = None
 
 DENSE_TERMS = 1_000_000
 """Versions times memory rows, above which sums are carried from row to row; rows that list all that is held
@@ -39,12 +42,13 @@ class Windows:
             ``paged``: Y by window; ``written``: Z.
         stretches: W by task, first window, and window after the last.
         owed: stretches whose rows are still to be made.
+        units: columns of the units that ops are on.
     """
 
     def __init__(self, instance: Instance, moments: Collection[int]) -> None:
         self.instance, self.contents, self.tasks = instance, instance.contents, instance.tasks
         self.end = len(instance.tasks)
-        self.program = MatrixBuilder()
+        self.program, self.units = MatrixBuilder(), _NO_UNITS
         self.worth = worth_rerunning(instance)
         self.last_use = last_use_stages(instance, self.worth)
         self.small = _negligible(instance)

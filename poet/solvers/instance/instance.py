@@ -18,6 +18,7 @@ from poet.problem import Limits, Place, Problem, ProblemOp, Tensor, Transfer
 from poet.problem.homes import decide
 from poet.problem.pins import pinned
 from poet.problem.simulator import content_versions
+from poet.problem.units import on_units
 
 
 @dataclass(frozen=True, slots=True)
@@ -330,11 +331,11 @@ def _without_tail(life: list[Event]) -> tuple[Event, ...]:
 class Facts:
     """A problem by index: ops 0 to n-1 in order, n state for the end of the step.
 
-    Homes that are a plan's choice are in RAM.
+    Homes that are a plan's choice are in RAM, and ops on the main unit.
     """
 
     def __init__(self, problem: Problem) -> None:
-        problem = decide(problem, in_storage=())
+        problem = decide(on_units(problem, {}), in_storage=())
         tensors, ops = problem.tensors, problem.ops
         number = {tensor.name: index for index, tensor in enumerate(tensors)}
         self.problem = problem

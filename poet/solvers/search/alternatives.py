@@ -36,7 +36,7 @@ from poet.solvers.heuristics.policies import keep_everything
 from poet.solvers.instance.feasibility import minimum_ram_bytes
 from poet.solvers.instance.instance import instance_of
 from poet.solvers.portfolio.state import GREEDY
-from poet.solvers.search import objectives, orders
+from poet.solvers.search import objectives, orders, units
 from poet.solvers.search.least_energy import OP_SECONDS
 from poet.solvers.search.messages import STOPPED, impossible_in_all_forms, untried_forms_sentence
 from poet.util.interrupts import was_told
@@ -80,7 +80,8 @@ def solve(
     """
     limits, options = limits or Limits(), options or SolveOptions()
     if not problem.alternatives:
-        return (orders.solve if any_order else objectives.solve)(problem, limits, options)
+        by_order = any_order and not problem.chooses_units
+        return (orders.solve if by_order else units.solve)(problem, limits, options)
     search = _Search(problem, limits, options)
     try:
         answer = search.run()
@@ -245,7 +246,7 @@ class _Search:
             progress=self._progress(),
         )
         try:
-            solution = objectives.solve(self.problem.resolved(choice), self.limits, options)
+            solution = units.solve(self.problem.resolved(choice), self.limits, options)
         except InputError as error:
             if self.limits.pins == Pins():
                 raise

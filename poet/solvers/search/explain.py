@@ -48,7 +48,7 @@ def answered(problem: Problem, limits: Limits, options: SolveOptions, *, any_ord
     """
     stage("search")
     allowed = options.time_limit_seconds
-    if problem.alternatives:  # how one choice could do is not how a plan could
+    if problem.alternatives or problem.chooses_units:  # how one choice could do is not how a plan could
         return solve(problem, limits, options)
     left = options  # for the search; the rest of the time is for what would help
     if allowed is not None:

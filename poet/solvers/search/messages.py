@@ -82,13 +82,19 @@ def impossible_sentence(instance: Instance) -> str:
 
 def _too_slow_sentence(problem: Problem, allowed: float | None) -> str:
     """That running every op once takes longer than ``allowed`` seconds; empty where it does not."""
-    least, forms = problem.compute_seconds, " in the fastest forms" if problem.alternatives else ""
+    least, forms = problem.compute_seconds, _fastest(problem)
     if allowed is None or least <= allowed * (1 + 1e-9):
         return ""
     return (
         f"Running every op once takes {exact_seconds(least)}{forms}, longer than the deadline of "
         f"{exact_seconds(allowed)} by {format_seconds(least - allowed)}."
     )
+
+
+def _fastest(problem: Problem) -> str:
+    if problem.alternatives:
+        return " in the fastest forms"
+    return " on the fastest units" if problem.chooses_units else ""
 
 
 def impossible_in_all_forms(problem: Problem, limits: Limits) -> str:

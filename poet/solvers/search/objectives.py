@@ -114,7 +114,9 @@ def priced(problem: Problem, objective: Objective) -> Problem:
     of_time = objective is Objective.TIME
 
     def op(one: ProblemOp) -> ProblemOp:
-        return replace(one, joules=0.0 if of_time else float(one.stored_written_bytes))
+        price = 0.0 if of_time else float(one.stored_written_bytes)
+        on = tuple(replace(each, joules=price) for each in one.on)
+        return replace(one, joules=price, on=on)
 
     def tensor(one: Tensor) -> Tensor:
         written = 0.0 if of_time else float(one.storage_bytes)
@@ -133,6 +135,10 @@ def priced(problem: Problem, objective: Objective) -> Problem:
             for each in problem.alternatives
         ),
         idle_watts=1.0 if of_time else 0.0,
+        units=tuple(
+            replace(unit, handing=unit.handing and replace(unit.handing, joules=0.0, joules_per_byte=0.0))
+            for unit in problem.units
+        ),
     )
 
 
