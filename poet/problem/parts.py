@@ -89,21 +89,26 @@ class Handing:
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """Something that runs ops beside the main unit, whose RAM it shares: other cores, another thread count.
+    """Something that runs ops beside the main unit: other cores, another thread count, a second processor.
 
     Attributes:
         name: unique; the main unit has none.
         handing: of each tensor that an op reads here and another unit made, or the other way round.
         threads: with which PyTorch runs its ops on this machine; ``None``: it is not here.
+        ram_bytes: of its own, for what one op reads, makes and works in while it runs. All of that is handed
+            over, and between runs everything is in the main RAM. ``None``: it shares that.
     """
 
     name: str
     handing: Handing | None = None
     threads: int | None = None
+    ram_bytes: int | None = None
 
     def __post_init__(self) -> None:
         if not self.name or (self.threads is not None and not 1 <= self.threads <= MOST_THREADS):
             raise ProblemError(f"unit {self.name!r}: it has a name and 1 to {MOST_THREADS} threads")
+        if self.ram_bytes is not None and self.ram_bytes < 0:
+            raise ProblemError(f"unit {self.name}: ram_bytes is negative")
 
 
 MOST_THREADS = 1024

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Container, Iterator
+from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,8 @@ from poet.errors import ProblemError
 from poet.files.kinds import FileKind, says_what_it_is
 from poet.problem.parts import (
     Alternative,
+    Handing,
+    OnUnit,
     Place,
     ProblemOp,
     Tensor,
@@ -117,17 +119,42 @@ class Problem:
         """Whether a plan chooses the unit of an op."""
         return any(op.on for op in self.all_ops())
 
+    def offers(self) -> Callable[[ProblemOp], tuple[OnUnit, ...]]:
+        """What an op takes on each unit that it fits, with hand-overs to RAM of the unit's own."""
+        own = {unit.name: unit for unit in self.units if unit.ram_bytes is not None}
+        if not own:
+            return lambda op: op.on
+        sizes: dict[str, int] = {}
+        for tensor in (*self.tensors, *(tensor for each in self.alternatives for tensor in each.tensors)):
+            sizes[tensor.name] = min(tensor.bytes, sizes.get(tensor.name, tensor.bytes))
+
+        def on(op: ProblemOp, offer: OnUnit) -> OnUnit | None:
+            unit, names = own.get(offer.unit), {*op.inputs, *op.rerun_inputs, *op.outputs}
+            if unit is None or unit.ram_bytes is None:
+                return offer
+            held = [self.aligned_bytes(size) for size in (op.workspace_bytes, *map(sizes.__getitem__, names))]
+            if sum(held) > unit.ram_bytes:
+                return None
+            handed = [(unit.handing or Handing()).of(sizes[name]) for name in sorted(names)]
+            return OnUnit(
+                unit.name,
+                math.fsum((offer.seconds, *(each.seconds for each in handed))),
+                math.fsum((offer.joules, *(each.joules for each in handed))),
+            )
+
+        return lambda op: tuple(offer for each in op.on if (offer := on(op, each)) is not None)
+
     def at_least(self) -> Problem:
         """The problem on one unit in which no op takes more than on any of its units, hand-overs left out.
 
         With idle power, where a step lasts as long as its parts together: in all, not time and energy each.
         """
-        watts = 0.0 if self.background_storage else self.idle_watts
+        watts, offers = 0.0 if self.background_storage else self.idle_watts, self.offers()
 
         def least(op: ProblemOp) -> ProblemOp:
-            seconds = min((op.seconds, *(each.seconds for each in op.on)))
-            own = op.joules + watts * op.seconds
-            joules = min((own, *(each.joules + watts * each.seconds for each in op.on)))
+            costs = [(op.seconds, op.joules), *((each.seconds, each.joules) for each in offers(op))]
+            seconds = min(seconds for seconds, _ in costs)
+            joules = min(joules + watts * seconds for seconds, joules in costs)
             return replace(op, seconds=seconds, joules=max(0.0, joules - watts * seconds), on=())
 
         return replace(

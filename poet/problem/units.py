@@ -1,10 +1,12 @@
 """On which unit each op runs, as a schedule has it, and the problem in which that is decided.
 
 A problem names the units that run ops beside the main one, and each op what a run takes on those that run it.
-An op runs on one of them in all its runs, so that they give the same bits. All share the RAM; ops run one
-after the other, so that units change costs alone. An op pays for handing over each tensor that it reads and
-that another unit made: the `Handing` of the one and of the other, where the main unit has none. What is there
-when the step begins was made by no unit. Judged and reported is the problem that `on_units` gives.
+An op runs on one of them in all its runs, so that they give the same bits. Ops run one after the other, so
+that units change costs alone. An op pays for handing over each tensor that it reads and that another unit
+made: the `Handing` of the one and of the other, where the main unit has none. What is there when the step
+begins was made by no unit. A unit with RAM of its own keeps nothing there from run to run: its ops pay for
+all that they read and make, and run there only if that fits. Judged and reported is the problem that
+`on_units` gives.
 """
 
 from __future__ import annotations
@@ -48,7 +50,7 @@ def handing_of(problem: Problem, unit: str, edge: Edge) -> Transfer:
     costs = [
         each.handing.of(size)
         for each in problem.units
-        if each.name == unit and each.handing is not None
+        if each.name == unit and each.handing is not None and each.ram_bytes is None
         for size in edge.bytes
     ]
     return Transfer(math.fsum(cost.seconds for cost in costs), math.fsum(cost.joules for cost in costs))
@@ -60,7 +62,8 @@ def assigned_by(problem: Problem, schedule: Schedule) -> dict[str, str]:
     Raises:
         InvalidSchedule: an op runs on a unit that does not run it, or on two (rule ``unit``).
     """
-    able = {op.name: {"", *(each.unit for each in op.on)} for op in problem.ops}
+    offers = problem.offers()
+    able = {op.name: {"", *(each.unit for each in offers(op))} for op in problem.ops}
     found: dict[str, str] = {}
     for index, step in enumerate(schedule):
         if not isinstance(step, Compute) or step.op not in able:
@@ -86,11 +89,13 @@ def on_units(problem: Problem, assignment: Assignment) -> Problem:
             costs = [handing_of(problem, unit, edge) for unit in (here, there)]
             crossing.setdefault(edge.reader, []).extend(costs)
 
+    offers = problem.offers()
+
     def decided(op: ProblemOp) -> ProblemOp:
         unit, handed = assignment.get(op.name, ""), crossing.get(op.name, [])
         if not (op.on or handed):
             return op
-        cost = next((each for each in op.on if each.unit == unit), op)
+        cost = next((each for each in offers(op) if each.unit == unit), op)
         return replace(
             op,
             seconds=math.fsum((cost.seconds, *(each.seconds for each in handed))),

@@ -13,7 +13,9 @@ from poet.problem import Handing, Limits, OnUnit, Problem, ProblemOp, Unit
 from poet.problem.alternatives import with_names
 from poet.problem.schedule import Schedule
 from poet.problem.simulator import simulate
+from poet.problem.solution import SolveOptions, Status
 from poet.problem.units import on_units, with_units
+from poet.solvers import solve
 
 
 def with_random_units(problem: Problem, seed: int) -> Problem:
@@ -40,13 +42,17 @@ def with_random_units(problem: Problem, seed: int) -> Problem:
         alternatives=tuple(
             dataclasses.replace(each, ops=tuple(map(on, each.ops))) for each in problem.alternatives
         ),
-        units=tuple(Unit(name, handing()) for name in names),
+        units=tuple(
+            Unit(name, handing(), ram_bytes=rng.choice([None, None, 12, 20]) if seed % 3 == 0 else None)
+            for name in names
+        ),
     )
 
 
 def assignments(problem: Problem) -> Iterator[dict[str, str]]:
     """All choices of units."""
-    ways = [("", *(each.unit for each in op.on)) for op in problem.ops]
+    offers = problem.offers()
+    ways = [("", *(each.unit for each in offers(op))) for op in problem.ops]
     for units in itertools.product(*ways):
         yield {op.name: unit for op, unit in zip(problem.ops, units, strict=True) if unit}
 
@@ -81,3 +87,36 @@ def small_on_units(seed: int) -> tuple[Problem, Limits]:
     if rng.random() < 0.2:
         limits = random_pins(problem.resolved(()), limits, seed)
     return problem, limits
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Verdict:
+    """A search over units beside exhaustive search.
+
+    Attributes:
+        has_plan: there is one within the limits.
+        is_equal: the search found none where there is none, and else one that takes as little as the best.
+        is_optimal: it says that its plan is optimal, which holds.
+        holds: its bound and its plan are valid.
+    """
+
+    has_plan: bool
+    is_equal: bool
+    is_optimal: bool
+    holds: bool
+
+
+def judged(seed: int, options: SolveOptions) -> Verdict:
+    """The search of `small_on_units` of ``seed``."""
+    problem, limits = small_on_units(seed)
+    best, found = least_joules(problem, limits), solve(problem, limits, options)
+    if best is None:
+        return Verdict(False, found.schedule is None, False, found.schedule is None)
+    optimum, bound = simulate(problem, best, limits).joules, found.bound_joules
+    holds = found.status is not Status.INFEASIBLE and bound <= optimum * (1 + 1e-9) + 1e-9
+    if found.schedule is None:
+        return Verdict(True, False, False, holds)
+    joules = simulate(problem, found.schedule, limits).joules
+    is_equal, says = joules <= optimum * (1 + 1e-5) + 1e-9, found.status is Status.OPTIMAL
+    holds = holds and found.joules == joules >= optimum - 1e-9 and (is_equal or not says)
+    return Verdict(True, is_equal, says and is_equal, holds)

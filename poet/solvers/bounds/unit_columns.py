@@ -50,12 +50,13 @@ class UnitCosts:
 
     def __init__(self, problem: Problem) -> None:
         self.problem, self.least = problem, problem.at_least()
-        watts, numbers = problem.idle_watts, {op.name: index for index, op in enumerate(problem.ops)}
+        offers, watts = problem.offers(), problem.idle_watts
+        numbers = {op.name: index for index, op in enumerate(problem.ops)}
         self.forms: list[dict[str, Extra]] = []
         for op, least in zip(problem.ops, self.least.ops, strict=True):
             costs = {
                 "": (op.seconds, op.joules),
-                **{each.unit: (each.seconds, each.joules) for each in op.on},
+                **{each.unit: (each.seconds, each.joules) for each in offers(op)},
             }
             least_joules = least.joules + watts * least.seconds
             self.forms.append(

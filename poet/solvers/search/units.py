@@ -51,6 +51,9 @@ _log = logging.getLogger(__name__)
 FEW_CHOICES = 64
 """All of so many are searched one by one; with 1, some small problems keep a gap that the relaxation has."""
 
+MANY_CHOICES = 1024
+"""Of so many, all after the relaxation; with less, problems of four ops on three units keep a gap."""
+
 LEAST_SHARE = 0.3
 """Of the time, for the problem in which ops take the least of all units; with 0, many have no schedule."""
 
@@ -134,7 +137,9 @@ class _Search:
                 self._plan(first, PLAN_SHARE / (len(firsts) - number))
         if self.options.objective in (Objective.ENERGY, Objective.TIME) and not self._is_over():
             self._relax()
-        if self.best is not None and not self._is_over():
+        if self._count() <= MANY_CHOICES:
+            self._search_all()
+        elif self.best is not None and not self._is_over():
             self._plan(self._units_of(self.best), 1.0)
 
     # --- plans ---
