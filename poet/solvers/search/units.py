@@ -322,7 +322,7 @@ class _Search:
             relaxation, matrix = bound.relaxation, bound.relaxation.program.matrix()
             effort = Effort(
                 None if math.isinf(self.left()) else self.left() / 2.0,
-                relative_gap=1e-4,
+                absolute_joules=1e-7 * base,
                 clock=self.options.clock,
             )
             outcome = run_engine(self.engine, matrix, effort)
@@ -353,7 +353,7 @@ class _Search:
         amount = self._amount()
         if self.options.objective is Objective.ENERGY:
             return self.options.allowed_gap_joules(amount, self.costs.least.compute_joules)
-        return 1e-9 * amount
+        return (self.options.relative_gap if self.by_time else 1e-9) * amount
 
     def _is_over(self) -> bool:
         amount, enough = self._amount(), self.options.enough_joules
