@@ -125,6 +125,10 @@ class _Search:
         if least.status is Status.INFEASIBLE:
             self.none = least.message
             return
+        if least.schedule is None:  # any choice has use for one
+            least = objectives.solve(self.costs.least, self.limits, self._options(1.0 - LEAST_SHARE))
+            self.stopped |= least.was_interrupted
+            self._take_bound(least.bound, least.proof)
         self._take(least.schedule, least.solver, self._best_for(least.schedule))
         if self._is_over():
             return
