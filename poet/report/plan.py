@@ -487,10 +487,11 @@ def plan_data(plan: Plan) -> dict[str, Any]:
 
 def graph_text(plan: Plan) -> str:
     """One line per op, with the workspace and the allocations of its kernel as the plan counts them."""
-    remarks = {}
+    remarks, units = {}, {op.name: op.unit for op in plan.problem.ops if op.unit}
     for op in plan.graph.ops:
         facts = plan.kernels.of(op.name)
-        said = [f"workspace {facts.workspace_bytes} B"] if facts.workspace_bytes else []
+        said = [f"on {units[op.name]}"] if op.name in units else []
+        said += [f"workspace {facts.workspace_bytes} B"] if facts.workspace_bytes else []
         said += [f"{len(facts.allocations)} allocations"] if facts.allocations is not None else []
         if said:
             remarks[op.name] = ", ".join(said)
