@@ -149,7 +149,7 @@ def rivals(chosen: argparse.Namespace) -> Iterator[str]:
             )  # fmt: skip
             print(row, flush=True)
             yield row
-    yield f"Slower than the best unit alone: {worse} of {len(gains)}; gain {format_share(max(gains))} at most."
+    yield f"Slower than the best alone: {worse} of {len(gains)}. {format_share(max(gains))} gained at most."
     yield "## A unit whose own RAM is too small"
     yield (
         "The second unit has RAM of its own for the op that it runs: half of what the largest op holds. "

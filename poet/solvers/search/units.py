@@ -152,7 +152,9 @@ class _Search:
         start = self.options.start
         if start.schedule is not None:
             try:
-                self._take(without_units(start.schedule), start.by, assigned_by(self.problem, start.schedule))
+                schedule, own = without_units(start.schedule), assigned_by(self.problem, start.schedule)
+                self._take(schedule, start.by, own)
+                self._take(schedule, start.by, self._best_for(schedule))
             except InvalidSchedule:
                 _log.info("the plan to start from is of another problem or outside the limits")
 

@@ -19,7 +19,7 @@ from poet.problem.units import assigned_by, on_units
 from poet.solvers import solve
 from poet.solvers.search import units
 
-SHORT_SEARCH = SolveOptions(time_limit_seconds=6.0)
+SHORT_SEARCH = SolveOptions(time_limit_seconds=20.0)
 FREE, DEAR = Handing(), Handing(0.5, 0.1, 0.25, 0.0)
 
 MISSED = frozenset({74})
