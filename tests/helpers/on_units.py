@@ -120,3 +120,10 @@ def judged(seed: int, options: SolveOptions) -> Verdict:
     is_equal, says = joules <= optimum * (1 + 1e-5) + 1e-9, found.status is Status.OPTIMAL
     holds = holds and found.joules == joules >= optimum - 1e-9 and (is_equal or not says)
     return Verdict(True, is_equal, says and is_equal, holds)
+
+
+def every_other(problem: Problem) -> Problem:
+    """``problem`` with every other op on a unit of one thread; the main unit has as many as torch."""
+    ops = tuple(dataclasses.replace(op, on=(OnUnit("alone", op.seconds, op.joules),)) for op in problem.ops)
+    given = dataclasses.replace(problem, ops=ops, units=(Unit("alone", threads=1),))
+    return on_units(given, {op.name: "alone" for op in problem.ops[::2]})

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from helpers import hand_net
+from helpers.on_units import every_other
 from helpers.schedules import keep_everything, random_schedule
 from torch import nn
 
@@ -15,9 +15,7 @@ import poet
 from poet.devices.load import load_profile, profile_text
 from poet.errors import ProfileError
 from poet.plans.plan_file import read_plan, write_plan
-from poet.problem import OnUnit, Problem, Unit
 from poet.problem.schedule import Compute
-from poet.problem.units import on_units
 from poet.runtime import Trainer
 from poet.runtime.data.random_batches import random_step
 from poet.runtime.system.process import torch_threads
@@ -31,18 +29,10 @@ def net() -> nn.Module:
     )  # fmt: skip
 
 
-def on_two_units(of: Problem) -> Problem:
-    """Every other op with one thread; the main unit has as many as torch."""
-    units = (Unit("alone", threads=1),)
-    ops = tuple(replace(op, on=(OnUnit("alone", op.seconds, op.joules),)) for op in of.ops)
-    chosen = {op.name: "alone" for op in of.ops[::2]}
-    return on_units(replace(of, ops=ops, units=units), chosen)
-
-
 @pytest.fixture(params=["recomputed and paged", "kept"])
 def path(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     what = hand_net.graph()
-    of = on_two_units(hand_net.problem(what))
+    of = every_other(hand_net.problem(what))
     schedule = keep_everything(of) if request.param == "kept" else random_schedule(of, 5)
     write_plan(tmp_path / "net.poet", hand_net.plan(of, what, schedule), hand_net.stored(hand_net.net()))
     return tmp_path / "net.poet"

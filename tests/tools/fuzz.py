@@ -341,14 +341,21 @@ def use_profile(path: Path) -> str:
 
 def _plans(folder: Path) -> list[bytes]:
     from helpers import hand_net, part_nets, row_net
+    from helpers.on_units import every_other
     from helpers.schedules import random_schedule
     from test_runtime import write_small
+
+    from poet.plans.plan_file import write_plan
 
     path, plans = folder / "base.poet", []
     for seed, in_storage in ((0, False), (3, False), (4, True)):
         of = hand_net.problem(hand_net.graph(), parameters_in_storage=in_storage)
         hand_net.write(path, random_schedule(of, seed) if seed else None, parameters_in_storage=in_storage)
         plans.append(path.read_bytes())
+    what, stored = hand_net.graph(), hand_net.stored(hand_net.net())
+    of = every_other(hand_net.problem(what))
+    write_plan(path, hand_net.plan(of, what, random_schedule(of, 5)), stored)
+    plans.append(path.read_bytes())
     for seed, optimizer in ((1, "momentum"), (2, "adamw")):
         write_small(path, optimizer, seed, share=0.5)
         plans.append(path.read_bytes())
