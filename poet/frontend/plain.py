@@ -168,8 +168,10 @@ def check_is_planned(module: nn.Module, graph: Graph) -> None:
         (*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False))
     )
     types = {value.name: value.type for value in graph.values}
-    wanted = {item.name: item.content.type.shape for item in named_parameters(graph)}
-    wanted |= {name: types[value].shape for name, value in graph.states}
+    wanted = {name: types[value].shape for name, value in graph.states}
+    packed = {item.value: item.packed.shape for item in graph.parameters if item.packed is not None}
+    wanted |= {name: packed[value] for name, value in graph.states if value in packed}
+    wanted |= {item.name: item.shape for item in named_parameters(graph)}
     for name, shape in wanted.items():
         found = tuple(there[name].shape) if name in there else None
         if found != shape:

@@ -46,7 +46,9 @@ from poet.ir.loss import LossSpec
 from poet.ir.micro import MicroBatches
 from poet.ir.named import named_parameters, trained_in_words
 from poet.ir.optimizer import OptimizerSpec, with_driven_numbers
+from poet.ir.packed import BaseSpec
 from poet.ir.strips import Gradients
+from poet.passes.base import base_of, with_base
 from poet.passes.forms import Forms, Passes
 from poet.passes.fused import HasKernel
 from poet.passes.in_place import Overwrites
@@ -123,6 +125,8 @@ def trace_training_step(
     in_parts: bool = False,
     in_short_forms: bool = True,
     has_small_operators: bool = False,
+    base: BaseSpec | None = None,
+    packed: Mapping[str, Tensor] | None = None,
 ) -> TrainingStep:
     """Trace one training step of ``module``, in the mode (train or eval) it is in.
 
@@ -158,6 +162,8 @@ def trace_training_step(
             alone as well.
         has_small_operators: LSTMs, recurrent layers and attention are products, sums and copies, for a
             library that has no more (see `poet.frontend.traced_operators`).
+        base: the format of frozen weights (see `poet.passes.base`); ``None``: they stay as they are.
+        packed: weights in that format already, by the module's names.
 
     Raises:
         ModelError: the module cannot be traced, or nothing of it can be trained.
@@ -198,14 +204,14 @@ def trace_training_step(
         graph = replace(graph, ops=tuple(replace(op, call=with_driven_numbers(op.call)) for op in graph.ops))
     passes = Passes(
         wanted, uses_elements, overwrites, wants_dense, measure, in_parts, in_short_forms,
-        has_choice=micro is None,
+        has_choice=micro is None, base=base,
     )  # fmt: skip
-    graph, tensors = passes.divided(graph, tensors)
+    graph, tensors = passes.divided(graph, tensors, packed or {})
     graph, kernel_facts, forms = passes.fitted(graph)
     accumulation = None
     if micro is not None:
         summing = Assembly(lowered, names, optimizer, accumulates=True, is_updating=False).graph()
-        summing, summing_facts, _ = passes.fitted(in_parts_of(graph, passes.with_logits(summing)))
+        summing, summing_facts, _ = passes.fitted(with_base(in_parts_of(graph, passes.with_logits(summing)), base_of(graph)))
         accumulation = AccumulatingStep(with_persistent_of(summing, graph), summing_facts)
     spec = str(LossSpec.parse(objective.name))
     return TrainingStep(
@@ -397,7 +403,7 @@ def trace_evaluation(
     written = [name for op in graph.ops for name in op.updates]
     if written:
         raise ModelError(f"in evaluation mode the model writes {written[0]}")
-    graph = in_parts_of(beside, graph)
+    graph = with_base(in_parts_of(beside, graph), base_of(beside))
     return by_row(EvaluationStep(*measured(with_persistent_of(graph, beside), times=measure)), beside)
 
 

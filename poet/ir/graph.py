@@ -14,7 +14,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from poet.errors import GraphError, spelled_out
-from poet.ir.calls import ITEM_BYTES, Argument, Blank, Call, Ref, Symbol, TensorType, Value
+from poet.ir.calls import ITEM_BYTES, Argument, Blank, Call, Ref, Symbol, TensorType, Value, contiguous
+from poet.ir.packed import Packed
 from poet.ir.strips import Link, Strip, check_strip
 from poet.ir.wholes import Whole, check_whole
 from poet.util import codec
@@ -132,6 +133,8 @@ class Parameter:
             storage, that of what was looked up; ``None`` where it is frozen.
         optimizer_state: per state name (``momentum_buffer``, ``exp_avg`` ...) the value.
         accumulator: the value that sums its gradient over micro-batches; ``None``: there are none.
+        packed: how the bytes of ``value`` are to be read, where it is frozen in fewer bits; ``None``: it is
+            as the module has it.
     """
 
     name: str
@@ -139,6 +142,7 @@ class Parameter:
     gradient: str | None = None
     optimizer_state: tuple[tuple[str, str], ...] = ()
     accumulator: str | None = None
+    packed: Packed | None = None
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -327,6 +331,7 @@ def _check(graph: Graph) -> None:
     for op in graph.ops:
         _check_strip(op, by_name)
     _check_stored(graph)
+    _check_packed(graph)
     _check_wholes(graph)
     _check_order(graph, set(buffers))
 
@@ -365,6 +370,19 @@ def _check_named(graph: Graph, values: set[str]) -> None:
         raise GraphError(f"{graph.name}: targets, but no prediction to hold against them")
 
 
+def _check_packed(graph: Graph) -> None:
+    """What is packed is rows of bytes, frozen, and as many as its format has."""
+    types = {value.name: value.type for value in graph.values}
+    updated = {name for op in graph.ops for name in op.updates}
+    for item in graph.parameters:
+        if item.packed is None:
+            continue
+        if types[item.value] != contiguous("uint8", item.packed.packed_shape):
+            raise GraphError(f"parameter {item.name}: {types[item.value]} is not {item.packed}")
+        if item.gradient or item.optimizer_state or item.accumulator or graph.buffer_of(item.value) in updated:
+            raise GraphError(f"parameter {item.name} is packed as {item.packed.format} and trained")
+
+
 def _check_wholes(graph: Graph) -> None:
     """Parameters in parts are made of parameters of the graph, each of one of them."""
     parameters = {parameter.name: parameter for parameter in graph.parameters}
@@ -377,6 +395,8 @@ def _check_wholes(graph: Graph) -> None:
         check_whole(whole, [[(what, types[value]) for what, value in lasting_of(part)] for part in parts])
         if len({part.gradient is None for part in parts}) > 1:
             raise GraphError(f"parameter {whole.name} in parts: not all of them are trained")
+        if len({part.packed and part.packed.with_rows(1) for part in parts}) > 1:
+            raise GraphError(f"parameter {whole.name} in parts: not all of them are packed alike")
 
 
 def _check_strip(op: Op, values: Mapping[str, Value]) -> None:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from poet.ir.graph import Graph, Parameter, TensorType, Whole
 from poet.ir.loss import LossSpec, misfit
+from poet.ir.packed import Packed
 
 Bounds = tuple[tuple[int, int], ...]
 """First row of each part and the one after its last."""
@@ -41,21 +42,28 @@ class Named:
     """A parameter as users know it.
 
     Attributes:
-        content: its elements, under the module's own name.
+        content: its elements, under the module's own name; packed ones have that of their format behind it.
         optimizer_state: per state name the elements.
         parts: names of the graph's parameters that make it up; its own where it is in no parts.
         is_trained: whether it has a gradient.
+        packed: how the bytes of ``content`` are to be read; ``None``: as they are.
     """
 
     content: Joined
     optimizer_state: tuple[tuple[str, Joined], ...]
     parts: tuple[str, ...]
     is_trained: bool
+    packed: Packed | None = None
 
     @property
     def name(self) -> str:
         """The module's own name."""
-        return self.content.name
+        return self.content.name.removesuffix("" if self.packed is None else f".{self.packed.format}")
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of the module's own tensor."""
+        return self.content.type.shape if self.packed is None else self.packed.shape
 
 
 def named_parameters(graph: Graph) -> tuple[Named, ...]:
@@ -77,14 +85,21 @@ def named_parameters(graph: Graph) -> tuple[Named, ...]:
 def _named(name: str, type_: TensorType, parts: tuple[Parameter, ...], bounds: Bounds) -> Named:
     states = [state for state, _ in parts[0].optimizer_state]
     values = zip(*([value for _, value in part.optimizer_state] for part in parts), strict=True)
+    packed = parts[0].packed and parts[0].packed.with_rows(type_.shape[0])
     return Named(
-        content=Joined(name, type_, tuple(part.value for part in parts), bounds),
+        content=Joined(
+            name if packed is None else f"{name}.{packed.format}",
+            type_,
+            tuple(part.value for part in parts),
+            bounds,
+        ),
         optimizer_state=tuple(
             (state, Joined(f"optimizer/{name}/{state}", type_, tuple(column), bounds))
             for state, column in zip(states, values, strict=True)
         ),
         parts=tuple(part.name for part in parts),
         is_trained=parts[0].gradient is not None,
+        packed=packed,
     )
 
 

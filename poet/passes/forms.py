@@ -10,7 +10,9 @@ from torch import Tensor
 
 from poet.ir.graph import Graph
 from poet.ir.kernel_facts import KernelFacts, OpFacts
+from poet.ir.packed import BaseSpec
 from poet.ir.strips import Gradients
+from poet.passes.base import packable, with_base, with_packed_tensors
 from poet.passes.block_choice import finer_blocks, with_strips
 from poet.passes.compressed import compressible, with_compressed
 from poet.passes.fused import HasKernel, with_norms_and_relus, with_padded_windows, with_updates_fused
@@ -106,6 +108,7 @@ class Passes:
             made from.
         has_choice: whether a plan chooses forms of ops.
         known: what runs of kernels showed already.
+        base: the format of frozen weights; ``None``: they stay as they are.
     """
 
     gradients: Gradients
@@ -117,6 +120,7 @@ class Passes:
     in_short_forms: bool = True
     has_choice: bool = True
     known: Findings = field(default_factory=dict)
+    base: BaseSpec | None = None
 
     @property
     def takes_blocks(self) -> bool:
@@ -125,15 +129,24 @@ class Passes:
 
     def with_logits(self, graph: Graph) -> Graph:
         """``graph`` with the last layer in strips, where that was asked for."""
-        return with_logits_in_strips(graph) if self.gradients is Gradients.LOGITS else graph
+        if self.gradients is not Gradients.LOGITS:
+            return graph
+        return with_logits_in_strips(graph, in_blocks=self.base is not None)
 
-    def divided(self, graph: Graph, tensors: dict[str, Tensor]) -> tuple[Graph, dict[str, Tensor]]:
-        """``graph`` with its last layer in strips and large weights in parts, and the tensors of that."""
+    def divided(
+        self, graph: Graph, tensors: dict[str, Tensor], given: Mapping[str, Tensor]
+    ) -> tuple[Graph, dict[str, Tensor]]:
+        """``graph`` with its last layer in strips, large weights in parts and the base packed, and its tensors.
+
+        ``given``: weights that are packed already, by the module's names.
+        """
         graph = self.with_logits(graph)
-        if not (self.in_parts and self.takes_blocks):
-            return graph, tensors
-        in_parts = with_parts(graph)
-        return in_parts, tensors_in_parts(graph, in_parts, tensors)
+        packed = {} if self.base is None else packable(graph, self.base)
+        if self.takes_blocks and (self.in_parts or packed):
+            in_parts = with_parts(graph)
+            graph, tensors = in_parts, tensors_in_parts(graph, in_parts, tensors)
+        made = with_base(graph, packed)
+        return made, with_packed_tensors(graph, made, tensors, given)
 
     def fitted(self, graph: Graph) -> tuple[Graph, KernelFacts, Forms | None]:
         """``graph`` as the library's kernels run it, what they need, and other forms, if there are any."""

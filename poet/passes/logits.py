@@ -15,7 +15,7 @@ from poet.ir.calls import contiguous
 from poet.ir.graph import Argument, Call, Graph, Op, Ref, TensorType, Value
 from poet.ir.wholes import FACTORS
 from poet.passes.rewrite import GraphUses, Rewrite, rewritten
-from poet.runtime.trials.forms import Head, exact_columns, exact_rows
+from poet.runtime.trials.forms import Head, block_steps, exact_columns, exact_rows
 
 _SOFTMAX, _SOFTMAX_BACKWARD = "aten._log_softmax.default", "aten._log_softmax_backward_data.default"
 _LOSS, _LOSS_BACKWARD = "aten.nll_loss_forward.default", "aten.nll_loss_backward.default"
@@ -59,21 +59,23 @@ class _Found:
         return self.product.call.args[0] if FACTORS[self.product.call.target] else None
 
 
-def with_logits_in_strips(graph: Graph) -> Graph:
+def with_logits_in_strips(graph: Graph, *, in_blocks: bool = False) -> Graph:
     """``graph`` with its last layer and the loss in strips that give the same bits here.
+
+    ``in_blocks``: a frozen weight is used some rows at a time.
 
     Raises:
         ModelError: the loss is no cross-entropy that alone reads a linear layer, or no strips are exact.
     """
     try:
-        return _Rewriting(graph).graph()
+        return _Rewriting(graph, in_blocks=in_blocks).graph()
     except _Whole as why:
         raise ModelError(f"the logits cannot be made in strips: {why}; {_ADVICE}") from None
 
 
 class _Rewriting:
-    def __init__(self, graph: Graph) -> None:
-        self._graph, self._uses = graph, GraphUses(graph)
+    def __init__(self, graph: Graph, *, in_blocks: bool) -> None:
+        self._graph, self._uses, self._in_blocks = graph, GraphUses(graph), in_blocks
         self._types = self._uses.types
 
     def graph(self) -> Graph:
@@ -82,7 +84,11 @@ class _Rewriting:
         reduction, ignored = found.loss.call.args[3:5]
         assert isinstance(reduction, int)
         head = Head(hidden.shape[0], hidden.shape[1], weight.shape[0], found.bias is not None, reduction)
-        rows, columns = exact_rows(head), None
+        heads = [head]
+        if self._in_blocks and found.of_weight is None:
+            heads = [replace(head, block=block) for block in block_steps(head)]
+        head, rows = next(((each, rows) for each in heads if (rows := exact_rows(each))), (head, None))
+        blocks, columns = ("", head.block) if head.block else (), None
         if rows is None:
             raise _Whole("no strips of rows give every bit here, or there is no memory to try them")
         if found.of_weight is not None:
@@ -91,10 +97,10 @@ class _Rewriting:
                 raise _Whole("no blocks of classes give every bit here, or there is no memory to try them")
         kept = [f"{found.loss.name}.{what}" if columns else None for what in ("largest", "shift")]
         given = (found.hidden, Ref(found.weight), found.bias, found.loss.call.args[1])
-        made = {found.loss.name: self._loss(found, given, rows, kept)}
+        made = {found.loss.name: self._loss(found, (*given, *found.loss.call.args[3:5], rows, *blocks), kept)}
         back = (found.loss_backward.call.args[0], *given, Ref(_output(found.loss, 1)))
         if found.of_hidden is not None:
-            call = Call("poet.logits_hidden_gradient", (*back, reduction, ignored, rows))
+            call = Call("poet.logits_hidden_gradient", (*back, reduction, ignored, rows, *blocks))
             made[found.of_hidden.name] = replace(found.of_hidden, call=call)
         if found.of_weight is not None and columns is not None:
             numbers = (reduction, ignored, columns, head.classes)
@@ -104,8 +110,8 @@ class _Rewriting:
             made[found.of_weight.name] = replace(found.of_weight, call=call, outputs=outputs)
         return self._replaced(found, made, [name for name in kept if name is not None], hidden.shape[0])
 
-    def _loss(self, found: _Found, given: tuple[Argument, ...], rows: int, kept: list[str | None]) -> Op:
-        call = Call("poet.logits_loss", (*given, *found.loss.call.args[3:5], rows))
+    def _loss(self, found: _Found, args: tuple[Argument, ...], kept: list[str | None]) -> Op:
+        call = Call("poet.logits_loss", args)
         return replace(found.loss, call=call, outputs=(*found.loss.outputs, *kept))
 
     def _replaced(self, found: _Found, made: dict[str, Op], kept: list[str], rows: int) -> Graph:

@@ -13,6 +13,7 @@ from poet.devices.profile import Profile
 from poet.errors import Infeasible, InputError, OutOfTime, one_of
 from poet.ir.micro import BATCH_NAMES, MicroBatches, candidates, micro_batches
 from poet.ir.optimizer import OptimizerSpec
+from poet.ir.packed import BaseSpec
 from poet.ir.strips import Gradients
 from poet.planning.auxiliary import (
     check_reachable,
@@ -50,6 +51,7 @@ OMITTED = Omitted.OMITTED
 
 _PREPARED = (
     "device", "loss", "optimizer", "clip_norm", "clip_value", "train", "output", "home", "names", "gradients",
+    "base",
 )  # fmt: skip
 """Fields that every step of the model is prepared with."""
 
@@ -90,6 +92,7 @@ class PlanRequest:
     micro: int | str | MicroBatches | None = None
     shapes: Sequence[Tensor | Sequence[Any] | Mapping[str, int]] = ()
     budgets: Sequence[str | int] = ()
+    base: BaseSpec | str | None = None
 
     def __post_init__(self) -> None:
         short = self._short_limits()

@@ -17,6 +17,7 @@ from poet.files.kinds import FileKind, kind_of
 from poet.ir.kernel_facts import KernelFacts
 from poet.ir.micro import BATCH_NAMES, MicroBatches
 from poet.ir.optimizer import OptimizerSpec
+from poet.ir.packed import BaseSpec
 from poet.ir.strips import Gradients
 from poet.plans.plan_parts import Model
 from poet.problem import Place, Problem
@@ -92,6 +93,7 @@ def trace_model(
     output: str | None = None,
     clip_norm: float | None = None,
     clip_value: float | None = None,
+    base: BaseSpec | str | None = None,
 ) -> Traced:
     """Read or take the model and trace its training step, in the form that is asked for.
 
@@ -139,6 +141,7 @@ def trace_model(
         in_parts=form.in_parts,
         in_short_forms=form.in_short_forms,
         has_small_operators=form.for_c99,
+        base=BaseSpec.parse(base) if isinstance(base, str) else base,
     )
     return Traced(
         step=step,
@@ -349,6 +352,7 @@ def prepare(
     evaluation: bool = False,
     clip_norm: float | None = None,
     clip_value: float | None = None,
+    base: BaseSpec | str | None = None,
 ) -> Prepared:
     """Read or take the model, trace its training step, and cost it on the device.
 
@@ -379,6 +383,7 @@ def prepare(
         output=output,
         clip_norm=clip_norm,
         clip_value=clip_value,
+        base=base,
     )
     step = traced.step
     kernels = kernels_on(profile, step.graph, step.kernels)

@@ -16,7 +16,7 @@ from poet.errors import PlanError, nearest
 from poet.ir.graph import STORED_ROWS, STORED_ROWS_SGD, Call
 from poet.ir.kernel_facts import PYTORCH
 from poet.ir.operators import ATEN, OWN, RANDOM, UPDATES
-from poet.runtime.kernels import composed, ctc, logits, packed, recurrent, tables, updates
+from poet.runtime.kernels import composed, ctc, dequantised, logits, packed, recurrent, tables, updates
 from poet.runtime.kernels.arguments import Kernel, aten, resolve
 from poet.runtime.kernels.signatures import NUMBERS, looked_at
 
@@ -210,6 +210,7 @@ OWN_KERNELS: dict[str, Kernel] = {
     "poet.look_up": tables.look_up,
     "poet.look_up_backward": tables.look_up_backward,
     **{name: functools.partial(own, tables.NO_STORAGE) for name, own in _STORED.items()},
+    "poet.dequantise": dequantised.dequantise,
     "poet.logits_loss": logits.loss,
     "poet.logits_hidden_gradient": logits.hidden_gradient,
     "poet.logits_weight_gradient": functools.partial(logits.weight_gradient, 0),

@@ -12,8 +12,12 @@ Shapes: T rows of width H, a weight of V classes (V, H); floats are float32.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 from torch import Tensor
+
+from poet.runtime.kernels.dequantised import dequantise
 
 _aten = torch.ops.aten
 _LEFT_OUT = -100  # of the stand-ins for classes; torch's default
@@ -27,17 +31,21 @@ def loss(
     reduction: int,
     ignored: int,
     rows: int,
+    format_: str = "",
+    block: int = 0,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The loss of ``hidden @ weight.T + bias``, ``rows`` rows at a time.
 
     Args:
         hidden: (T, H).
-        weight: (V, H).
+        weight: (V, H), or packed rows of it.
         bias: (V,) or ``None``.
         classes: (T,) of each row.
         reduction: 1: mean, 2: sum.
         ignored: the class that is left out.
         rows: of a strip.
+        format_: how rows of the weight are packed; empty: they are not.
+        block: rows of the weight that are used at a time; 0: all.
 
     Returns:
         The loss and the weight of the rows in it, as ``nll_loss_forward`` gives them; of each row the largest
@@ -49,10 +57,9 @@ def loss(
     safe = classes.masked_fill(classes == ignored, 0).unsqueeze(1)
     for start in range(0, count, rows):
         stop = min(start + rows, count)
-        logits = _product(hidden[start:stop], weight, bias)
-        largest[start:stop] = logits.amax(1, keepdim=True)
-        scores = _aten._log_softmax.default(logits, 1, False)
-        del logits
+        scores = _logits(hidden[start:stop], weight, bias, format_, block)
+        largest[start:stop] = scores.amax(1, keepdim=True)
+        _aten._log_softmax.out(scores, 1, False, out=scores)
         shift[start:stop] = scores.amax(1, keepdim=True)  # the largest logit's own is 0 - the logarithm
         picked[start:stop] = scores.gather(1, safe[start:stop])
         del scores
@@ -70,19 +77,30 @@ def hidden_gradient(
     reduction: int,
     ignored: int,
     rows: int,
+    format_: str = "",
+    block: int = 0,
 ) -> Tensor:
     """The gradient of ``hidden`` (T, H), ``rows`` rows at a time; ``gradient`` is that of the loss."""
     made = torch.empty_like(hidden)
     for start in range(0, len(hidden), rows):
         stop = min(start + rows, len(hidden))
-        scores = _aten._log_softmax.default(_product(hidden[start:stop], weight, bias), 1, False)
+        scores = _logits(hidden[start:stop], weight, bias, format_, block)
+        _aten._log_softmax.out(scores, 1, False, out=scores)
         of_scores = _aten.nll_loss_backward.default(
             gradient, scores, classes[start:stop], None, reduction, ignored, total
         )
-        of_logits = _aten._log_softmax_backward_data.default(of_scores, scores, 1, torch.float32)
-        del scores, of_scores
-        made[start:stop] = _aten.mm.default(of_logits, weight)
-        del of_logits
+        _aten._log_softmax_backward_data.out(of_scores, scores, 1, torch.float32, out=of_scores)
+        del scores
+        total_so_far = None
+        for first, last, part in _blocks(weight, hidden.shape[1], format_, block):
+            given = of_scores[:, first:last]
+            total_so_far = (
+                _aten.mm.default(given, part)
+                if total_so_far is None
+                else _aten.addmm.default(total_so_far, given, part)
+            )
+        made[start:stop] = total_so_far
+        del of_scores, given, part, total_so_far
     return made
 
 
@@ -143,6 +161,24 @@ def _block_gradient(
     of_logits = _aten._log_softmax_backward_data.default(of_scores, scores, 1, torch.float32)
     del of_scores, scores
     made: Tensor = of_logits[:, :count].contiguous()
+    return made
+
+
+def _blocks(weight: Tensor, width: int, format_: str, block: int) -> Iterator[tuple[int, int, Tensor]]:
+    """Rows of a weight as float32, with the number of the first and the one after the last; at least one."""
+    step = block or max(len(weight), 1)
+    for start in range(0, len(weight), step):
+        part = weight[start : start + step]
+        yield start, start + len(part), dequantise(part, format_, (len(part), width)) if format_ else part
+
+
+def _logits(hidden: Tensor, weight: Tensor, bias: Tensor | None, format_: str, block: int) -> Tensor:
+    """The logits of some rows, for all classes."""
+    if not (format_ or block):
+        return _product(hidden, weight, bias)
+    made = hidden.new_empty(len(hidden), len(weight))
+    for start, stop, part in _blocks(weight, hidden.shape[1], format_, block):
+        made[:, start:stop] = _product(hidden, part, None if bias is None else bias[start:stop])
     return made
 
 

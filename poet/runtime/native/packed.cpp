@@ -3,6 +3,9 @@
 // poet/runtime/kernels/packed.py does the same block by block where there is no compiled library; its tests hold the
 // two against each other. Nothing here allocates. Bits of a byte stand lowest first.
 
+#include <ATen/Parallel.h>
+#include <c10/util/Half.h>
+
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
@@ -111,4 +114,56 @@ POET_EXPORT void poet_max_pool_backward(const float* given, const uint8_t* place
       out[index_of(places[plane * windows + i], first[i], offset_of_place, kinds, last)] +=
           given[plane * windows + i];
   }
+}
+
+namespace {
+
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
+#define POET_CLONES __attribute__((target_clones("avx512f", "avx2", "default")))
+#else
+#define POET_CLONES
+#endif
+
+constexpr int64_t kNumbers = 32;  // of a block
+
+float half_at(const uint8_t* at) {
+  uint16_t bits;
+  std::memcpy(&bits, at, 2);
+  return c10::detail::fp16_ieee_to_fp32_value(bits);
+}
+
+POET_CLONES void of_nibbles(const uint8_t* packed, int64_t blocks, float* out) {
+  for (int64_t i = 0; i < blocks; ++i, packed += 18, out += kNumbers) {
+    const float scale = half_at(packed);
+    for (int j = 0; j < 16; ++j) {
+      out[j] = static_cast<float>((packed[2 + j] & 15) - 8) * scale;
+      out[j + 16] = static_cast<float>((packed[2 + j] >> 4) - 8) * scale;
+    }
+  }
+}
+
+POET_CLONES void of_bytes(const uint8_t* packed, int64_t n, float scale, float* out) {
+  for (int64_t j = 0; j < n; ++j) out[j] = static_cast<float>(static_cast<int8_t>(packed[j])) * scale;
+}
+
+}  // namespace
+
+// Rows of q4_0, q8_0 or int8 (kind 0, 1, 2) as floats: an integer times its scale. See poet/ir/packed.py.
+POET_EXPORT void poet_dequantise(const uint8_t* packed, int64_t kind, int64_t rows, int64_t columns, float* out) {
+  const int64_t blocks = columns / kNumbers, bytes = kind == 0 ? 18 * blocks : kind == 1 ? 34 * blocks : columns + 4;
+  at::parallel_for(0, rows, std::max<int64_t>(1, 32768 / columns), [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) {
+      const uint8_t* from = packed + row * bytes;
+      float* to = out + row * columns;
+      if (kind == 0) {
+        of_nibbles(from, blocks, to);
+      } else if (kind == 1) {
+        for (int64_t i = 0; i < blocks; ++i) of_bytes(from + 34 * i + 2, kNumbers, half_at(from + 34 * i), to + kNumbers * i);
+      } else {
+        float scale;
+        std::memcpy(&scale, from, 4);
+        of_bytes(from + 4, columns, scale, to);
+      }
+    }
+  });
 }

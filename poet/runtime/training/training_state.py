@@ -24,6 +24,7 @@ from poet.plans.training_plan import Plan, Shape
 from poet.problem import Objective
 from poet.runtime import native
 from poet.runtime.data.given import Buckets, Given, as_tensors, types_of
+from poet.runtime.kernels.dequantised import as_used
 from poet.runtime.steps.lasting import ArenaUse, LastingTensors
 from poet.runtime.storage import state
 from poet.runtime.storage.page_file import PageFile
@@ -199,12 +200,17 @@ class TrainingState(Closing):
             self._change_to(chosen)
 
     def parameters(self) -> dict[str, torch.Tensor]:
-        """Copies of the parameters, by the module's names."""
-        return {item.name: self._tensors.copy_of(item.content) for item in named_parameters(self.plan.graph)}
+        """Copies of the parameters, by the module's names; packed ones as the float32 that they stand for."""
+        named = named_parameters(self.plan.graph)
+        return {item.name: as_used(self._tensors.copy_of(item.content), item.packed) for item in named}
 
     def state_dict(self) -> dict[str, torch.Tensor]:
         """Copies of parameters and module state, as ``module.load_state_dict`` takes them."""
-        return self.parameters() | {name: self._tensors.copy(value) for name, value in self.plan.graph.states}
+        packed = {value: item.packed for item in self.plan.graph.parameters if (value := item.value)}
+        copies = (
+            (name, as_used(self._tensors.copy(value), packed.get(value))) for name, value in self.plan.graph.states
+        )
+        return self.parameters() | dict(copies)
 
     def optimizer_state(self) -> dict[str, dict[str, torch.Tensor]]:
         """Copies of the optimizer's tensors, by parameter and by torch's name for them."""

@@ -7,6 +7,7 @@ elements of each, which fill no vector, in another way.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -27,6 +28,7 @@ COUNTS = (16, 8, 4, 2)
 
 _SO_FAR = "so far"
 _LEAST_ROWS = 8  # of a strip: fewer make poor products, unless there are two strips
+_BLOCK_BYTES, _BLOCK_ROWS, _MOST_BLOCKS = 8 << 20, 1536, 3  # of a weight in blocks: sums of products end there
 _COLUMNS = 64  # blocks of classes are multiples of it
 _LEFT_OUT = -100
 _TABLE_ROWS, _LOOKED_UP, _RATE = 67, 96, 0.0371
@@ -249,6 +251,7 @@ class Head:
         classes: V.
         has_bias: whether one is added.
         reduction: of the loss, 1: mean, 2: sum.
+        block: rows of the weight that are used at a time; 0: all.
     """
 
     rows: int
@@ -256,6 +259,7 @@ class Head:
     classes: int
     has_bias: bool
     reduction: int
+    block: int = 0
 
     @property
     def trial_bytes(self) -> int:
@@ -276,6 +280,14 @@ def row_steps(head: Head) -> Iterator[int]:
         rows = -(-head.rows // count)
         if rows < head.rows and (rows >= _LEAST_ROWS or count == min(COUNTS)):
             yield rows
+
+
+def block_steps(head: Head) -> Iterator[int]:
+    """Numbers of rows of the weight that may be used at a time, those near `_BLOCK_BYTES` first."""
+    wanted = _BLOCK_BYTES // (4 * head.width)
+    steps = [_BLOCK_ROWS * 2**power for power in range(7) if _BLOCK_ROWS * 2**power < head.classes]
+    yield from sorted(steps, key=lambda step: abs(math.log(step / max(wanted, 1))))[:_MOST_BLOCKS]
+    yield head.classes
 
 
 def column_steps(head: Head) -> Iterator[int]:
@@ -328,10 +340,10 @@ def _plain(
 def _try_rows(head: Head, rows: int) -> bool:
     hidden, weight, bias, classes = given = _head_tensors(head)
     loss, total, one, of_logits = _plain(head, *given)
-    found, weighed, _, _ = logits.loss(hidden, weight, bias, classes, head.reduction, _LEFT_OUT, rows)
+    found, weighed, _, _ = logits.loss(hidden, weight, bias, classes, head.reduction, _LEFT_OUT, rows, "", head.block)
     expected = _aten.mm.default(of_logits, weight)
     of_hidden = logits.hidden_gradient(
-        one, hidden, weight, bias, classes, total, head.reduction, _LEFT_OUT, rows
+        one, hidden, weight, bias, classes, total, head.reduction, _LEFT_OUT, rows, "", head.block
     )
     pairs = ((loss, found), (total, weighed), (expected, of_hidden))
     return all(same_bits(plain, ours) for plain, ours in pairs)
@@ -364,11 +376,14 @@ def _heads(op: Op, types: dict[str, TensorType]) -> Iterator[tuple[Head, str, in
         if call.target not in _PLACES:
             continue
         kind, hidden, reduction, step = _PLACES[call.target]
-        (rows, width), (classes, _) = shape(call.args[hidden]), shape(call.args[hidden + 1])
+        (rows, width), (classes, *_) = shape(call.args[hidden]), shape(call.args[hidden + 1])
         number, size = call.args[reduction], call.args[step]
         assert isinstance(number, int)
         assert isinstance(size, int)
-        yield Head(rows, width, classes, call.args[hidden + 2] is not None, number), kind, size
+        block = call.args[step + 2] if kind == "rows" and len(call.args) > step + 2 else 0
+        assert isinstance(block, int)
+        has_bias = call.args[hidden + 2] is not None
+        yield Head(rows, width, classes, has_bias, number, block), kind, size
 
 
 _PLACES = {
