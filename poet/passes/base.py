@@ -25,7 +25,7 @@ from poet.passes.rewrite import GraphUses
 
 _LOOK_UPS = ("aten.embedding.default", "poet.look_up")
 _WEIGHTS = {"poet.logits_loss": 1, "poet.logits_hidden_gradient": 2}
-"""Operators that take a packed weight, and where among their arguments it stands; at the end is its format."""
+"""Operators that take a packed weight, and where among their arguments it stands; the last but two is its format."""
 
 _ROWS_AT_ONCE = 1 << 20
 """Elements that are packed together."""
@@ -130,7 +130,7 @@ class _Packing:
                 given = (*args[:place], Ref(_bytes_of(read[0], how)), *args[place + 1 :])
                 if target in _LOOK_UPS:
                     return self._looked_up(op, given, how)
-                return [replace(op, call=Call(target, (*given[:-2], how.format, given[-1])))]
+                return [replace(op, call=Call(target, (*given[:-3], how.format, *given[-2:])))]
         made = sorted({*read} - self._made)
         self._made.update(made)
         return [*(_dequantised(value, _bytes_of(value, self._how[value]), self._how[value]) for value in made), op]

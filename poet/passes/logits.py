@@ -15,7 +15,7 @@ from poet.ir.calls import contiguous
 from poet.ir.graph import Argument, Call, Graph, Op, Ref, TensorType, Value
 from poet.ir.wholes import FACTORS
 from poet.passes.rewrite import GraphUses, Rewrite, rewritten
-from poet.runtime.trials.forms import Head, block_steps, exact_columns, exact_rows
+from poet.runtime.trials.forms import Head, exact_columns, exact_rows, in_blocks
 
 _SOFTMAX, _SOFTMAX_BACKWARD = "aten._log_softmax.default", "aten._log_softmax_backward_data.default"
 _LOSS, _LOSS_BACKWARD = "aten.nll_loss_forward.default", "aten.nll_loss_backward.default"
@@ -86,9 +86,9 @@ class _Rewriting:
         head = Head(hidden.shape[0], hidden.shape[1], weight.shape[0], found.bias is not None, reduction)
         heads = [head]
         if self._in_blocks and found.of_weight is None:
-            heads = [replace(head, block=block) for block in block_steps(head)]
+            heads = [*in_blocks(head)]
         head, rows = next(((each, rows) for each in heads if (rows := exact_rows(each))), (head, None))
-        blocks, columns = ("", head.block) if head.block else (), None
+        blocks, columns = ("", head.block, head.is_shared) if head.block else (), None
         if rows is None:
             raise _Whole("no strips of rows give every bit here, or there is no memory to try them")
         if found.of_weight is not None:

@@ -12,6 +12,7 @@ Shapes: T rows of width H, a weight of V classes (V, H); floats are float32.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 
 import torch
@@ -33,6 +34,7 @@ def loss(
     rows: int,
     format_: str = "",
     block: int = 0,
+    is_shared: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The loss of ``hidden @ weight.T + bias``, ``rows`` rows at a time.
 
@@ -46,6 +48,7 @@ def loss(
         rows: of a strip.
         format_: how rows of the weight are packed; empty: they are not.
         block: rows of the weight that are used at a time; 0: all.
+        is_shared: sums over classes are made as where each thread has an even share of them.
 
     Returns:
         The loss and the weight of the rows in it, as ``nll_loss_forward`` gives them; of each row the largest
@@ -79,6 +82,7 @@ def hidden_gradient(
     rows: int,
     format_: str = "",
     block: int = 0,
+    is_shared: bool = False,
 ) -> Tensor:
     """The gradient of ``hidden`` (T, H), ``rows`` rows at a time; ``gradient`` is that of the loss."""
     made = torch.empty_like(hidden)
@@ -91,16 +95,8 @@ def hidden_gradient(
         )
         _aten._log_softmax_backward_data.out(of_scores, scores, 1, torch.float32, out=of_scores)
         del scores
-        total_so_far = None
-        for first, last, part in _blocks(weight, hidden.shape[1], format_, block):
-            given = of_scores[:, first:last]
-            total_so_far = (
-                _aten.mm.default(given, part)
-                if total_so_far is None
-                else _aten.addmm.default(total_so_far, given, part)
-            )
-        made[start:stop] = total_so_far
-        del of_scores, given, part, total_so_far
+        made[start:stop] = _summed(of_scores, weight, hidden.shape[1], format_, block, is_shared=is_shared)
+        del of_scores
     return made
 
 
@@ -164,22 +160,63 @@ def _block_gradient(
     return made
 
 
-def _blocks(weight: Tensor, width: int, format_: str, block: int) -> Iterator[tuple[int, int, Tensor]]:
-    """Rows of a weight as float32, with the number of the first and the one after the last; at least one."""
-    step = block or max(len(weight), 1)
-    for start in range(0, len(weight), step):
-        part = weight[start : start + step]
-        yield start, start + len(part), dequantise(part, format_, (len(part), width)) if format_ else part
+@contextlib.contextmanager
+def _by_one_thread() -> Iterator[None]:
+    """Small products are not shared out: several threads would add up their elements in another order."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _blocks(
+    weight: Tensor, format_: str, width: int, start: int, stop: int, block: int
+) -> Iterator[tuple[int, int, Tensor]]:
+    """Rows ``start`` to ``stop`` of a weight as float32, some at a time: the first, the one after the last."""
+    for first in range(start, stop, block or max(stop - start, 1)):
+        last = min(first + block, stop) if block else stop
+        part = weight[first:last]
+        yield first, last, dequantise(part, format_, (last - first, width)) if format_ else part
 
 
 def _logits(hidden: Tensor, weight: Tensor, bias: Tensor | None, format_: str, block: int) -> Tensor:
     """The logits of some rows, for all classes."""
-    if not (format_ or block):
+    if block >= len(weight):
+        ((_, _, weight),) = _blocks(weight, format_, hidden.shape[1], 0, len(weight), 0)
+    if not 0 < block < len(weight):
         return _product(hidden, weight, bias)
     made = hidden.new_empty(len(hidden), len(weight))
-    for start, stop, part in _blocks(weight, hidden.shape[1], format_, block):
-        made[:, start:stop] = _product(hidden, part, None if bias is None else bias[start:stop])
+    with _by_one_thread():
+        for start, stop, part in _blocks(weight, format_, hidden.shape[1], 0, len(weight), block):
+            made[:, start:stop] = _product(hidden, part, None if bias is None else bias[start:stop])
     return made
+
+
+def _summed(
+    of_logits: Tensor, weight: Tensor, width: int, format_: str, block: int, *, is_shared: bool
+) -> Tensor:
+    """The product of ``of_logits`` (n, V) with the weight, whose rows are added up block by block."""
+    total: Tensor | None = None
+    if block >= len(weight):
+        ((_, _, weight),) = _blocks(weight, format_, width, 0, len(weight), 0)
+    if not 0 < block < len(weight):
+        return _aten.mm.default(of_logits, weight)  # type: ignore[no-any-return]
+    count, shares = len(weight), torch.get_num_threads() if is_shared else 1
+    with _by_one_thread():
+        for share in range(shares):
+            found: Tensor | None = None
+            bounds = count * share // shares, count * (share + 1) // shares
+            for first, last, part in _blocks(weight, format_, width, *bounds, block):
+                given = of_logits[:, first:last]
+                found = (
+                    _aten.mm.default(given, part) if found is None else _aten.addmm.default(found, given, part)
+                )
+                del part
+            if found is not None:
+                total = found if total is None else total.add_(found)
+    return of_logits.new_zeros(len(of_logits), width) if total is None else total
 
 
 def _product(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

@@ -7,7 +7,6 @@ elements of each, which fill no vector, in another way.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -28,7 +27,9 @@ COUNTS = (16, 8, 4, 2)
 
 _SO_FAR = "so far"
 _LEAST_ROWS = 8  # of a strip: fewer make poor products, unless there are two strips
-_BLOCK_BYTES, _BLOCK_ROWS, _MOST_BLOCKS = 8 << 20, 1536, 3  # of a weight in blocks: sums of products end there
+_WEIGHT_BLOCKS = ((384, True), (384, False), (768, False), (1536, False), (256, True))
+"""Rows at which kernels' stretches of a long sum were seen to end, and whether threads share the sum out."""
+
 _COLUMNS = 64  # blocks of classes are multiples of it
 _LEFT_OUT = -100
 _TABLE_ROWS, _LOOKED_UP, _RATE = 67, 96, 0.0371
@@ -252,6 +253,7 @@ class Head:
         has_bias: whether one is added.
         reduction: of the loss, 1: mean, 2: sum.
         block: rows of the weight that are used at a time; 0: all.
+        is_shared: sums over classes are made as where each thread has an even share of them.
     """
 
     rows: int
@@ -260,6 +262,7 @@ class Head:
     has_bias: bool
     reduction: int
     block: int = 0
+    is_shared: bool = False
 
     @property
     def trial_bytes(self) -> int:
@@ -282,12 +285,12 @@ def row_steps(head: Head) -> Iterator[int]:
             yield rows
 
 
-def block_steps(head: Head) -> Iterator[int]:
-    """Numbers of rows of the weight that may be used at a time, those near `_BLOCK_BYTES` first."""
-    wanted = _BLOCK_BYTES // (4 * head.width)
-    steps = [_BLOCK_ROWS * 2**power for power in range(7) if _BLOCK_ROWS * 2**power < head.classes]
-    yield from sorted(steps, key=lambda step: abs(math.log(step / max(wanted, 1))))[:_MOST_BLOCKS]
-    yield head.classes
+def in_blocks(head: Head) -> Iterator[Head]:
+    """``head`` with the weight used some rows at a time, in the ways in which that may be exact."""
+    for block, is_shared in _WEIGHT_BLOCKS:
+        if block < head.classes:
+            yield replace(head, block=block, is_shared=is_shared)
+    yield replace(head, block=head.classes)
 
 
 def column_steps(head: Head) -> Iterator[int]:
@@ -337,13 +340,17 @@ def _plain(
     return loss, total, one, _aten._log_softmax_backward_data.default(of_scores, scores, 1, torch.float32)
 
 
+def _blocked(head: Head) -> tuple[str, int, bool]:
+    return "", head.block, head.is_shared
+
+
 def _try_rows(head: Head, rows: int) -> bool:
     hidden, weight, bias, classes = given = _head_tensors(head)
     loss, total, one, of_logits = _plain(head, *given)
-    found, weighed, _, _ = logits.loss(hidden, weight, bias, classes, head.reduction, _LEFT_OUT, rows, "", head.block)
+    found, weighed, _, _ = logits.loss(hidden, weight, bias, classes, head.reduction, _LEFT_OUT, rows, *_blocked(head))
     expected = _aten.mm.default(of_logits, weight)
     of_hidden = logits.hidden_gradient(
-        one, hidden, weight, bias, classes, total, head.reduction, _LEFT_OUT, rows, "", head.block
+        one, hidden, weight, bias, classes, total, head.reduction, _LEFT_OUT, rows, *_blocked(head)
     )
     pairs = ((loss, found), (total, weighed), (expected, of_hidden))
     return all(same_bits(plain, ours) for plain, ours in pairs)
@@ -380,10 +387,10 @@ def _heads(op: Op, types: dict[str, TensorType]) -> Iterator[tuple[Head, str, in
         number, size = call.args[reduction], call.args[step]
         assert isinstance(number, int)
         assert isinstance(size, int)
-        block = call.args[step + 2] if kind == "rows" and len(call.args) > step + 2 else 0
+        block, is_shared = call.args[step + 2 : step + 4] if kind == "rows" and call.args[step + 2 :] else (0, False)
         assert isinstance(block, int)
         has_bias = call.args[hidden + 2] is not None
-        yield Head(rows, width, classes, has_bias, number, block), kind, size
+        yield Head(rows, width, classes, has_bias, number, block, is_shared is True), kind, size
 
 
 _PLACES = {
