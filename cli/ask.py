@@ -26,6 +26,7 @@ from .options import (
     TrainOption,
     VerboseOption,
     argument,
+    base_callback,
     device_names,
     micro_callback,
     optimizer_callback,
@@ -40,6 +41,7 @@ from .options import (
 _OF_MODELS = (
     "device", "loss", "optimizer", "lr", "momentum", "weight_decay", "group", "clip_value", "clip_norm",
     "train", "bind", "batch", "shape", "micro", "names", "home", "gradients",
+    "base", "weights",
 )  # fmt: skip
 """Options that a planning problem does not take."""
 
@@ -84,6 +86,14 @@ class Ask:
         "loss is not divided by K.",
         "K",
         callback=micro_callback,
+    )
+    base: str | None = option(
+        "Frozen weights in fewer bits: q4_0, q8_0, int8; q4_0:except=*.head.* leaves some out.",
+        "FORMAT",
+        callback=base_callback,
+    )
+    weights: Path | None = option(
+        "A GGUF file, whose tensors take the place of the model's, by name.", "FILE"
     )
     names: Path | None = option("A state dict (.pt, .safetensors) whose names the model gets.", "FILE")
     no_recompute: NoRecomputeOption = False

@@ -21,6 +21,7 @@ from poet.files.kinds import FileKind, kind_of
 from poet.ir.loss import LOSSES, LossSpec
 from poet.ir.micro import micro_batches
 from poet.ir.optimizer import OptimizerSpec
+from poet.ir.packed import BaseSpec
 from poet.ir.strips import Gradients
 from poet.problem import Objective, Place
 from poet.util.reading import LARGEST_WHOLE, shown
@@ -133,6 +134,13 @@ def micro_callback(text: str | None) -> str | None:
     """The micro-batches as they were written, refused before anything else is looked at."""
     if text is not None:
         micro_batches(text)
+    return text
+
+
+def base_callback(text: str | None) -> str | None:
+    """The format of frozen weights as it was written, refused before anything else is looked at."""
+    if text is not None:
+        BaseSpec.parse(text)
     return text
 
 

@@ -180,6 +180,8 @@ def _request(ask: Ask) -> PlanRequest:
         output=ask.gives,
         bind=_bindings(ask, largest),
         names=ask.names,
+        base=ask.base,
+        weights=ask.weights,
         recompute=not ask.no_recompute,
         paging=not ask.no_paging,
         written=ask.write_budget,

@@ -63,6 +63,7 @@ def _check_paths(ask: Ask) -> None:
         reads={
             "--device": None if ask.device is None else profile_path(ask.device),
             "--names": ask.names,
+            "--weights": ask.weights,
             "--storage": None if ask.part is None else profile_path(ask.part),
         },
         model=ask.model,

@@ -136,6 +136,9 @@ def plan(request: PlanRequest) -> Planned:  # noqa: D417  the arguments are the 
         budgets: less RAM, in bytes or as text, for which the file is to have plans as well, so that
             `Trainer.set_budget` goes to them without a search. Where none is found inside one of them, a
             warning says why.
+        base: frozen weights in fewer bits: ``"q4_0"``, ``"q8_0"`` or ``"int8"``; ``"q4_0:except=*.head.*"``
+            leaves some out, by patterns. What is trained goes on from the weights that these stand for.
+        weights: a GGUF file, whose tensors take the place of the model's, by name.
 
     Raises:
         InputError: the model, the device or an option is not usable, or is given in both forms.

@@ -21,6 +21,7 @@ from poet.ir.named import named_parameters
 from poet.plans.plan_file import PlanFile
 from poet.plans.run_request import RunRequest
 from poet.plans.training_plan import Plan
+from poet.runtime.kernels.dequantised import as_used
 from poet.runtime.runs.confined import Emit, run_child
 from poet.runtime.runs.fit import Samples, load_samples
 from poet.runtime.steps.lasting import pieces
@@ -80,10 +81,16 @@ def _fill(module: nn.Module, file: PlanFile) -> None:
     graph, source = file.plan.graph, FromPlan(file)
     with torch.no_grad():
         for parameter in named_parameters(graph):
-            for value, part in pieces(parameter.content, tensors[parameter.name]):
+            target, packed = tensors[parameter.name], parameter.packed
+            found = target if packed is None else torch.empty(packed.packed_shape, dtype=torch.uint8)
+            for value, part in pieces(parameter.content, found):
                 source.fill(value, part)
+            if packed is not None:
+                target.copy_(as_used(found, packed))
+        owned = {item.value for item in graph.parameters}
         for name, value in graph.states:
-            source.fill(value, tensors[name])
+            if value not in owned:  # else another name of a parameter
+                source.fill(value, tensors[name])
 
 
 def _train(module: nn.Module, plan: Plan, loss_of: Loss, samples: Samples) -> int:

@@ -23,7 +23,7 @@ from poet.frontend.losses import LossFunction, as_loss
 from poet.frontend.module_tensors import looks_at_contents
 from poet.frontend.traced_operators import as_wanted
 from poet.ir.graph import Graph
-from poet.ir.named import named_parameters
+from poet.ir.named import named_parameters, packed_values
 from poet.ir.optimizer import OptimizerSpec, ParameterGroup
 from poet.ir.optimizer_kinds import KINDS, NOT_HAD, OPTIONS
 
@@ -169,8 +169,8 @@ def check_is_planned(module: nn.Module, graph: Graph) -> None:
     )
     types = {value.name: value.type for value in graph.values}
     wanted = {name: types[value].shape for name, value in graph.states}
-    packed = {item.value: item.packed.shape for item in graph.parameters if item.packed is not None}
-    wanted |= {name: packed[value] for name, value in graph.states if value in packed}
+    packed = packed_values(graph)
+    wanted |= {name: packed[value].shape for name, value in graph.states if value in packed}
     wanted |= {item.name: item.shape for item in named_parameters(graph)}
     for name, shape in wanted.items():
         found = tuple(there[name].shape) if name in there else None

@@ -48,7 +48,7 @@ from poet.ir.named import named_parameters, trained_in_words
 from poet.ir.optimizer import OptimizerSpec, with_driven_numbers
 from poet.ir.packed import BaseSpec
 from poet.ir.strips import Gradients
-from poet.passes.base import base_of, with_base
+from poet.passes.base import Weights, base_of, with_base
 from poet.passes.forms import Forms, Passes
 from poet.passes.fused import HasKernel
 from poet.passes.in_place import Overwrites
@@ -126,7 +126,7 @@ def trace_training_step(
     in_short_forms: bool = True,
     has_small_operators: bool = False,
     base: BaseSpec | None = None,
-    packed: Mapping[str, Tensor] | None = None,
+    weights: Weights | None = None,
 ) -> TrainingStep:
     """Trace one training step of ``module``, in the mode (train or eval) it is in.
 
@@ -163,7 +163,7 @@ def trace_training_step(
         has_small_operators: LSTMs, recurrent layers and attention are products, sums and copies, for a
             library that has no more (see `poet.frontend.traced_operators`).
         base: the format of frozen weights (see `poet.passes.base`); ``None``: they stay as they are.
-        packed: weights in that format already, by the module's names.
+        weights: contents of parameters in place of the module's, float32 or packed already.
 
     Raises:
         ModelError: the module cannot be traced, or nothing of it can be trained.
@@ -206,12 +206,14 @@ def trace_training_step(
         wanted, uses_elements, overwrites, wants_dense, measure, in_parts, in_short_forms,
         has_choice=micro is None, base=base,
     )  # fmt: skip
-    graph, tensors = passes.divided(graph, tensors, packed or {})
+    graph, tensors = passes.divided(graph, tensors, weights or {})
     graph, kernel_facts, forms = passes.fitted(graph)
     accumulation = None
     if micro is not None:
         summing = Assembly(lowered, names, optimizer, accumulates=True, is_updating=False).graph()
-        summing, summing_facts, _ = passes.fitted(with_base(in_parts_of(graph, passes.with_logits(summing)), base_of(graph)))
+        summing, summing_facts, _ = passes.fitted(
+            with_base(in_parts_of(graph, passes.with_logits(summing)), base_of(graph))
+        )
         accumulation = AccumulatingStep(with_persistent_of(summing, graph), summing_facts)
     spec = str(LossSpec.parse(objective.name))
     return TrainingStep(

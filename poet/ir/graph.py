@@ -379,7 +379,12 @@ def _check_packed(graph: Graph) -> None:
             continue
         if types[item.value] != contiguous("uint8", item.packed.packed_shape):
             raise GraphError(f"parameter {item.name}: {types[item.value]} is not {item.packed}")
-        if item.gradient or item.optimizer_state or item.accumulator or graph.buffer_of(item.value) in updated:
+        if (
+            item.gradient
+            or item.optimizer_state
+            or item.accumulator
+            or graph.buffer_of(item.value) in updated
+        ):
             raise GraphError(f"parameter {item.name} is packed as {item.packed.format} and trained")
 
 

@@ -111,6 +111,11 @@ def bounds_of(graph: Graph, whole: Whole) -> Bounds:
     return tuple(itertools.pairwise(itertools.accumulate(rows, initial=0)))
 
 
+def packed_values(graph: Graph) -> dict[str, Packed]:
+    """How the bytes of packed parameters are to be read, by value; those in parts part by part."""
+    return {item.value: item.packed for item in graph.parameters if item.packed is not None}
+
+
 def trained_in_words(graph: Graph) -> str:
     """For people: how many of the module's parameters are trained."""
     named = named_parameters(graph)

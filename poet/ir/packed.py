@@ -56,7 +56,9 @@ class Packed:
         if self.format not in FORMATS:
             raise GraphError(f"a weight is packed as {', '.join(FORMATS)}, not as {self.format!r}")
         if len(self.shape) < 2 or min(self.shape) < 1 or not row_bytes(self.format, self.columns):
-            raise GraphError(f"a weight of shape {list(self.shape)} has no rows that are packed as {self.format}")
+            raise GraphError(
+                f"a weight of shape {list(self.shape)} has no rows that are packed as {self.format}"
+            )
 
     @property
     def columns(self) -> int:
@@ -95,8 +97,8 @@ class BaseSpec:
         name, _, rest = text.partition(":")
         if name not in FORMATS:
             raise InputError(
-                f"a base is {', '.join(FORMATS)}, not {name!r}{nearest(name, FORMATS)}; to leave weights out: "
-                f"{FORMATS[0]}:{_EXCEPT}*.norm*"
+                f"a base is {', '.join(FORMATS)}, not {name!r}{nearest(name, FORMATS)}; "
+                f"to leave weights out: {FORMATS[0]}:{_EXCEPT}*.norm*"
             )
         patterns = tuple(filter(None, rest.removeprefix(_EXCEPT).split(",")))
         if rest and not (rest.startswith(_EXCEPT) and patterns):

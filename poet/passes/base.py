@@ -1,8 +1,8 @@
-"""A frozen base in fewer bits: parameters become packed rows, and an op gives them as float32 where they are used.
+"""A frozen base in fewer bits: parameters become packed rows, of which ops make float32 where it is used.
 
-What reads such a parameter reads what `poet.runtime.kernels.dequantised` makes of it, an ordinary tensor for a
-plan: it may be kept, made again, or be fetched with the packed bytes. A look-up reads packed rows and makes
-float32 of those alone. The last layer with its loss in strips is given the packed rows. The bits are those of
+What reads such a parameter reads what `poet.runtime.kernels.dequantised` makes of it, an ordinary tensor for
+a plan: it may be kept, or made again of packed bytes that are kept or fetched. A look-up reads packed rows and
+makes float32 of those alone. The last layer with its loss in strips is given the packed rows. The bits are those of
 plain PyTorch with the dequantised weights.
 """
 
@@ -11,8 +11,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -22,10 +20,11 @@ from poet.ir.graph import Argument, Buffer, Call, Graph, Op, Parameter, Ref, Rol
 from poet.ir.named import named_parameters
 from poet.ir.packed import BLOCK, DEQUANTISE, BaseSpec, Packed
 from poet.passes.rewrite import GraphUses
+from poet.runtime.kernels.dequantised import as_used
 
 _LOOK_UPS = ("aten.embedding.default", "poet.look_up")
 _WEIGHTS = {"poet.logits_loss": 1, "poet.logits_hidden_gradient": 2}
-"""Operators that take a packed weight, and where among their arguments it stands; the last but two is its format."""
+"""Operators that take a packed weight, and its place among the arguments; the last but two is its format."""
 
 _ROWS_AT_ONCE = 1 << 20
 """Elements that are packed together."""
@@ -47,8 +46,8 @@ def packable(graph: Graph, spec: BaseSpec) -> dict[str, Packed]:
             found[item.name] = packed
     if not found:
         raise ModelError(
-            f"base {spec.format}: no frozen float32 weight has rows that can be packed so; say what is trained "
-            "(--train, train=), or leave the base out"
+            f"base {spec.format}: no frozen float32 weight has rows that can be packed so; "
+            "say what is trained (--train, train=), or leave the base out"
         )
     return found
 
@@ -94,7 +93,9 @@ class _Packing:
             if item.name not in gone
         ]
         buffers += [
-            Buffer(item.name, item.type.extent_bytes, Role.PARAMETER if item.name in parameters else Role.SAVED)
+            Buffer(
+                item.name, item.type.extent_bytes, Role.PARAMETER if item.name in parameters else Role.SAVED
+            )
             for item in self._values
         ]
         return replace(
@@ -119,9 +120,11 @@ class _Packing:
         return item if how is None else replace(item, value=_bytes_of(item.value, how), packed=how)
 
     def _forms(self, op: Op) -> Iterable[Op]:
-        """``op`` as it reads packed parameters, and before it what makes those float32 that it reads whole."""
+        """``op`` as it reads packed parameters, and before it what makes float32 of those it reads whole."""
         again = self._graph.reads(op.recall) if op.recall is not None else ()
-        read = [self._value_of[name] for name in {*self._graph.reads(op.call), *again} & self._value_of.keys()]
+        read = [
+            self._value_of[name] for name in {*self._graph.reads(op.call), *again} & self._value_of.keys()
+        ]
         target, args = op.call.target, op.call.args
         if read and op.strip is None and not op.call.kwargs:
             place = 0 if target in _LOOK_UPS else _WEIGHTS.get(target, -1)
@@ -133,7 +136,10 @@ class _Packing:
                 return [replace(op, call=Call(target, (*given[:-3], how.format, *given[-2:])))]
         made = sorted({*read} - self._made)
         self._made.update(made)
-        return [*(_dequantised(value, _bytes_of(value, self._how[value]), self._how[value]) for value in made), op]
+        return [
+            *(_dequantised(value, _bytes_of(value, self._how[value]), self._how[value]) for value in made),
+            op,
+        ]
 
     def _looked_up(self, op: Op, given: tuple[Argument, ...], how: Packed) -> list[Op]:
         """A look-up of packed rows, and what makes float32 of them unless a look-up goes on from there."""
@@ -164,15 +170,29 @@ def _dequantised(value: str, rows: str, how: Packed, shape: tuple[int, ...] | No
 # --- packing ----------------------------------------------------------------------------------
 
 
+Weights = Mapping[str, tuple[Tensor, Packed | None]]
+"""By the module's names of parameters, their contents: float32, or packed rows and how to read them."""
+
+
+def with_weights(graph: Graph, tensors: Mapping[str, Tensor], weights: Weights) -> dict[str, Tensor]:
+    """``tensors``, by value, with those of ``weights`` as float32 in their places."""
+    made = dict(tensors)
+    for item in graph.parameters:
+        if item.name in weights:
+            made[item.value] = torch.empty_like(made[item.value]).copy_(as_used(*weights[item.name]))
+    return made
+
+
 def with_packed_tensors(
-    before: Graph, after: Graph, tensors: Mapping[str, Tensor], given: Mapping[str, Tensor]
+    before: Graph, after: Graph, tensors: Mapping[str, Tensor], weights: Weights
 ) -> dict[str, Tensor]:
     """The tensors of ``after``, which is ``before`` with a packed base.
 
     Args:
-        before, after: the graphs.
+        before: the graph that it was.
+        after: with the same parameters.
         tensors: of ``before``, by value.
-        given: packed already, by the module's names.
+        weights: where some of them are packed as ``after`` has them, so that they are not packed again.
     """
     made = dict(tensors)
     wholes = {part: named for named in named_parameters(after) for part in named.parts}
@@ -180,8 +200,8 @@ def with_packed_tensors(
         if item.packed is None:
             continue
         tensor, named = made.pop(plain.value), wholes[item.name]
-        whole = given.get(named.name)
-        if whole is None:
+        whole, how = weights.get(named.name, (tensor, None))
+        if how != named.packed:
             made[item.value] = packed_rows(tensor, item.packed)
         else:
             number = named.parts.index(item.name)
@@ -199,31 +219,30 @@ def packed_rows(weight: Tensor, how: Packed) -> Tensor:
     rows, row_bytes = how.packed_shape
     made = torch.empty(rows, row_bytes, dtype=torch.uint8)
     step = max(1, _ROWS_AT_ONCE // how.columns)
-    given = weight.detach().reshape(rows, how.columns).numpy()
-    with np.errstate(all="ignore"):
-        for start in range(0, rows, step):
-            made[start : start + step] = torch.from_numpy(_packed(given[start : start + step], how.format))
+    given = weight.detach().reshape(rows, how.columns)
+    for start in range(0, rows, step):
+        part = given[start : start + step]
+        numbers = part if how.format == "int8" else part.reshape(-1, BLOCK)
+        made[start : start + step] = _packed(numbers, how.format).view(len(part), row_bytes)
     return made
 
 
-def _packed(weight: npt.NDArray[np.float32], format_: str) -> npt.NDArray[np.uint8]:
-    numbers = weight if format_ == "int8" else weight.reshape(-1, BLOCK)
-    largest = np.abs(numbers).max(axis=1, keepdims=True)
+def _packed(numbers: Tensor, format_: str) -> Tensor:
+    """Rows that have a scale each, as bytes."""
+    sizes = numbers.abs()
+    largest, places = sizes.max(1, keepdim=True)
+    scale = numbers.gather(1, places) / -8 if format_ == "q4_0" else largest / 127
+    inverse = torch.where(scale == 0, 0.0, 1 / scale)
     if format_ == "q4_0":
-        places = np.abs(numbers).argmax(axis=1)[:, None]
-        scale = np.take_along_axis(numbers, places, axis=1) / np.float32(-8)
-    else:
-        scale = largest / np.float32(127)
-    inverse = np.where(scale == 0, np.float32(0), np.float32(1) / scale)
-    if format_ == "q4_0":
-        whole = np.trunc(np.float64(numbers) * np.float64(inverse) + 8.5).clip(0, 15).astype(np.uint8)
-        content = whole[:, : BLOCK // 2] | whole[:, BLOCK // 2 :] << 4
+        whole = (numbers.double() * inverse.double()).add_(8.5).trunc_().clamp_(0, 15).to(torch.uint8)
+        low, high = whole.chunk(2, 1)
+        content = low | high << 4
     else:
         scaled = numbers * inverse
-        size = np.abs(scaled)
-        down = np.floor(size)
-        away = np.copysign(down + np.floor(2 * (size - down)), scaled)
-        whole = (away if format_ == "q8_0" else np.rint(scaled)).clip(-127, 127)
-        content = whole.astype(np.int8).view(np.uint8)
-    scales = scale.astype(np.float32 if format_ == "int8" else np.float16).view(np.uint8)
-    return np.concatenate([scales, content], axis=1).reshape(len(weight), -1)
+        size = scaled.abs()
+        down = size.floor()
+        away = torch.copysign(down + (2 * (size - down)).floor(), scaled)
+        whole = (away if format_ == "q8_0" else scaled.round()).clamp_(-127, 127)
+        content = whole.to(torch.int8).view(torch.uint8)
+    scales = scale.to(torch.float32 if format_ == "int8" else torch.float16).view(torch.uint8)
+    return torch.cat([scales, content], 1)

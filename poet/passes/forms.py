@@ -12,7 +12,7 @@ from poet.ir.graph import Graph
 from poet.ir.kernel_facts import KernelFacts, OpFacts
 from poet.ir.packed import BaseSpec
 from poet.ir.strips import Gradients
-from poet.passes.base import packable, with_base, with_packed_tensors
+from poet.passes.base import Weights, packable, with_base, with_packed_tensors, with_weights
 from poet.passes.block_choice import finer_blocks, with_strips
 from poet.passes.compressed import compressible, with_compressed
 from poet.passes.fused import HasKernel, with_norms_and_relus, with_padded_windows, with_updates_fused
@@ -134,19 +134,23 @@ class Passes:
         return with_logits_in_strips(graph, in_blocks=self.base is not None)
 
     def divided(
-        self, graph: Graph, tensors: dict[str, Tensor], given: Mapping[str, Tensor]
+        self, graph: Graph, tensors: dict[str, Tensor], weights: Weights
     ) -> tuple[Graph, dict[str, Tensor]]:
-        """``graph`` with its last layer in strips, large weights in parts and the base packed, and its tensors.
+        """``graph`` with its last layer in strips, large weights in parts, the base packed; and its tensors.
 
-        ``given``: weights that are packed already, by the module's names.
+        ``weights``: contents of parameters in place of the module's.
         """
         graph = self.with_logits(graph)
         packed = {} if self.base is None else packable(graph, self.base)
+        unlike = {
+            name: item for name, item in weights.items() if item[1] is None or packed.get(name) != item[1]
+        }
+        tensors = with_weights(graph, tensors, unlike)
         if self.takes_blocks and (self.in_parts or packed):
             in_parts = with_parts(graph)
             graph, tensors = in_parts, tensors_in_parts(graph, in_parts, tensors)
         made = with_base(graph, packed)
-        return made, with_packed_tensors(graph, made, tensors, given)
+        return made, with_packed_tensors(graph, made, tensors, weights)
 
     def fitted(self, graph: Graph) -> tuple[Graph, KernelFacts, Forms | None]:
         """``graph`` as the library's kernels run it, what they need, and other forms, if there are any."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,10 +13,12 @@ from torch import Tensor
 
 from poet.errors import PlanError
 from poet.files import tensorfile
+from poet.ir.calls import TensorType, contiguous
 from poet.ir.graph import Graph
-from poet.ir.named import Joined, named_parameters
+from poet.ir.named import Joined, named_parameters, packed_values
 from poet.plans.plan_file import PlanFile
 from poet.runtime.kernels import arguments
+from poet.runtime.kernels.dequantised import as_used
 from poet.runtime.steps.lasting import pieces
 from poet.runtime.storage.state import FromPlan, Saved
 
@@ -39,7 +41,8 @@ class ExportedModel:
 def export_state(plan: str | Path, output: str | Path, *, state: str | Path | None = None) -> ExportedModel:
     """Write parameters and module state for ``module.load_state_dict(..., strict=True)``, as safetensors.
 
-    Tensors that the module has under several names stand under each. They pass through a buffer of 1 MiB.
+    Tensors that the module has under several names stand under each. They pass through a buffer of 1 MiB;
+    packed ones whole, as the float32 that they stand for.
 
     Args:
         plan: path of the plan file.
@@ -51,13 +54,24 @@ def export_state(plan: str | Path, output: str | Path, *, state: str | Path | No
         PoetError: the file cannot be written.
     """
     with PlanFile(plan) as file, _opened(file, state) as source:
-        names = _state_names(file.plan.graph)
+        names, packed = _state_names(file.plan.graph), packed_values(file.plan.graph)
+
+        def of_value(value: str) -> Iterable[memoryview]:
+            if value not in packed:
+                return source.stretches(value)
+            found = torch.empty(packed[value].packed_shape, dtype=torch.uint8)
+            source.fill(value, found)
+            return [as_used(found, packed[value]).numpy().data.cast("B")]
 
         def stretches(name: str) -> Iterator[memoryview]:
-            return itertools.chain.from_iterable(map(source.stretches, names[name].values))
+            return itertools.chain.from_iterable(map(of_value, names[name].values))
+
+        def type_of(item: Joined) -> TensorType:
+            how = packed.get(item.values[0])
+            return item.type if how is None else contiguous("float32", (item.type.shape[0], *how.shape[1:]))
 
         tensorfile.write_streamed(
-            Path(output), {name: item.type for name, item in names.items()}, stretches, {}
+            Path(output), {name: type_of(item) for name, item in names.items()}, stretches, {}
         )
         return ExportedModel(len(names), source.steps)
 
@@ -106,7 +120,9 @@ def _trained(file: PlanFile, state: str | Path | None) -> tuple[dict[str, Tensor
                 found[item.values] = torch.empty(item.type.shape, dtype=arguments.dtype(item.type.dtype))
                 for value, part in pieces(item, found[item.values]):
                     source.fill(value, part)
-        return {name: found[item.values] for name, item in names.items()}, source.steps
+        packed = {item.content.values: item.packed for item in named_parameters(file.plan.graph)}
+        used = {values: as_used(tensor, packed.get(values)) for values, tensor in found.items()}
+        return {name: used[item.values] for name, item in names.items()}, source.steps
 
 
 @contextlib.contextmanager

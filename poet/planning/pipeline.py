@@ -51,7 +51,7 @@ OMITTED = Omitted.OMITTED
 
 _PREPARED = (
     "device", "loss", "optimizer", "clip_norm", "clip_value", "train", "output", "home", "names", "gradients",
-    "base",
+    "base", "weights",
 )  # fmt: skip
 """Fields that every step of the model is prepared with."""
 
@@ -93,6 +93,7 @@ class PlanRequest:
     shapes: Sequence[Tensor | Sequence[Any] | Mapping[str, int]] = ()
     budgets: Sequence[str | int] = ()
     base: BaseSpec | str | None = None
+    weights: str | Path | None = None
 
     def __post_init__(self) -> None:
         short = self._short_limits()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from poet.frontend.losses import LossFunction
     from poet.frontend.trace import EvaluationStep, TrainingStep
+    from poet.passes.base import Weights
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +95,7 @@ def trace_model(
     clip_norm: float | None = None,
     clip_value: float | None = None,
     base: BaseSpec | str | None = None,
+    weights: str | Path | None = None,
 ) -> Traced:
     """Read or take the model and trace its training step, in the form that is asked for.
 
@@ -106,6 +108,7 @@ def trace_model(
     from poet.c99.rows import overwrites, wants_dense
     from poet.c99.statements import uses_elements
     from poet.frontend.eager import original
+    from poet.frontend.gguf_weights import gguf_weights
     from poet.frontend.losses import with_output
     from poet.frontend.trace import trace_training_step
 
@@ -124,6 +127,7 @@ def trace_model(
     spec = spec.clipped(clip_norm=clip_norm, clip_value=clip_value)
     module = with_output(original(source.module), output)
     remark = _constants_remark(source.constants) if patterns is None else ""
+    contents, unread = ({}, "") if weights is None else gguf_weights(weights, module)
     step = trace_training_step(
         module,
         inputs,
@@ -142,6 +146,7 @@ def trace_model(
         in_short_forms=form.in_short_forms,
         has_small_operators=form.for_c99,
         base=BaseSpec.parse(base) if isinstance(base, str) else base,
+        weights={**source.packed, **contents},
     )
     return Traced(
         step=step,
@@ -155,7 +160,7 @@ def trace_model(
         gradients=in_blocks,
         module=(module, inputs),
         path=source.path,
-        names_remark="; ".join(filter(None, (source.names_remark, remark))),
+        names_remark="; ".join(filter(None, (source.names_remark, remark, unread))),
         micro=micro,
     )
 
@@ -238,6 +243,7 @@ class _Source:
     names_remark: str = ""
     name: str | None = None
     constants: tuple[str, ...] = ()
+    packed: Weights = field(default_factory=dict)
 
 
 def _source(
@@ -283,6 +289,7 @@ def _source(
         path=path,
         names_remark=imported.remark,
         constants=imported.constants,
+        packed={name: (rows, how) for name, rows, how in imported.packed_weights()},
     )
 
 
@@ -353,6 +360,7 @@ def prepare(
     clip_norm: float | None = None,
     clip_value: float | None = None,
     base: BaseSpec | str | None = None,
+    weights: str | Path | None = None,
 ) -> Prepared:
     """Read or take the model, trace its training step, and cost it on the device.
 
@@ -384,6 +392,7 @@ def prepare(
         clip_norm=clip_norm,
         clip_value=clip_value,
         base=base,
+        weights=weights,
     )
     step = traced.step
     kernels = kernels_on(profile, step.graph, step.kernels)

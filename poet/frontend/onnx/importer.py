@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,7 @@ from poet.frontend.onnx.reader import (
 )
 from poet.frontend.onnx.weights import TRAINABLE_KEY, trainable_initializers, with_own_weights
 from poet.ir.micro import BATCH_NAMES
+from poet.ir.packed import Packed
 from poet.util.brief import brief
 from poet.util.codec import decode_value
 from poet.util.reading import MOST_DIMENSIONS, parse_json
@@ -174,6 +175,21 @@ class ImportedModel:
         names = sorted(self.names[item] for item in self.file.constants & self.module.initializers)
         parameters = dict(self.module.named_parameters())
         return tuple(name for name in names if not parameters[name].requires_grad)
+
+    def packed_weights(self) -> Iterator[tuple[str, Tensor, Packed]]:
+        """Weights that the file has as integers and a scale for each row: name, packed rows, how to read."""
+        parameters = dict(self.module.named_parameters())
+        for item, name in self.names.items():
+            stored = self.file.tensors.get(item)
+            if name not in parameters or stored is None or stored.quantised is None:
+                continue
+            integers, scales = stored.quantised()
+            is_by_row = scales.numel() == 1 or scales.numel() == scales.shape[0]
+            fits = integers.dim() > 1 and int(integers.min()) >= -128 and int(integers.max()) <= 127
+            if is_by_row and fits and integers.numel() and parameters[name].shape == integers.shape:
+                rows = scales.reshape(-1).expand(len(integers)).clone().view(torch.uint8).view(-1, 4)
+                content = integers.to(torch.int8).reshape(len(integers), -1).view(torch.uint8)
+                yield name, torch.cat([rows, content], 1), Packed("int8", tuple(integers.shape))
 
     def example_inputs(self) -> tuple[Tensor, ...]:
         """Tensors of the inputs' shapes and types: floats normally distributed, whole numbers zero."""

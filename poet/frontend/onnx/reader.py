@@ -71,12 +71,14 @@ def dtype_of(data_type: int, where: str) -> torch.dtype:
 class StoredTensor:
     """A tensor of the file: its type now, its content when asked for.
 
-    ``read`` is ``None`` where a structure came without its weights.
+    ``read`` is ``None`` where a structure came without its weights. ``quantised`` gives the integers and the
+    scales, broadcast with them, that the content is the product of; ``None``: it is not.
     """
 
     dtype: torch.dtype
     shape: tuple[int, ...]
     read: Callable[[], Tensor] | None
+    quantised: Callable[[], tuple[Tensor, Tensor]] | None = None
 
     __repr__ = brief
 

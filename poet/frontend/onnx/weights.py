@@ -51,6 +51,7 @@ def with_own_weights(file: OnnxFile) -> OnnxFile:
       its layout back, and its name after the bias; or it is the word embedding that a head shares.
     - Weights in Constant nodes become initialisers, which are trained only where somebody names them.
     - Initialisers that nothing reads are left out.
+    - What DequantizeLinear makes of initialisers is one itself: an integer times its scale, in float32.
     - ``light_*`` models give their weights as ``ConstantOfShape(name + "__SHAPE")``.
     """
     model = ModelProto()
@@ -111,6 +112,8 @@ class _Edit:
                 self.renamed[name] = first
         elif node.op_type == "ConstantOfShape" and first == name + _SHAPE_SUFFIX and first in self.tensors:
             self.add(name, _filled(node, self.tensors[first]))
+        elif node.op_type == "DequantizeLinear" and (stored := self.dequantised(node)) is not None:
+            self.add(name, stored)
         elif node.op_type == "Constant" and name not in self.outputs and self.is_weight(node):
             content = tensor_value(node.attribute[0].t, f"node {name!r} (Constant)")
             self.add(name, StoredTensor(content.dtype, tuple(content.shape), lambda: content))
@@ -154,6 +157,36 @@ class _Edit:
         self.model.graph.initializer.add(name=name, dims=stored.shape, data_type=NUMBERS[stored.dtype])
         self.tensors[name] = stored
 
+    def dequantised(self, node: NodeProto) -> StoredTensor | None:
+        """What the node makes of constants, by one scale or one for each index of an axis; else ``None``."""
+        given = [self.tensors.get(name) for name in node.input if name]
+        numbers = {item.name: item.i for item in node.attribute}
+        if not 2 <= len(given) <= 3 or numbers.keys() - {"axis"} or node.output[0] in self.outputs:
+            return None
+        stored = [item for item in given if item is not None and item.read is not None]
+        if len(stored) < len(given) or stored[0].dtype not in (torch.int8, torch.uint8):
+            return None
+        shape, scales = stored[0].shape, stored[1]
+        axis = numbers.get("axis", 1) % max(len(shape), 1)
+        wanted = [1] * len(shape)
+        if scales.shape not in ((), (1,)):
+            wanted[axis] = shape[axis]
+            if scales.shape != (shape[axis],):
+                return None
+        if scales.dtype != torch.float32 or any(item.shape != scales.shape for item in stored[2:]):
+            return None
+
+        def parts() -> tuple[Tensor, Tensor]:
+            integers, scale, *zero = (item.read() for item in stored if item.read is not None)
+            shift = zero[0].reshape(wanted).short() if zero else 0
+            return integers.short() - shift, scale.reshape(wanted)
+
+        def read() -> Tensor:
+            integers, scale = parts()
+            return integers.float() * scale
+
+        return StoredTensor(torch.float32, shape, read, parts)
+
     def untranspose(self, node: NodeProto) -> None:
         name = node.input[1]
         stored = self.tensors.get(name)
@@ -162,8 +195,12 @@ class _Edit:
         if not stored.dtype.is_floating_point:
             return
         read = stored.read
+        parts = stored.quantised
         turned = StoredTensor(
-            stored.dtype, stored.shape[::-1], None if read is None else lambda: read().t().contiguous()
+            stored.dtype,
+            stored.shape[::-1],
+            None if read is None else lambda: read().t().contiguous(),
+            None if parts is None else lambda: (parts()[0].t(), parts()[1].t()),
         )
         weight = self.shared(name, turned)
         if weight is None:

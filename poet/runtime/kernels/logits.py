@@ -174,7 +174,7 @@ def _by_one_thread() -> Iterator[None]:
 def _blocks(
     weight: Tensor, format_: str, width: int, start: int, stop: int, block: int
 ) -> Iterator[tuple[int, int, Tensor]]:
-    """Rows ``start`` to ``stop`` of a weight as float32, some at a time: the first, the one after the last."""
+    """Rows ``start`` to ``stop`` of a weight, some at a time: the first, the one after the last, float32."""
     for first in range(start, stop, block or max(stop - start, 1)):
         last = min(first + block, stop) if block else stop
         part = weight[first:last]
@@ -211,7 +211,9 @@ def _summed(
             for first, last, part in _blocks(weight, format_, width, *bounds, block):
                 given = of_logits[:, first:last]
                 found = (
-                    _aten.mm.default(given, part) if found is None else _aten.addmm.default(found, given, part)
+                    _aten.mm.default(given, part)
+                    if found is None
+                    else _aten.addmm.default(found, given, part)
                 )
                 del part
             if found is not None:

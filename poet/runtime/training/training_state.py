@@ -16,7 +16,7 @@ import torch
 from poet.errors import Infeasible, InvalidSchedule, OutOfTime, OverBudget, PlanError, ReplayError
 from poet.ir.calls import TensorType, contiguous
 from poet.ir.graph import ITEM_BYTES, Graph
-from poet.ir.named import named_parameters
+from poet.ir.named import named_parameters, packed_values
 from poet.plans.page_slots import slots_for
 from poet.plans.plan_parts import Request
 from poet.plans.planned_step import stored_values
@@ -206,9 +206,10 @@ class TrainingState(Closing):
 
     def state_dict(self) -> dict[str, torch.Tensor]:
         """Copies of parameters and module state, as ``module.load_state_dict`` takes them."""
-        packed = {value: item.packed for item in self.plan.graph.parameters if (value := item.value)}
+        packed = packed_values(self.plan.graph)
         copies = (
-            (name, as_used(self._tensors.copy(value), packed.get(value))) for name, value in self.plan.graph.states
+            (name, as_used(self._tensors.copy(value), packed.get(value)))
+            for name, value in self.plan.graph.states
         )
         return self.parameters() | dict(copies)
 

@@ -347,7 +347,9 @@ def _blocked(head: Head) -> tuple[str, int, bool]:
 def _try_rows(head: Head, rows: int) -> bool:
     hidden, weight, bias, classes = given = _head_tensors(head)
     loss, total, one, of_logits = _plain(head, *given)
-    found, weighed, _, _ = logits.loss(hidden, weight, bias, classes, head.reduction, _LEFT_OUT, rows, *_blocked(head))
+    found, weighed, _, _ = logits.loss(
+        hidden, weight, bias, classes, head.reduction, _LEFT_OUT, rows, *_blocked(head)
+    )
     expected = _aten.mm.default(of_logits, weight)
     of_hidden = logits.hidden_gradient(
         one, hidden, weight, bias, classes, total, head.reduction, _LEFT_OUT, rows, *_blocked(head)
@@ -387,7 +389,9 @@ def _heads(op: Op, types: dict[str, TensorType]) -> Iterator[tuple[Head, str, in
         number, size = call.args[reduction], call.args[step]
         assert isinstance(number, int)
         assert isinstance(size, int)
-        block, is_shared = call.args[step + 2 : step + 4] if kind == "rows" and call.args[step + 2 :] else (0, False)
+        block, is_shared = (
+            call.args[step + 2 : step + 4] if kind == "rows" and call.args[step + 2 :] else (0, False)
+        )
         assert isinstance(block, int)
         has_bias = call.args[hidden + 2] is not None
         yield Head(rows, width, classes, has_bias, number, block, is_shared is True), kind, size
