@@ -1,9 +1,9 @@
 """A frozen base in fewer bits: parameters become packed rows, of which ops make float32 where it is used.
 
 What reads such a parameter reads what `poet.runtime.kernels.dequantised` makes of it, an ordinary tensor for
-a plan: it may be kept, or made again of packed bytes that are kept or fetched. A look-up reads packed rows and
-makes float32 of those alone. The last layer with its loss in strips is given the packed rows. The bits are those of
-plain PyTorch with the dequantised weights.
+a plan: it may be kept, or made again of packed bytes that are kept or fetched. A look-up reads packed rows,
+and float32 is made of those alone. The last layer with its loss in strips is given the packed rows. The bits
+are those of plain PyTorch with the dequantised weights.
 """
 
 from __future__ import annotations

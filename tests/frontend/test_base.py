@@ -76,8 +76,8 @@ def test_int8_is_symmetric_by_row() -> None:
 
 @pytest.mark.parametrize(
     ("shape", "name", "asked"),
-    [((3, 18), "q4_0", (3, 33)), ((3, 18), "q4_0", (2, 32)), ((3, 17), "q4_0", (3, 32)), ((3, 4), "int8", (3, 0)),
-     ((0, 18), "q4_0", (0, 32)), ((3, 18), "q5", (3, 32))],
+    [((3, 18), "q4_0", (3, 33)), ((3, 18), "q4_0", (2, 32)), ((3, 17), "q4_0", (3, 32)),
+     ((3, 4), "int8", (3, 0)), ((0, 18), "q4_0", (0, 32)), ((3, 18), "q5", (3, 32))],
 )  # fmt: skip
 def test_rows_that_are_no_such_weight_are_refused(
     shape: tuple[int, ...], name: str, asked: tuple[int, ...]
@@ -224,8 +224,8 @@ def test_weights_of_a_gguf_file_take_the_place_of_the_models(tmp_path: Path) -> 
     path = gguf_file(
         tmp_path / "model.gguf",
         {
-            "words.weight": (words, "q4_0"), "layers.0.gate.weight": (gate, "q8_0"), "norm.weight": (norm, ""),
-            "other": (norm, ""),
+            "words.weight": (words, "q4_0"), "layers.0.gate.weight": (gate, "q8_0"),
+            "norm.weight": (norm, ""), "other": (norm, ""),
         },
     )  # fmt: skip
     with pytest.warns(UserWarning, match="the model has no other"):
