@@ -10,17 +10,19 @@ import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import gguf
 import numpy as np
 import torch
 from rich.console import Console
 from safetensors.torch import save
 
-from helpers import hand_net, strange
+from helpers import hand_net, mutators, strange
 from helpers.forms import with_row_updates
 from helpers.on_units import with_random_units
 from helpers.random_problems import mixed_problem
 from poet.errors import InputError
 from poet.files.tensorfile import TensorFile
+from poet.frontend.gguf_weights import gguf_weights
 from poet.ir.loss import DEFAULT_LOSS
 from poet.planning import cache
 from poet.planning.ram_survey import budget_between, keep_everything_bytes
@@ -30,6 +32,7 @@ from poet.problem.simulator import simulate
 from poet.problem.solution import SolveOptions, solution_to_json
 from poet.report.plan import solution_report
 from poet.runtime import Trainer
+from poet.runtime.kernels.dequantised import as_used
 from poet.runtime.runs.fit import fit, load_samples
 from poet.runtime.storage.state import Saved
 from poet.solvers import minimum_ram_bytes, solve
@@ -111,6 +114,55 @@ def _plan(folder: Path) -> Path:
 def _written(path: Path) -> Path:
     np.savez(path, **{name: rows.numpy() for name, rows in _rows().items()})  # type: ignore[arg-type]
     return path
+
+
+def weight_files(folder: Path) -> Subject:
+    """GGUF files, whose tensors take the place of a module's."""
+    module = torch.nn.Sequential(torch.nn.Linear(64, 6), torch.nn.Linear(32, 4))
+    bases = []
+    for kind, second in (
+        (gguf.GGMLQuantizationType.Q4_0, np.float16),
+        (gguf.GGMLQuantizationType.Q8_0, np.float32),
+    ):
+        path = Path(f"{folder}.gguf")
+        writer = gguf.GGUFWriter(path, "test")
+        writer.add_array("words", ["a", "bc"])
+        writer.add_array("scores", [1, 2, 3])
+        writer.add_tensor(
+            "0.weight", gguf.quants.quantize(np.ones((6, 64), np.float32), kind), raw_dtype=kind
+        )
+        writer.add_tensor("1.weight", np.ones((4, 32), second))
+        for write in (
+            writer.write_header_to_file,
+            writer.write_kv_data_to_file,
+            writer.write_tensors_to_file,
+        ):
+            write()
+        writer.close()
+        bases.append(path.read_bytes())
+        path.unlink()
+
+    def use(path: Path) -> str:
+        found, _ = gguf_weights(path, module)
+        for weight, how in found.values():
+            as_used(weight, how)
+        return "read"
+
+    return bases, _mutated_gguf, use, ".gguf"
+
+
+def _mutated_gguf(content: bytes, rng: random.Random) -> bytes:
+    """Other bytes anywhere, or another number in the head."""
+    if rng.random() < 0.4:
+        return mutators.mutated_bytes(content, rng)
+    raw = bytearray(content)
+    for _ in range(rng.randint(1, 3)):
+        size, at = rng.choice((4, 8)), rng.randrange(0, 340)
+        number = rng.choice(
+            (0, 1, 2, 3, 8, 9, 30, 31, 255, 1 << 16, 1 << 31, (1 << 32) - 1, 1 << 40, (1 << 64) - 1)
+        )
+        raw[at : at + size] = (number & ((1 << 8 * size) - 1)).to_bytes(size, "little")
+    return bytes(raw)
 
 
 # --- planning problems ------------------------------------------------------------------------
@@ -202,4 +254,5 @@ def cache_files(folder: Path) -> Subject:
 
 SUBJECTS: dict[str, Callable[[Path], Subject]] = {
     "data": data_files, "tensors": tensor_files, "problems": problem_files, "caches": cache_files,
+    "weights": weight_files,
 }  # fmt: skip

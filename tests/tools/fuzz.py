@@ -41,8 +41,8 @@ FILE_BYTES = 256 << 20
 HANG_SECONDS, SETUP_SECONDS = 60.0, 600.0
 READY = "ready"
 SETUP_FAILED = 70  # an exit code that no interpreter gives by itself
-KINDS = ("plans", "models", "profiles", "tensors", "data", "problems", "caches")
-"""Of files: plans, ONNX models, device profiles, safetensors and npz data, problems, cached answers."""
+KINDS = ("plans", "models", "profiles", "tensors", "data", "problems", "caches", "weights")
+"""Of files: plans, ONNX models, device profiles, safetensors and npz data, problems, cached answers, GGUF."""
 
 
 class Outcome(enum.StrEnum):
