@@ -308,7 +308,7 @@ def has_own_code(module: nn.Module) -> bool:
 def _read(item: Any) -> Contents:
     """What ``item`` itself holds, by key."""
     if isinstance(item, dict):
-        return dict(item)
+        return dict(dict.items(item))  # a lazy one of transformers would import what is asked for
     if isinstance(item, list | deque | set | tuple | frozenset):
         return dict(enumerate(item))
     if type(item) in _DRAWING:
