@@ -1,6 +1,7 @@
 """A language model on a small board: adapters of a Qwen2.5-0.5B-shaped decoder trained in 256 MiB of RAM.
 
     python examples/language_model.py [--ram 256MiB] [--devices rpi4b-xnnpack rpi-zero-2w] [--time-limit 240]
+    python examples/language_model.py --base q4_0 --gradients logits --length 256 --ram 136MB
 
 Random weights. Low-rank adapters of queries and values are trained on 128 tokens at a time; everything
 else is frozen, kept in storage, and never written in a step. Plans a step for each device, compares a step
@@ -68,6 +69,8 @@ def _planned(model: Decoder, device: str, arguments: argparse.Namespace) -> Path
         train=ADAPTERS,
         evaluation=False,
         time_limit_seconds=arguments.time_limit,
+        base=arguments.base,
+        gradients=arguments.gradients,
     )
     seconds = time.monotonic() - begun
     step, limits = planned.solution.trace, planned.plan.request.limits
@@ -98,6 +101,8 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--folder", type=Path, default=Path("build/language-model"), help="plans, 2 GB each")
     parser.add_argument("--steps", type=int, default=2, help="of the enforced run")
     parser.add_argument("--length", type=int, default=128, help="tokens of a sample")
+    parser.add_argument("--base", help="frozen weights in fewer bits: q4_0, q8_0, int8")
+    parser.add_argument("--gradients", default="stream", help="logits: the last layer in strips")
     parser.add_argument("--layers", type=int, help="fewer than 24")
     parser.add_argument("--words", type=int, help="fewer than 151,936")
     return parser.parse_args()

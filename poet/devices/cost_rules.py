@@ -266,14 +266,16 @@ def logits(o: Operands, hidden: int, products: float) -> float:
 def logits_bytes(o: Operands, hidden: int, passes: int, rows: int | None) -> float:
     """Logits go to RAM or back in each of the ``passes`` over them.
 
-    Each strip of rows, as many as argument ``rows`` says, reads the weight again; each block of classes, of
-    the size in argument 10, reads the input.
+    Each strip of rows, as many as argument ``rows`` says, reads the weight again, and makes float32 of it
+    where it is packed; each block of classes, of the size in argument 10, reads the input.
     """
     given, weight = o.tensor(hidden), o.tensor(hidden + 1)
     size = o.argument(rows) if rows is not None else o.argument(10)
     whole, again = (given, weight) if rows is not None else (weight, given)
     strips = -(-whole.shape[0] // size) if isinstance(size, int) and size > 0 else 1
-    repeated = (strips - 1) * again.elements * ITEM_BYTES[again.dtype]
+    repeated = (strips - 1.0) * again.elements * ITEM_BYTES[again.dtype]
+    if weight.dtype == "uint8":
+        repeated += 2.0 * strips * weight.shape[0] * given.shape[1] * ITEM_BYTES[given.dtype]
     return passes * given.shape[0] * weight.shape[0] * ITEM_BYTES[given.dtype] + repeated
 
 

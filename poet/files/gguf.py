@@ -25,7 +25,7 @@ _STRING, _ARRAY = 8, 9
 _SIZES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
 """Bytes of a value, by the number of its type."""
 _TYPES = {0: "float32", 1: "float16", 2: "q4_0", 8: "q8_0", 30: "bfloat16"}
-_ALIGNMENT = b"general.alignment"
+_ALIGNMENT, _ARCHITECTURE = b"general.alignment", b"general.architecture"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +51,7 @@ class GgufFile(Closing):
 
     Attributes:
         path: for messages.
+        architecture: of the model, as ``qwen2``; empty: it does not say.
         tensors: by name.
     """
 
@@ -67,11 +68,14 @@ class GgufFile(Closing):
             head = os.pread(self._file.fileno(), min(self._file_bytes, _HEAD_LIMIT_BYTES), 0)
         except OSError as cause:
             raise InputError(f"{path}: cannot be read ({cause.strerror})") from None
+        reader = _Head(head, self._file_bytes)
         try:
-            self.tensors: Mapping[str, GgufTensor] = _Head(head, self._file_bytes).tensors()
+            self.tensors: Mapping[str, GgufTensor] = reader.tensors()
         except _Damaged as why:
             self._file.close()
             raise InputError(f"{path.name}: not a usable GGUF file ({why}); get it again") from None
+
+        self.architecture = reader.architecture
 
     def read(self, name: str) -> bytearray:
         """The bytes of a tensor.
@@ -110,6 +114,7 @@ class _Head:
 
     def __init__(self, content: bytes, file_bytes: int) -> None:
         self._content, self._file_bytes, self._at = content, file_bytes, 0
+        self.architecture = ""
 
     def tensors(self) -> dict[str, GgufTensor]:
         if self._bytes(4) != _MAGIC:
@@ -124,6 +129,8 @@ class _Head:
             key, (kind,) = self._string(), self._numbers("<I")
             if key == _ALIGNMENT and kind == 4:
                 (alignment,) = self._numbers("<I")
+            elif key == _ARCHITECTURE and kind == _STRING:
+                self.architecture = self._string().decode(errors="replace")
             else:
                 self._skip(kind)
         if not 0 < alignment <= 1 << 20 or alignment & (alignment - 1):

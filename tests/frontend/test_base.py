@@ -18,6 +18,7 @@ from zoo.decoder import ADAPTERS, Decoder
 import poet
 from poet.errors import InputError, ModelError, PlanError
 from poet.files.gguf import GgufFile
+from poet.frontend.gguf_weights import _as_llama_cpp
 from poet.frontend.trace import trace_training_step
 from poet.ir.graph import Graph
 from poet.ir.named import bounds_of
@@ -243,6 +244,19 @@ def test_weights_of_a_gguf_file_take_the_place_of_the_models(tmp_path: Path) -> 
     assert torch.equal(found["layers.0.gate.weight"], as_used(packed_rows(gate, again), again))
     assert torch.equal(found["norm.weight"], norm)
     assert verify(tmp_path / "plan.poet", module=module, steps=1, threads=(1,))
+
+
+def test_names_of_llama_cpp_are_those_of_its_own_table() -> None:
+    theirs = gguf.get_tensor_name_map(gguf.MODEL_ARCH.QWEN3, 2)
+    names = ["model.embed_tokens.weight", "model.norm.weight", "lm_head.weight"]
+    names += [
+        f"model.layers.1.{name}.weight"
+        for name in ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj",
+                     "self_attn.q_norm", "self_attn.k_norm", "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj",
+                     "input_layernorm", "post_attention_layernorm")
+    ]  # fmt: skip
+    for name in names:
+        assert _as_llama_cpp(name) == theirs.get_name(name, try_suffixes=(".weight",)), name
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,195 @@
+"""A frozen base in 4 or 8 bits: seconds of a step, error of gradients, a small GPT fine-tuned on it.
+
+    python -m benchmarks quantised-base [--only overhead gradients gpt] [--write]
+
+The decoder of Qwen2.5-0.5B's shape is `python -m benchmarks language-model --base q4_0 --gradients logits`.
+``--write`` writes results/quantised-base.json, of all parts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import torch
+from result_file import RESULTS, write
+from torch import Tensor, nn
+from torch.nn import functional as F
+from zoo import NETS
+from zoo.decoder import ADAPTERS, Decoder
+
+import poet
+from poet.ir.packed import FORMATS
+from poet.runtime import Trainer
+from poet.util.units import format_share
+
+PAGE = RESULTS / "quantised-base.json"
+LOSS = "cross-entropy:dim=-1"
+BASES = (None, *FORMATS)
+ROUNDS, LETTERS, LENGTH, BATCH = 5, 32, 64, 8
+PRETRAINED, TUNED, SHOWN = 300, 300, 50
+
+
+def opened(module: nn.Module, inputs: Tensor, base: str | None, folder: Path, **more: object) -> Trainer:
+    """Training of ``module`` by a plan that keeps everything."""
+    given: dict[str, object] = {"loss": LOSS, "train": ADAPTERS, "evaluation": False, "time_limit_seconds": 5}
+    planned = poet.plan(module, inputs, device="rpi4b", ram=None, base=base, **(given | more))  # type: ignore[arg-type]
+    path = folder / f"{base}.poet"
+    planned.save(path)
+    return Trainer.open(path, seed=0)
+
+
+def overhead_rows() -> Iterator[str]:
+    """Two layers of Qwen2.5-0.5B's width and 4,096 words, 256 tokens: a step of each base in turn."""
+    torch.manual_seed(0)
+    module = Decoder(layers=2, words=4096, length=256)
+    tokens = torch.randint(4096, (1, 256))
+    seconds: dict[str | None, list[float]] = {base: [] for base in BASES}
+    with tempfile.TemporaryDirectory() as scratch:
+        trainers = {base: opened(module, tokens, base, Path(scratch)) for base in BASES}
+        for number in range(ROUNDS + 2):
+            for base, trainer in trainers.items():
+                begun = time.perf_counter()
+                trainer.step(tokens, tokens)
+                if number > 1:  # the first ones lay out memory
+                    seconds[base].append(time.perf_counter() - begun)
+        for trainer in trainers.values():
+            trainer.close()
+    plain = seconds[None]
+    for base, taken in seconds.items():
+        ratio = statistics.median(one / other for one, other in zip(taken, plain, strict=True))
+        yield f"| {base or 'float32'} | {statistics.median(taken):.3f} s | {ratio:.2f} |"
+
+
+def text(seed: int, count: int) -> Tensor:
+    """Letters of a language that is made here: each depends on the two before it, by a table of its seed."""
+    generator = np.random.default_rng(seed)
+    table = generator.dirichlet(np.full(LETTERS, 0.05), (LETTERS, LETTERS)).cumsum(2)
+    letters = [0, 1]
+    for drawn in generator.random(count):
+        letters.append(min(int(np.searchsorted(table[letters[-2], letters[-1]], drawn)), LETTERS - 1))
+    return torch.tensor(letters)
+
+
+def batches(letters: Tensor, seed: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """Pieces of a text, and the same one letter on."""
+    generator = torch.Generator().manual_seed(seed)
+    while True:
+        starts = torch.randint(len(letters) - LENGTH - 1, (BATCH,), generator=generator)
+        pieces = torch.stack([letters[start : start + LENGTH + 1] for start in starts])
+        yield pieces[:, :-1].contiguous(), pieces[:, 1:].contiguous()
+
+
+def pretrained() -> Decoder:
+    """A GPT of four layers that knows one text."""
+    torch.manual_seed(0)
+    net = Decoder(layers=4, width=128, heads=4, shared_heads=2, inner=352, words=LETTERS, length=LENGTH)
+    optimizer = torch.optim.AdamW(net.parameters(), lr=1e-3)
+    given = batches(text(0, 40_000), 0)
+    for _ in range(PRETRAINED):
+        tokens, targets = next(given)
+        optimizer.zero_grad()
+        F.cross_entropy(net(tokens).flatten(0, 1), targets.flatten()).backward()
+        optimizer.step()
+    print(f"pretrained: loss {F.cross_entropy(net(tokens).flatten(0, 1), targets.flatten()):.3f}", flush=True)
+    return net
+
+
+def gpt_rows(net: Decoder) -> Iterator[str]:
+    """Adapters of rank 8 fine-tuned on another text, on each base: means of the loss over steps."""
+    tuned = text(1, 40_000)
+    first, _ = next(batches(tuned, 1))
+    curves: dict[str | None, list[float]] = {}
+    with tempfile.TemporaryDirectory() as scratch:
+        for base in BASES:
+            with opened(net, first, base, Path(scratch), optimizer="adamw:lr=0.003") as trainer:
+                given = batches(tuned, 1)
+                curves[base] = [trainer.step(*next(given)).loss for _ in range(TUNED)]
+            print(base, curves[base][0], statistics.mean(curves[base][-SHOWN:]), flush=True)
+    for start in range(0, TUNED, SHOWN):
+        means = [statistics.mean(curve[start : start + SHOWN]) for curve in curves.values()]
+        largest = max(abs(mean / means[0] - 1) for mean in means[1:])
+        cells = " | ".join(f"{mean:.4f}" for mean in means)
+        yield f"| {start + 1} to {start + SHOWN} | {cells} | {format_share(largest)} |"
+
+
+def gradient_rows(net: Decoder) -> Iterator[str]:
+    """How far the gradients of a step are from those of the float32 base: of all together, by their norms."""
+    tokens, targets = next(batches(text(1, 4000), 1))
+    resnet = NETS["resnet18"].small
+    torch.manual_seed(0)
+    images = resnet.inputs(8)
+    shapes: dict[str, tuple[nn.Module, Tensor, Tensor, dict[str, object]]] = {
+        "GPT, adapters": (net, tokens, targets, {}),
+        "ResNet-18, last layers": (
+            resnet.build().train(), images[0], torch.arange(8) % 10,
+            {"loss": "cross-entropy", "train": ("layer4*", "fc*")},
+        ),
+    }  # fmt: skip
+    for name, (module, given, wanted, more) in shapes.items():
+        found: dict[str | None, Tensor] = {}
+        losses = {}
+        with tempfile.TemporaryDirectory() as scratch:
+            for base in BASES:
+                taken: dict[str, Tensor] = {}
+                with opened(module, given, base, Path(scratch), **more) as trainer:
+                    tap: Callable[[str, Tensor], None] = lambda key, item: taken.update({key: item.clone()})  # noqa: B023, E731
+                    losses[base] = trainer.step(given, wanted, on_gradient=tap).loss
+                found[base] = torch.cat([taken[key].flatten() for key in sorted(taken)])
+        plain = found[None]
+        errors = [float((found[base] - plain).norm() / plain.norm()) for base in FORMATS]
+        cells = " | ".join(format_share(error) for error in errors)
+        moved = " | ".join(f"{losses[base] - losses[None]:+.4f}" for base in FORMATS)
+        yield f"| {name} | {cells} | {moved} |"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parts = ("overhead", "gradients", "gpt")
+    parser.add_argument("--only", nargs="+", choices=parts, default=parts)
+    parser.add_argument("--write", action="store_true", help=f"write {PAGE.name}")
+    given = parser.parse_args()
+    net = pretrained() if {*given.only} - {"overhead"} else None
+    sections = []
+    if "overhead" in given.only:
+        rows = "\n".join(overhead_rows())
+        sections.append(
+            "## A step with everything kept\n\nTwo layers of Qwen2.5-0.5B's width, 4,096 words, 256 tokens, "
+            f"adapters trained; medians of {ROUNDS} steps made in turn on this machine.\n\n"
+            f"| base | step | times float32 |\n|---|--:|--:|\n{rows}"
+        )
+    if net is not None and "gradients" in given.only:
+        rows = "\n".join(gradient_rows(net))
+        heads = " | ".join(f"{name}: gradients" for name in FORMATS) + " | "
+        heads += " | ".join(f"{name}: loss" for name in FORMATS)
+        sections.append(
+            "## Error against a float32 base\n\nOf one step: the norm of the difference of all gradients, "
+            "over the norm of all; the difference of the loss. A base in fewer bits is another model.\n\n"
+            f"| net | {heads} |\n|---|--:|--:|--:|--:|--:|--:|\n{rows}"
+        )
+    if net is not None and "gpt" in given.only:
+        rows = "\n".join(gpt_rows(net))
+        heads = " | ".join(str(base or "float32") for base in BASES)
+        sections.append(
+            f"## A small GPT fine-tuned\n\nFour layers of width 128, trained for {PRETRAINED} steps in "
+            f"float32 on one generated text; then adapters (rank 8) for {TUNED} steps of {BATCH} x {LENGTH} "
+            f"letters on another. Mean loss.\n\n| steps | {heads} | largest difference |\n"
+            f"|---|--:|--:|--:|--:|--:|\n{rows}"
+        )
+    page = "# A frozen base in 4 or 8 bits\n\n`python -m benchmarks quantised-base --write`. "
+    page += (
+        f"torch {torch.__version__}, {torch.get_num_threads()} threads; the machine did other work beside it."
+    )
+    page = "\n\n".join([page, *sections])
+    print(page)
+    if given.write:
+        write(PAGE, page)
+
+
+if __name__ == "__main__":
+    main()
