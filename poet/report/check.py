@@ -274,10 +274,25 @@ def _ops(count: int) -> str:
     return "1 op runs" if count == 1 else f"{count} ops run"
 
 
+def base_lines(graph: Graph) -> Iterator[str]:
+    """How many frozen parameters are packed, if any are, and in how many bytes."""
+    frozen = [item for item in named_parameters(graph) if not item.is_trained]
+    packed = [item for item in frozen if item.packed is not None]
+    if packed:
+        formats = ", ".join(sorted({item.packed.format for item in packed if item.packed is not None}))
+        own_bytes = sum(item.content.type.extent_bytes for item in packed)
+        plain_bytes = sum(4 * math.prod(item.shape) for item in packed)
+        yield (
+            f"{len(packed)} of {len(frozen)} frozen parameters in {formats}: {format_bytes(own_bytes)} "
+            f"in place of {format_bytes(plain_bytes)}; the step is that of a model with the weights that these stand for"
+        )
+
+
 def technique_lines(graph: Graph) -> Iterator[tuple[str, str]]:
     """What is run block by block, saved in bits, in parts and in storage: the technique and a line."""
     found = (
         ("strips", strip_lines), ("packed", packed_lines), ("parts", part_lines), ("rows", row_lines),
+        ("base", base_lines),
     )  # fmt: skip
     return ((technique, line) for technique, lines in found for line in lines(graph))
 
