@@ -282,9 +282,10 @@ def base_lines(graph: Graph) -> Iterator[str]:
         formats = ", ".join(sorted({item.packed.format for item in packed if item.packed is not None}))
         own_bytes = sum(item.content.type.extent_bytes for item in packed)
         plain_bytes = sum(4 * math.prod(item.shape) for item in packed)
+        sizes = f"{format_bytes(own_bytes)} in place of {format_bytes(plain_bytes)}"
         yield (
-            f"{len(packed)} of {len(frozen)} frozen parameters in {formats}: {format_bytes(own_bytes)} "
-            f"in place of {format_bytes(plain_bytes)}; the step is that of a model with the weights that these stand for"
+            f"{len(packed)} of {len(frozen)} frozen parameters in {formats}: {sizes}; "
+            "the step is that of a model with the weights that these stand for"
         )
 
 
