@@ -5,12 +5,17 @@ predictions, every gradient, every updated parameter, every module state and eve
 optimizer are compared bit for bit; then those of a step of each other shape that the plan has; then
 the outputs and the loss in evaluation mode, where the plan has one, of every shape; at the end the
 same, of one step, inside each other budget that the plan has.
+
+A plan that rounds pages is not exact. Its schedule is compared so with whole pages. Then the plan itself is
+held against the same replay with such pages kept in RAM and rounded by torch, and its gradients against plain
+PyTorch's from the same state: how far off they are is measured, not promised.
 """
 
 from __future__ import annotations
 
 import contextlib
 import itertools
+import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -28,6 +33,7 @@ from poet.frontend.traced_operators import small_operators
 from poet.ir.named import named_parameters
 from poet.plans.plan_file import PlanFile
 from poet.plans.training_plan import Plan, shape_words
+from poet.problem import PageForm
 from poet.problem.schedule import Compute, PageIn
 from poet.runtime import Trainer
 from poet.runtime.data.random_batches import Batch, batches_of, random_batch, random_step
@@ -54,8 +60,26 @@ class BitComparison:
 
 
 @dataclass(frozen=True, slots=True)
+class RoundingReport:
+    """What rounded pages do to a training step.
+
+    Attributes:
+        forms: of the tensors that are rounded, by name.
+        page_error: the farthest that a number came back, as a share of what its form allows.
+        gradient_error: norm of the difference of all gradients from plain PyTorch's, over the norm of those;
+            of the worst step, each from the same state on both sides.
+        farthest: the parameter whose gradient is farthest off by its own norm, and by how much.
+    """
+
+    forms: dict[str, PageForm]
+    page_error: float
+    gradient_error: float
+    farthest: tuple[str, float]
+
+
+@dataclass(frozen=True, slots=True)
 class VerifyReport:
-    """The outcome of `verify`; true if every bit was the same.
+    """The outcome of `verify`; true if every bit was the same, or off by no more than rounded pages allow.
 
     Attributes:
         steps: made on each side.
@@ -63,6 +87,7 @@ class VerifyReport:
         budgets: others of the plan, inside each of which one step more was made, and one of each shape.
         recomputed_runs, page_ins: of the plan in one step: what was put to the test.
         comparisons: one per number of threads.
+        rounding: of a plan that rounds pages; ``None``: it does not.
     """
 
     steps: int
@@ -71,17 +96,19 @@ class VerifyReport:
     comparisons: tuple[BitComparison, ...]
     shapes: int = 0
     budgets: int = 0
+    rounding: RoundingReport | None = None
 
     @property
     def exact(self) -> bool:
         """Whether every bit was the same."""
-        return all(comparison.difference is None for comparison in self.comparisons)
+        return self.rounding is None and bool(self)
 
     def __bool__(self) -> bool:
-        return self.exact
+        is_within = self.rounding is None or self.rounding.page_error <= 1.0
+        return is_within and all(comparison.difference is None for comparison in self.comparisons)
 
     def require(self) -> None:
-        """Do nothing if the plan is exact.
+        """Do nothing if the plan is exact, or off by no more than its rounded pages allow.
 
         Raises:
             NotExact: names the first tensor that differs.
@@ -89,6 +116,8 @@ class VerifyReport:
         for comparison in self.comparisons:
             if comparison.difference is not None:
                 raise NotExact(f"with {comparison.threads} thread(s), {comparison.difference}")
+        if not self:
+            raise NotExact("a number came back from storage farther off than the form of its page allows")
 
 
 def verify(
@@ -138,17 +167,29 @@ def verify(
     if batches is None and data is not None:
         batches = batches_of(data, plan, steps)
     given = tuple(batches or (random_step(plan, seed + number) for number in range(steps)))
-    comparisons = []
+    comparisons, rounding = [], None
+    is_rounded = any(each.rounded for each in (plan, *plan.budgets))
+    criterion = loss or plan.request.loss
     for count in threads:
         with (
             torch_threads(count),
             small_operators(are_wanted=plan.kernels.library == C99),
             torch.random.fork_rng(devices=[]),
-            Trainer.open(path, seed=seed, page_file=page_file, arena=arena) as trainer,
             lent(reference),
         ):
-            trainer.allow_over_budget = allow_over_budget or count != plan.kernels.threads
-            comparisons.append(_compare(trainer, reference, given, steps, seed, loss or plan.request.loss))
+            with _opened(path, seed, page_file, arena, is_whole=is_rounded) as trainer:
+                trainer.allow_over_budget = allow_over_budget or count != plan.kernels.threads
+                comparison = _compare(trainer, reference, given, steps, seed, criterion)
+            if is_rounded and comparison.difference is None:
+                with (
+                    _opened(path, seed, page_file, arena) as trainer,
+                    _opened(path, seed, None, False) as other,
+                ):
+                    trainer.allow_over_budget = allow_over_budget or count != plan.kernels.threads
+                    rounded = _Rounded(trainer, other, reference, criterion, seed)
+                    comparison = rounded.compared(given, steps, before=comparison.tensors)
+                    rounding = rounded.report(rounding)
+            comparisons.append(comparison)
     runs = Counter(type(step) for step in plan.schedule)
     return VerifyReport(
         steps=steps,
@@ -157,7 +198,18 @@ def verify(
         comparisons=tuple(comparisons),
         shapes=len(plan.shapes),
         budgets=len(plan.budgets),
+        rounding=rounding,
     )
+
+
+def _opened(
+    path: str | Path, seed: int, page_file: str | Path | None, arena: bool, *, is_whole: bool = False
+) -> Trainer:
+    """The plan, open for training; with nothing rounded in storage where it ``is_whole``."""
+    with PlanFile(path) as file:
+        if is_whole:
+            file.plan = file.plan.with_whole_pages()
+        return Trainer.of(file, seed=seed, page_file=page_file, arena=arena)
 
 
 def _compare(
@@ -168,15 +220,8 @@ def _compare(
     seed: int,
     loss: str | LossFunction,
 ) -> BitComparison:
-    plainly = with_output(module, trainer.plan.model.output)
-    everything = _tensors(plainly)
-    with torch.no_grad():
-        for name, tensor in trainer.state_dict().items():
-            everything[name].copy_(tensor)
     plan, threads, compared = trainer.plan, torch.get_num_threads(), 0
-    trained = [item.name for item in named_parameters(plan.graph) if item.is_trained]
-    plain = PlainTrainer(plainly, loss=loss, optimizer=plan.optimizer, trained=trained)
-    torch.manual_seed(seed)
+    plain, plainly = _plain(trainer, module, loss, seed)
     sides = _Sides(trainer, plain, plainly, batches, seed)
     for name, ours, theirs in itertools.chain(sides.steps(steps), *map(sides.inside, plan.budgets)):
         compared += 1
@@ -184,6 +229,26 @@ def _compare(
         if difference is not None:
             return BitComparison(threads, compared, f"{name} {difference}")
     return BitComparison(threads, compared, None)
+
+
+def _plain(
+    trainer: Trainer, module: nn.Module, loss: str | LossFunction, seed: int
+) -> tuple[PlainTrainer, nn.Module]:
+    """Plain PyTorch from the state of ``trainer`` on, and what it trains."""
+    plan, plainly = trainer.plan, with_output(module, trainer.plan.model.output)
+    _take_over(plainly, trainer)
+    trained = [item.name for item in named_parameters(plan.graph) if item.is_trained]
+    plain = PlainTrainer(plainly, loss=loss, optimizer=plan.optimizer, trained=trained)
+    torch.manual_seed(seed)
+    return plain, plainly
+
+
+def _take_over(module: nn.Module, trainer: Trainer) -> None:
+    """Give ``module`` the parameters and module state that ``trainer`` has."""
+    everything = _tensors(module)
+    with torch.no_grad():
+        for name, tensor in trainer.state_dict().items():
+            everything[name].copy_(tensor)
 
 
 _Pairs = Iterator[tuple[str, Tensor, Tensor]]
@@ -271,6 +336,108 @@ class _Sides:
         found, loss = trainer.evaluate([(inputs, targets)], []).loss, plain.evaluate(inputs, targets)
         ours = torch.tensor(torch.nan if found is None else found, dtype=loss.dtype)
         yield "the loss", ours, loss if bool(loss.isfinite()) else torch.full_like(loss, torch.nan)
+
+
+class _TorchRounding:
+    """Keeps pages in RAM, rounded by torch: the reference of what `poet.runtime` rounds in storage."""
+
+    def __init__(self) -> None:
+        self.largest_share = 0.0
+        self._kept: dict[str, Tensor] = {}
+
+    def write(self, tensor: str, data: memoryview, form: PageForm) -> None:
+        """See `poet.runtime.storage.page_file.RoundedPages`."""
+        given = torch.frombuffer(data, dtype=torch.float32)
+        if form is PageForm.BF16:
+            kept = given.to(torch.bfloat16).to(torch.float32)
+            allowed = given.abs().double() * 2**-8 + 2**-134
+        else:
+            scale = given.abs().max() / 127
+            steps = torch.where(scale > 0, given / scale, 0.0).round().clamp(-127, 127)
+            kept = torch.where(scale.isfinite(), steps * scale, torch.nan)
+            allowed = scale.double() * (0.5 + 2**-14) + 2**-140
+        share = ((kept.double() - given.double()).abs() / allowed).nan_to_num(0.0, 0.0)
+        self.largest_share = max(self.largest_share, float(share.max()))
+        self._kept[tensor] = kept
+
+    def read_into(self, tensor: str, target: memoryview) -> None:
+        """Likewise."""
+        torch.frombuffer(target, dtype=torch.float32).copy_(self._kept[tensor])
+
+
+class _Rounded:
+    """A plan that rounds pages, the same with torch's rounding, and plain PyTorch."""
+
+    def __init__(
+        self, trainer: Trainer, other: Trainer, module: nn.Module, loss: str | LossFunction, seed: int
+    ) -> None:
+        self.trainer, self.other, self.pages = trainer, other, _TorchRounding()
+        self.plain, self.module = _plain(trainer, module, loss, seed)
+        self.forms: dict[str, PageForm] = {}
+        self.gradient_error, self.farthest = 0.0, ("", 0.0)
+
+    def compared(self, batches: Sequence[Batch], steps: int, *, before: int) -> BitComparison:
+        """So many steps, then one inside each other budget, beside what was compared ``before``."""
+        count, threads, plan = before, torch.get_num_threads(), self.trainer.plan
+        for number in range(steps + len(plan.budgets)):
+            if number >= steps:
+                budget_bytes = plan.budgets[number - steps].request.limits.ram_budget_bytes or 0
+                self.trainer.set_budget(budget_bytes)
+                self.other.set_budget(budget_bytes)
+            if self.other.page_file is not None:
+                self.other.page_file.rounded = self.pages
+            self.forms |= self.trainer.plan.rounded
+            for name, ours, theirs in self._step(*batches[number % len(batches)]):
+                count += 1
+                if (difference := _difference(ours, theirs)) is not None:
+                    said = f"step {number + 1} with pages that torch rounds: {name} {difference}"
+                    return BitComparison(threads, count, said)
+        self.trainer.check_budget()
+        return BitComparison(threads, count, None)
+
+    def _step(self, inputs: tuple[Tensor, ...], targets: Tensor | tuple[Tensor, ...] | None) -> _Pairs:
+        micro = self.trainer.plan.request.micro
+        pieces = [(inputs, targets)] if micro is None else _pieces(inputs, targets, micro.count)
+        _take_over(self.module, self.trainer)
+        with _accepting():
+            self.plain.step_in_pieces(pieces, divisor=1 if micro is None else micro.divisor)
+        made: list[dict[str, Tensor]] = [{}, {}]
+        ours, theirs = (
+            side.step(
+                inputs, targets, on_gradient=lambda name, gradient, of=of: of.update({name: gradient.clone()})
+            )
+            for side, of in zip((self.trainer, self.other), made, strict=True)
+        )
+        self._measure(made[0])
+        yield "the loss", torch.tensor(ours.loss), torch.tensor(theirs.loss)
+        for name, gradient in made[0].items():
+            yield f"the gradient of {name}", gradient, made[1][name]
+        state = self.other.state_dict()
+        for name, tensor in self.trainer.state_dict().items():
+            yield name, tensor, state[name]
+
+    def _measure(self, gradients: dict[str, Tensor]) -> None:
+        """How far ``gradients`` are from plain PyTorch's."""
+        of_all = [0.0, 0.0]
+        for name, gradient in gradients.items():
+            plain = self.plain.gradients[name].double()
+            off, size = float((gradient.double() - plain).norm()), float(plain.norm())
+            of_all = [of_all[0] + off**2, of_all[1] + size**2]
+            if size and not off / size <= self.farthest[1]:
+                self.farthest = name, off / size
+        self.gradient_error = max(self.gradient_error, math.sqrt(of_all[0] / of_all[1]) if of_all[1] else 0.0)
+
+    def report(self, before: RoundingReport | None) -> RoundingReport:
+        """What was measured, and ``before`` with other numbers of threads."""
+        found = RoundingReport(self.forms, self.pages.largest_share, self.gradient_error, self.farthest)
+        if before is None:
+            return found
+        return RoundingReport(
+            self.forms,
+            max(found.page_error, before.page_error),
+            max(found.gradient_error, before.gradient_error),
+            max(found.farthest, before.farthest, key=lambda item: item[1]),
+        )
 
 
 def _called(where: str, pairs: _Pairs) -> _Pairs:

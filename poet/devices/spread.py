@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from poet.devices.cost_table import Amounts
-from poet.devices.costs import BufferCost, Costs, estimate
+from poet.devices.costs import BufferCost, Costs, buffer_cost, estimate
 from poet.devices.figures import Count, OpClass, unit_of
 from poet.devices.profile import Profile
 from poet.errors import ProfileError
@@ -266,7 +266,15 @@ def _recosted(problem: Problem, costs: Costs, profile: Profile) -> Problem:
         replace(op, seconds=costs.ops[op.name].seconds, joules=costs.ops[op.name].joules)
         for op in problem.ops
     )
-    tensors = tuple(repriced(tensor, costs.buffers[tensor.name]) for tensor in problem.tensors)
+    tensors = tuple(
+        repriced(
+            tensor,
+            costs.buffers[tensor.name]
+            if tensor.page_form is None
+            else buffer_cost(tensor.bytes, profile, tensor.page_form),
+        )
+        for tensor in problem.tensors
+    )
     return replace(problem, ops=ops, tensors=tensors, idle_watts=profile.charged_idle_watts)
 
 

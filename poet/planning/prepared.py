@@ -19,7 +19,7 @@ from poet.ir.micro import BATCH_NAMES, MicroBatches
 from poet.ir.optimizer import OptimizerSpec
 from poet.ir.strips import Gradients
 from poet.plans.plan_parts import Model
-from poet.problem import Place, Problem
+from poet.problem import PageForm, Place, Problem
 from poet.problem.progress import IMPORT, stage
 from poet.util.brief import shortened, told
 from poet.util.reading import printable_name
@@ -298,6 +298,7 @@ class Prepared(Traced):
         home: of parameters between steps, as ``problem`` has it.
         offered: the problem of whose choices ``problem`` is one; ``None``: nothing was to choose.
         evaluation: the forward pass in evaluation mode, or why there is none; ``None``: not traced yet.
+        page_forms: in which what is paged may be rounded.
     """
 
     profile: Profile
@@ -307,6 +308,7 @@ class Prepared(Traced):
     home: Place = Place.RAM
     offered: Problem | None = None
     evaluation: EvaluationStep | PoetError | None = None
+    page_forms: tuple[PageForm, ...] = ()
 
     def __repr__(self) -> str:
         graph = self.step.graph
@@ -349,6 +351,7 @@ def prepare(
     evaluation: bool = False,
     clip_norm: float | None = None,
     clip_value: float | None = None,
+    allow: Iterable[PageForm | str] = (),
 ) -> Prepared:
     """Read or take the model, trace its training step, and cost it on the device.
 
@@ -363,6 +366,9 @@ def prepare(
     stage(IMPORT)
     start = time.perf_counter()
     at_home = one_of(Place, home, "home")
+    page_forms = tuple(
+        one_of(PageForm, form, "allow") for form in ([allow] if isinstance(allow, str) else allow)
+    )
     profile = device if isinstance(device, Profile) else load_profile(device)
     traced = trace_model(
         model,
@@ -388,9 +394,10 @@ def prepare(
         **{item.name: getattr(traced, item.name) for item in fields(traced)},
         profile=profile,
         kernels=kernels,
-        problem=build_problem(step.graph, profile, kernels, home=at_home),
+        problem=build_problem(step.graph, profile, kernels, home=at_home, page_forms=page_forms),
         import_seconds=import_seconds,
         home=at_home,
+        page_forms=page_forms,
     )
     return replace(prepared, evaluation=_traced_evaluation(prepared)) if evaluation else prepared
 

@@ -23,6 +23,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from poet.devices.device_problem import build_problem, kernels_on
+from poet.devices.rough_pages import form_choices
 from poet.errors import InvalidSchedule
 from poet.ir.graph import Graph
 from poet.ir.kernel_facts import KernelFacts
@@ -65,9 +66,16 @@ def offered(prepared: Prepared, limits: Limits) -> Problem:
     """
     forms = _forms(prepared, limits)
     if forms is None:
-        return prepared.problem
+        return replace(
+            prepared.problem, alternatives=_page_choices(prepared, prepared.problem, prepared.step.graph)
+        )
     problem = _problem(prepared, forms.long, forms.long_kernels)
-    return replace(problem, alternatives=tuple(_alternatives(prepared, problem, limits, forms.rewrites)))
+    rewritten = tuple(_alternatives(prepared, problem, limits, forms.rewrites))
+    return replace(problem, alternatives=rewritten + _page_choices(prepared, problem, forms.long))
+
+
+def _page_choices(prepared: Prepared, problem: Problem, graph: Graph) -> tuple[Alternative, ...]:
+    return tuple(form_choices(problem, graph, prepared.profile, prepared.page_forms))
 
 
 def surveyed(prepared: Prepared, limits: Limits) -> Problem:
@@ -204,7 +212,8 @@ def _reads_rows(alternative: Alternative) -> bool:
 def _problem(prepared: Prepared, graph: Graph, host_kernels: KernelFacts) -> Problem:
     """Of another graph, on the device of ``prepared`` and with its storage."""
     kernels = kernels_on(prepared.profile, graph, host_kernels)
-    found = build_problem(graph, prepared.profile, kernels, home=prepared.home)
+    forms = prepared.page_forms
+    found = build_problem(graph, prepared.profile, kernels, home=prepared.home, page_forms=forms)
     return replace(found, storage_capacity_bytes=prepared.problem.storage_capacity_bytes)
 
 
@@ -238,7 +247,15 @@ def as_chosen(
     if solution.schedule is None:
         least = problem.resolved({each.name for each in problem.alternatives})
         return prepared, explained(least, limits, options, solution)
-    chosen = replace(with_choice(prepared, taken_by(problem, solution.schedule)), offered=problem)
+    taken = taken_by(problem, solution.schedule)
+    forms = [each for each in problem.alternatives if each.name in taken and not each.ops]
+    pages = {tensor.name: tensor for each in forms for tensor in each.tensors}
+    if _forms(prepared, limits) is None:
+        chosen = prepared
+    else:
+        chosen = with_choice(prepared, taken.difference(each.name for each in forms))
+    tensors = tuple(pages.get(tensor.name, tensor) for tensor in chosen.problem.tensors)
+    chosen = replace(chosen, problem=replace(chosen.problem, tensors=tensors), offered=problem)
     return chosen, replace(solution, schedule=without_names(solution.schedule))
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from poet.problem.parts import Alternative, Place, ProblemOp, Tensor, Transfer
+from poet.problem.parts import Alternative, PageForm, Place, ProblemOp, Tensor, Transfer
 from poet.problem.problem import Limits, Objective, Pins, Problem
 
 __all__ = [
     "Alternative",
     "Limits",
     "Objective",
+    "PageForm",
     "Pins",
     "Place",
     "Problem",

@@ -19,6 +19,31 @@ class Place(enum.Enum):
     EITHER = "either"  # in RAM or in storage, at the start and at the end, as the plan chooses; likewise
 
 
+class PageForm(enum.Enum):
+    """How a float32 tensor is written to storage in fewer bytes: rounded, so that it comes back another."""
+
+    BF16 = "bf16-pages"  # the upper half of each number, rounded to nearest
+    INT8 = (
+        "int8-pages"  # multiples of one scale, which is in the first 4 bytes: the largest magnitude over 127
+    )
+
+    def coded_bytes(self, size_bytes: int) -> int:
+        """What a tensor of ``size_bytes`` takes."""
+        return size_bytes // 2 if self is PageForm.BF16 else size_bytes // 4 + 4
+
+    @property
+    def number(self) -> str:
+        """What each number is written as."""
+        return self.value.removesuffix("-pages")
+
+    @property
+    def error(self) -> str:
+        """How far off an element comes back at most; of normal numbers, in words."""
+        if self is PageForm.BF16:
+            return "2^-8 of itself"
+        return "1/254 of the tensor's largest magnitude"
+
+
 @dataclass(frozen=True, slots=True)
 class Transfer:
     """The cost of copying one tensor once, in one direction."""
@@ -45,6 +70,8 @@ class Tensor:
             In a file the field is called ``finally``.
         stored_bytes: what a copy takes in storage, whole pages; ``None``: ``bytes``.
         move: cost of moving it to another place in RAM; ``None`` where it must stay at its place.
+        page_form: how it is written to storage, which its costs and ``stored_bytes`` are for; ``None``: as it
+            is. Not of what begins or ends a step at a place of its own.
     """
 
     name: str
@@ -56,15 +83,27 @@ class Tensor:
     finally_: Place | None = field(default=None, metadata={"json": "finally"})
     stored_bytes: int | None = None
     move: Transfer | None = None
+    page_form: PageForm | None = None
 
     def __post_init__(self) -> None:
         if self.bytes < 0 or (self.stored_bytes is not None and self.stored_bytes < 0):
             raise ProblemError(f"tensor {self.name}: a negative size")
+        if self.page_form is None:
+            return
+        if self.bytes % 4 or self.initially is not None or self.finally_ is not None:
+            raise ProblemError(f"tensor {self.name}: page_form is of float32 numbers that live within a step")
+        if self.storage_bytes < self.coded_bytes:
+            raise ProblemError(f"tensor {self.name}: stored_bytes do not hold it as {self.page_form.number}")
 
     @property
     def storage_bytes(self) -> int:
         """What a copy takes in storage."""
-        return self.bytes if self.stored_bytes is None else self.stored_bytes
+        return self.coded_bytes if self.stored_bytes is None else self.stored_bytes
+
+    @property
+    def coded_bytes(self) -> int:
+        """What is written of it, without the rest of the last page."""
+        return self.bytes if self.page_form is None else self.page_form.coded_bytes(self.bytes)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """A planning problem: what must run, what it costs, and what a plan may do. Needs no model.
 
-The file format (``poet-problem``, versions 1 to 6) is one JSON object::
+The file format (``poet-problem``, versions 1 to 7) is one JSON object::
 
     {"format": "poet-problem", "version": 2, "name": "...", "source": "...",
      "tensors": [{"name": "t0", "bytes": 4096,
@@ -12,8 +12,8 @@ The file format (``poet-problem``, versions 1 to 6) is one JSON object::
 Ops are in a runnable order. A tensor is a buffer: the unit of keeping, paging and freeing. All
 fields of the records here and in `poet.problem.parts` may stand in a file; those with a default may
 be left out. Version 2 adds ``"initially": "either"``, version 3 ``"move"``, version 4
-``"alternatives"``, version 5 ``"stored"``, version 6 ``"stored_updates"``; what has none of them is written
-as version 1.
+``"alternatives"``, version 5 ``"stored"``, version 6 ``"stored_updates"``, version 7 ``"page_form"``; what
+has none of them is written as version 1.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ from poet.util.reading import parse_json, read_regular, shown
 from poet.util.units import format_joules, format_seconds
 
 FORMAT = "poet-problem"
-FORMAT_VERSION = 6
-READABLE_VERSIONS = (1, 2, 3, 4, 5, 6)
+FORMAT_VERSION = 7
+READABLE_VERSIONS = (1, 2, 3, 4, 5, 6, 7)
 MAX_FILE_BYTES = 1 << 28
 """Of a problem file; one of 1,000 ops has half a million."""
 
@@ -139,10 +139,13 @@ class Problem:
 
     def _least_version(self) -> int:
         """Of the format, that knows all that the problem says."""
+        tensors = (*self.tensors, *(each for other in self.alternatives for each in other.tensors))
+        if any(tensor.page_form is not None for tensor in tensors):
+            return FORMAT_VERSION
         others = (op for alternative in self.alternatives for op in alternative.ops)
         by_row = [op for op in (*self.ops, *others) if op.stored]
         if by_row:
-            return FORMAT_VERSION if any(op.stored_updates for op in by_row) else 5
+            return 6 if any(op.stored_updates for op in by_row) else 5
         if self.alternatives:
             return 4
         if any(tensor.move is not None for tensor in self.tensors):
