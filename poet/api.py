@@ -120,7 +120,7 @@ def plan(request: PlanRequest) -> Planned:  # noqa: D417  the arguments are the 
             makes its logits with their cross-entropy in strips, and hands none to the caller.
         allow: ``["bf16-pages"]``, ``["int8-pages"]`` or both: what is paged within a step may be rounded to
             fewer bytes, tensor by tensor, where that costs less. Such a plan gives other gradients than
-            plain PyTorch, and says so; see `poet.PageForm`.
+            plain PyTorch, and says so.
         minimise: ``"energy"`` (default), ``"time"``, ``"ram"`` or ``"writes"``.
         time_limit_seconds: of all searches together, default 20; ``None``: until proven.
         progress: whether to show the stage, the best plan so far and its gap on stderr: one line that is

@@ -14,6 +14,7 @@ PyTorch's from the same state: how far off they are is measured, not promised.
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import math
 from collections import Counter
@@ -353,7 +354,7 @@ class _TorchRounding:
             allowed = given.abs().double() * 2**-8 + 2**-134
         else:
             scale = given.abs().max() / 127
-            steps = torch.where(scale > 0, given / scale, 0.0).round().clamp(-127, 127)
+            steps = torch.where(scale > 0, given / scale, 0.0).round().clamp(-127, 127).to(torch.int8)
             kept = torch.where(scale.isfinite(), steps * scale, torch.nan)
             allowed = scale.double() * (0.5 + 2**-14) + 2**-140
         share = ((kept.double() - given.double()).abs() / allowed).nan_to_num(0.0, 0.0)
@@ -363,6 +364,10 @@ class _TorchRounding:
     def read_into(self, tensor: str, target: memoryview) -> None:
         """Likewise."""
         torch.frombuffer(target, dtype=torch.float32).copy_(self._kept[tensor])
+
+
+def _note(made: dict[str, Tensor], name: str, gradient: Tensor) -> None:
+    made[name] = gradient.clone()
 
 
 class _Rounded:
@@ -401,17 +406,14 @@ class _Rounded:
         _take_over(self.module, self.trainer)
         with _accepting():
             self.plain.step_in_pieces(pieces, divisor=1 if micro is None else micro.divisor)
-        made: list[dict[str, Tensor]] = [{}, {}]
-        ours, theirs = (
-            side.step(
-                inputs, targets, on_gradient=lambda name, gradient, of=of: of.update({name: gradient.clone()})
-            )
-            for side, of in zip((self.trainer, self.other), made, strict=True)
-        )
-        self._measure(made[0])
-        yield "the loss", torch.tensor(ours.loss), torch.tensor(theirs.loss)
-        for name, gradient in made[0].items():
-            yield f"the gradient of {name}", gradient, made[1][name]
+        ours, theirs = dict[str, Tensor](), dict[str, Tensor]()
+        for side, made in ((self.trainer, ours), (self.other, theirs)):
+            note = functools.partial(_note, made)
+            made["the loss"] = torch.tensor(side.step(inputs, targets, on_gradient=note).loss)
+        for name, tensor in ours.items():
+            yield name, tensor, theirs[name]
+        del ours["the loss"]
+        self._measure(ours)
         state = self.other.state_dict()
         for name, tensor in self.trainer.state_dict().items():
             yield name, tensor, state[name]

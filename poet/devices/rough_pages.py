@@ -2,8 +2,8 @@
 
 What is read back is then rounded (`poet.problem.PageForm`). A form that takes no more seconds, joules and
 bytes than another, in either direction, conversion included, takes its place: every schedule takes at most as
-much with it, as transfers only get shorter and cheaper. Where each takes less of something, the search decides:
-the form is an alternative (`poet.problem.Alternative`).
+much with it, as transfers only get shorter and cheaper. Where each takes less of something, the search
+decides: the form is an alternative (`poet.problem.Alternative`).
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Container, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from poet.errors import ProblemError
 from poet.util.reading import LARGEST_AMOUNT
@@ -177,9 +177,10 @@ class Alternative:
 
     Attributes:
         name: unique among alternatives.
-        ops: in the place of those of the same names.
+        ops: in the place of those of the same names; none where it is another form of pages.
         omits: names of ops that do not run where it is taken.
-        tensors: in the place of those of the same names, or further ones, which its ops produce.
+        tensors: in the place of those of the same names, or further ones, which its ops produce; of another
+            form of pages, those of the same names with other transfers.
     """
 
     name: str
@@ -325,7 +326,8 @@ def check_alternatives(
     for alternative in alternatives:
         where = f"alternative {alternative.name}"
         changed = _changed(alternative)
-        if not alternative.ops or len(set(changed)) < len(changed):
+        is_of_pages = _is_of_pages(alternative, own_tensors)
+        if not (alternative.ops or (is_of_pages and alternative.tensors)) or len(set(changed)) < len(changed):
             raise ProblemError(f"{where}: it has no op, or the same twice")
         for kind, name in changed:
             if (kind, name) in seen:
@@ -344,11 +346,28 @@ def check_alternatives(
             raise ProblemError(f"{where}: it writes rows of other tensors than are updated without it")
         made = {name for op in alternative.ops for name in op.outputs}
         for tensor in alternative.tensors:
+            if is_of_pages:
+                continue
             if tensor.name not in made or (tensor.name in tensors and tensor.name not in produced):
                 raise ProblemError(f"{where}: tensor {tensor.name} is not made by its ops")
         _check_together(problem, own_tensors, own_ops, [alternative], where)
     if alternatives:
         _check_together(problem, own_tensors, own_ops, alternatives, "all alternatives together")
+
+
+def _is_of_pages(alternative: Alternative, tensors: Sequence[Tensor]) -> bool:
+    """Whether it has no ops, and changes but how tensors that live within a step go to storage and back."""
+    known = {tensor.name: tensor for tensor in tensors}
+
+    def without_pages(tensor: Tensor) -> Tensor:
+        return replace(tensor, page_in=None, page_out=None, stored_bytes=None, page_form=None)
+
+    return not alternative.touched and all(
+        each.name in known
+        and each.initially is each.finally_ is None
+        and without_pages(each) == without_pages(known[each.name])
+        for each in alternative.tensors
+    )
 
 
 def _changes(op: ProblemOp) -> tuple[str, ...]:

@@ -147,7 +147,7 @@ class Problem:
         if by_row:
             return 6 if any(op.stored_updates for op in by_row) else 5
         if self.alternatives:
-            return 4
+            return 4 if all(each.ops for each in self.alternatives) else FORMAT_VERSION
         if any(tensor.move is not None for tensor in self.tensors):
             return 3
         return 2 if any(tensor.initially is Place.EITHER for tensor in self.tensors) else 1

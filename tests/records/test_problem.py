@@ -84,7 +84,7 @@ def edit(path: str, value: object) -> Callable[[dict[str, Any]], None]:
     ("path", "value", "message"),
     [
         ("format", "poem", "not a poet-problem file"),
-        ("version", 7, "version 7, this poet reads 1 to 6"),
+        ("version", 8, "version 8, this poet reads 1 to 7"),
         ("version", ..., "version None, this poet reads 1"),
         ("colour", "red", "'colour' is not a field here"),
         ("idle_wats", 1, "did you mean 'idle_watts'?"),

@@ -149,12 +149,13 @@ class PageFile:
         self._note(tensor, data)
 
     def _write_coded(self, slot: PageSlot, data: memoryview, form: PageForm) -> _Written:
-        found, done = _Checksums(slot.size_bytes), 0
+        size_bytes, done = form.coded_bytes(len(data)), 0
+        found = _Checksums(size_bytes)
         for stretch in rough_pages.coded(data, form, PIECE_BYTES):
             self._transfers.write(_HEADER_BYTES + slot.offset_bytes + done, stretch)
             found.add(stretch)
             done += len(stretch)
-        return _Written(done, slot.size_bytes, found.rows)
+        return _Written(size_bytes, size_bytes, found.rows)
 
     def read_into(self, tensor: str, target: memoryview, form: PageForm | None = None) -> None:
         """Fill ``target``, from its start, with what was last written for ``tensor``, in ``form``.

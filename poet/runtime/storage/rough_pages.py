@@ -39,10 +39,10 @@ def coded(data: memoryview, form: PageForm, stretch_bytes: int) -> Iterator[memo
             room[filled : filled + len(taken)] = taken
             filled, rest = filled + len(taken), rest[len(taken) :]
             if filled == len(room):
-                yield memoryview(room)
+                yield room.data
                 filled = 0
     if filled:
-        yield memoryview(room)[:filled]
+        yield room.data[:filled]
 
 
 def _coded(numbers: Numbers, form: PageForm) -> Iterator[NDArray[Any]]:

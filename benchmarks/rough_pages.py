@@ -1,0 +1,286 @@
+"""Rounded pages: what they save where storage decides, how far gradients are off, and what is learnt so.
+
+    python -m benchmarks rough-pages [--only NET ...] [--devices NAME ...] [--seconds 10] [--fresh]
+
+Training steps of the nets of `helpers.tiny_nets` in batches of one, parameters in RAM, 15 % of the way from the
+least RAM that any schedule needs to what keeping everything takes: planned with pages as they are, and with bf16
+and int8 allowed. Of the nets that page, a step of each plan is replayed (`poet verify`) and its gradients are held
+against plain PyTorch's. Then three nets learn scikit-learn's digits in 200 steps, with such plans and plainly.
+
+Rows are kept under build/rough-pages/, so that a run which was stopped goes on where it was. A search has one
+thread and so many seconds of a core's work.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import warnings
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from result_file import RESULTS, write
+from torch import Tensor, nn
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT / "tests"))
+
+from helpers.clocks import CoreClock  # noqa: E402
+from helpers.tiny_nets import MICRO_NETS  # noqa: E402
+
+import poet  # noqa: E402
+from poet.planning.planned import plan_step  # noqa: E402
+from poet.planning.prepared import Prepared, prepare  # noqa: E402
+from poet.planning.ram_survey import budget_between, keep_everything_bytes  # noqa: E402
+from poet.planning.step_search import offered  # noqa: E402
+from poet.problem import Limits  # noqa: E402
+from poet.problem.solution import SolveOptions  # noqa: E402
+from poet.runtime import Trainer  # noqa: E402
+from poet.solvers import minimum_ram_bytes  # noqa: E402
+from poet.verification import verify  # noqa: E402
+
+BUILD = ROOT / "build" / "rough-pages"
+DEVICES = ("stm32h743", "nrf52840", "rpi4b-xnnpack")
+ALLOWED: dict[str, tuple[str, ...]] = {
+    "whole": (),
+    "bf16": ("bf16-pages",),
+    "int8": ("int8-pages",),
+}
+SHARE = 0.15
+GOAL = 0.25
+STEPS, BATCH, SEEDS = 200, 32, (0, 1, 2)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A plan; ``overhead`` is energy above running every op once, as a share of it.
+
+    Attributes:
+        net, device, pages: what was planned.
+        status, overhead, open_share: of the plan; what of the overhead is open.
+        written_bytes, rounded: per step; tensors that come back rounded.
+        gradient_error, farthest: of a step from plain PyTorch's, over the norm; of the worst parameter.
+    """
+
+    net: str
+    device: str
+    pages: str
+    status: str
+    overhead: float
+    open_share: float
+    written_bytes: int
+    rounded: int
+    gradient_error: float | None = None
+    farthest: float | None = None
+
+
+def limits_of(prepared: Prepared) -> Limits:
+    problem = offered(prepared, Limits())
+    least, most = minimum_ram_bytes(problem, Limits()).bytes, keep_everything_bytes(problem)
+    return Limits(ram_budget_bytes=budget_between(least, most, SHARE))
+
+
+def planned_row(net: str, device: str, pages: str, seconds: float) -> Row:
+    micro = MICRO_NETS[net]
+    module = micro.build()
+    prepared = prepare(module, micro.example(), device=device, loss=micro.loss, allow=ALLOWED[pages])
+    planned = plan_step(prepared, limits_of(prepared), SolveOptions(seconds, clock=CoreClock()))
+    plan = planned.plan
+    once = plan.outcome.baseline_joules
+    measured: dict[str, float] = {}
+    if plan.rounded:
+        path = BUILD / "plan.poet"
+        planned.save(path)
+        found = verify(path, module=module, threads=(1,), steps=1, allow_over_budget=True)
+        if not found or found.rounding is None:
+            sys.exit(f"{net} on {device}: {found}")
+        worst = found.rounding.farthest[1]
+        measured = {"gradient_error": found.rounding.gradient_error, "farthest": worst}
+    return Row(
+        net,
+        device,
+        pages,
+        plan.outcome.status,
+        plan.trace.joules / once - 1.0,
+        plan.outcome.overhead_gap,
+        plan.trace.written_bytes,
+        len(plan.rounded),
+        **measured,
+    )
+
+
+# --- learning digits -------------------------------------------------------------------------------
+
+
+def _mlp() -> nn.Module:
+    layers = [nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 128), nn.ReLU(), nn.Linear(128, 10)]
+    return nn.Sequential(nn.Flatten(), *layers)
+
+
+def _cnn() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(1, 16, 3, padding=1), nn.ReLU(), nn.Conv2d(16, 16, 3, padding=1), nn.ReLU(),
+        nn.MaxPool2d(2), nn.Conv2d(16, 32, 3, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(512, 10),
+    )  # fmt: skip
+
+
+def _normed() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(1, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU(),
+        nn.Conv2d(16, 16, 3, padding=1, stride=2), nn.BatchNorm2d(16), nn.ReLU(),
+        nn.Flatten(), nn.Linear(256, 10),
+    )  # fmt: skip
+
+
+LEARNERS = {"mlp": _mlp, "cnn": _cnn, "cnn with batch norm": _normed}
+
+
+def digits() -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Images and labels, of a half to train on and of the other."""
+    from sklearn.datasets import load_digits
+
+    found = load_digits()
+    images = torch.tensor(found.images, dtype=torch.float32).unsqueeze(1) / 16
+    labels = torch.tensor(found.target)
+    order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(0))
+    images, labels, half = images[order], labels[order], len(labels) // 2
+    return images[:half], labels[:half], images[half:], labels[half:]
+
+
+def learnt(net: str, pages: str, seed: int) -> dict[str, Any]:
+    """Accuracy on the other half after 200 steps with a plan for pages of that kind."""
+    images, labels, others, their_labels = digits()
+    torch.manual_seed(seed)
+    module = LEARNERS[net]().train()
+    prepared = prepare(
+        module, images[:BATCH], device="stm32h743", optimizer="sgd:lr=0.1", allow=ALLOWED[pages]
+    )
+    limits = Limits(ram_budget_bytes=limits_of(prepared).ram_budget_bytes, recompute=False)
+    planned = plan_step(prepared, limits, SolveOptions(3.0, clock=CoreClock()))
+    path = BUILD / "learner.poet"
+    planned.save(path)
+    order = torch.Generator().manual_seed(seed)
+    with Trainer.open(path, seed=seed, arena=False) as trainer:
+        trainer.allow_over_budget = True
+        for _ in range(STEPS):
+            batch = torch.randint(len(labels), (BATCH,), generator=order)
+            loss = trainer.step(images[batch], labels[batch]).loss
+        module.load_state_dict(trainer.state_dict())
+    with torch.no_grad():
+        right = module.eval()(others).argmax(1) == their_labels
+    return {
+        "net": net, "pages": pages, "seed": seed, "loss": loss, "accuracy": float(right.float().mean()),
+        "paged": planned.plan.trace.written_bytes, "rounded": len(planned.plan.rounded),
+    }  # fmt: skip
+
+
+# --- the page ------------------------------------------------------------------------------------
+
+
+def page(rows: list[Row], learners: list[dict[str, Any]], seconds: float) -> str:
+    known = {(row.net, row.device, row.pages): row for row in rows}
+    of_whole = [row for row in rows if row.pages == "whole" and row.written_bytes]
+    lines = [
+        "# Rounded pages\n",
+        "Made by `python -m benchmarks rough-pages`: training steps of the nets of",
+        "`tests/helpers/tiny_nets.py`, batches of one, parameters in RAM, 15 % of the way from the least RAM to",
+        f"keeping everything; searches of {seconds:g} s of a core. *Overhead* is energy above running every op",
+        "once, *less* how much less of it with rounded pages. *Gradients* is how far those of one step are from",
+        "plain PyTorch's, as a share of their norm, and of the worst parameter's alone. Such a plan is not exact.\n",
+        "| pages | nets that page | with at least 25 % less overhead |",
+        "|---|--:|--:|",
+    ]
+    for pages in list(ALLOWED)[1:]:
+        found = [(row, known[row.net, row.device, pages]) for row in of_whole]
+        good = sum(rough.overhead <= (1 - GOAL) * row.overhead for row, rough in found)
+        lines.append(f"| {pages} | {len(found)} | {good} |")
+    headings = ("net", "device", "overhead", "bf16", "less", "gradients", "int8", "less", "gradients")
+    lines += ["", f"| {' | '.join(headings)} |", "|---|---|" + "--:|" * 7]
+    for row in of_whole:
+        cells = [row.net, row.device, f"{row.overhead:.1%}"]
+        for pages in list(ALLOWED)[1:]:
+            rough = known[row.net, row.device, pages]
+            cells += [f"{rough.overhead:.1%}", f"{1 - rough.overhead / row.overhead:.0%}", _errors(rough)]
+        lines.append(f"| {' | '.join(cells)} |")
+    kept = sorted({(row.net, row.device) for row in rows} - {(row.net, row.device) for row in of_whole})
+    if kept:
+        lines += ["", f"Not paging: {', '.join(f'{net} on {device}' for net, device in kept)}."]
+    lines += [
+        "",
+        f"Accuracy on the other half of scikit-learn's digits after {STEPS} steps of {BATCH} images by SGD,",
+        f"planned for stm32h743 without recomputation; mean of {len(SEEDS)} seeds, least and largest. Whole pages",
+        "give the bits of plain PyTorch.\n",
+        "| net | pages | tensors rounded | accuracy | loss of the last step |",
+        "|---|---|--:|--:|--:|",
+    ]
+    for net in LEARNERS:
+        for pages in ALLOWED:
+            of = [each for each in learners if (each["net"], each["pages"]) == (net, pages)]
+            if of:
+                right = [each["accuracy"] for each in of]
+                spread = f"{sum(right) / len(of):.1%} ({min(right):.1%} to {max(right):.1%})"
+                loss = sum(each["loss"] for each in of) / len(of)
+                lines.append(f"| {net} | {pages} | {of[0]['rounded']} | {spread} | {loss:.4f} |")
+    return "\n".join((*lines, ""))
+
+
+def _errors(row: Row) -> str:
+    if row.gradient_error is None or row.farthest is None:
+        return "nothing rounded"
+    return f"{row.gradient_error:.2%}, {row.farthest:.2%}"
+
+
+def _kept(path: Path) -> Iterator[dict[str, Any]]:
+    for line in path.read_text().splitlines() if path.exists() else ():
+        yield json.loads(line)
+
+
+def _keep(path: Path, row: dict[str, Any]) -> None:
+    with path.open("a") as file:
+        file.write(json.dumps(row) + "\n")
+    print(row, flush=True)
+
+
+def main(arguments: Iterable[str] | None = None) -> None:
+    """Measure what is not known yet; write the page."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--only", nargs="+", choices=MICRO_NETS, default=list(MICRO_NETS), help="these nets")
+    parser.add_argument("--devices", nargs="+", default=list(DEVICES), help="these devices")
+    parser.add_argument("--seconds", type=float, default=10.0, help="of a core, for each search")
+    parser.add_argument("--fresh", action="store_true", help="forget earlier rows")
+    given = parser.parse_args(None if arguments is None else list(arguments))
+    BUILD.mkdir(parents=True, exist_ok=True)
+    plans, learning = BUILD / "plans.jsonl", BUILD / "learning.jsonl"
+    if given.fresh:
+        plans.unlink(missing_ok=True)
+        learning.unlink(missing_ok=True)
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
+    rows = [Row(**each) for each in _kept(plans)]
+    for net in given.only:
+        for device in given.devices:
+            for pages in ALLOWED:
+                done = {(row.net, row.device, row.pages): row for row in rows}
+                whole = done.get((net, device, "whole"))
+                if (net, device, pages) in done or (whole is not None and not whole.written_bytes):
+                    continue
+                rows.append(planned_row(net, device, pages, given.seconds))
+                _keep(plans, asdict(rows[-1]))
+    learners = list(_kept(learning))
+    for net in LEARNERS:
+        for pages in ALLOWED:
+            for seed in SEEDS:
+                if not any(
+                    (each["net"], each["pages"], each["seed"]) == (net, pages, seed) for each in learners
+                ):
+                    learners.append(learnt(net, pages, seed))
+                    _keep(learning, learners[-1])
+    write(RESULTS / "rough-pages.json", page(rows, learners, given.seconds))
+
+
+if __name__ == "__main__":
+    main()
