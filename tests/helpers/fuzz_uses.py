@@ -16,7 +16,7 @@ from rich.console import Console
 from safetensors.torch import save
 
 from helpers import hand_net, strange
-from helpers.forms import with_row_updates
+from helpers.forms import with_page_forms, with_row_updates
 from helpers.random_problems import mixed_problem
 from poet.errors import InputError
 from poet.files.tensorfile import TensorFile
@@ -121,6 +121,7 @@ def problem_files(folder: Path) -> Subject:
     bases = [(INSTANCES / name).read_bytes() for name in ("linear.m4.json", "transformer.m4.json")]
     problems = [mixed_problem(seed) for seed in range(12)]
     problems += [with_row_updates(mixed_problem(seed), seed).resolved({"rows"}) for seed in (1, 2)]
+    problems += [with_page_forms(mixed_problem(seed), seed) for seed in (3, 4)]
     bases += [json.dumps(of.to_json()).encode() for of in problems]
     return bases, strange.mutated_json, use_problem, ".json"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,16 +10,21 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from helpers import hand_net
 from helpers.command import invoke
+from helpers.nets import small_net
+from rich.console import Console
 from torch import nn
 
 import poet
 from poet.c99.project import c_project
 from poet.errors import InputError, NotExact, PageFileError, PlanError
+from poet.frontend.trace import trace_training_step
 from poet.plans.page_slots import slots_for
 from poet.plans.plan_file import PlanFile
 from poet.problem import PageForm
 from poet.problem.schedule import PageIn
+from poet.report.run import verify_data, verify_report
 from poet.runtime import Trainer
 from poet.runtime.storage import rough_pages
 from poet.runtime.storage.page_file import PageFile
@@ -106,7 +112,7 @@ def plan(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     path = tmp_path_factory.mktemp("plans") / "rough.poet"
     planned = poet.plan(
         net(), torch.randn(SHAPE), device="rpi4b", ram="400KiB", recompute=False, evaluation=False,
-        pins=poet.Pins(page=("tanh*",)), time_limit_seconds=2.0, allow=[request.param],
+        pins=poet.Pins(page=("tanh*",)), time_limit_seconds=0.5, allow=[request.param],
     )  # fmt: skip
     planned.save(path)
     return path
@@ -182,3 +188,27 @@ def test_nothing_is_rounded_unasked(tmp_path: Path) -> None:
     assert not planned.plan.rounded
     with pytest.raises(InputError, match="allow 'fp8-pages' is not one of bf16-pages, int8-pages"):
         poet.plan(net(), torch.randn(SHAPE), allow=["fp8-pages"], **asked)  # type: ignore[arg-type]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", PageForm)
+@pytest.mark.parametrize("seed", [1, 5])
+def test_random_schedules_give_the_rounding_of_torch_and_nothing_else(
+    seed: int, form: PageForm, tmp_path: Path
+) -> None:
+    """Everything that may be is rounded in storage, gradients too, and some of it more than once."""
+    path = tmp_path / "random.poet"
+    step = trace_training_step(small_net(), torch.zeros(6, 2, 8, 8), measure=False)
+    made = hand_net.write_step(path, step, seed, share=0.7, form=form)
+    assert len(made.rounded) > 3
+    report = verify(path, module=small_net(), threads=(1,), arena=False)
+    assert report, report
+    report = verify(path, module=small_net(), threads=(2,), steps=1)
+    assert report, report
+    words = Console(width=200, record=True, file=io.StringIO())
+    words.print(verify_report(report))
+    said = words.export_text()
+    assert f"not exact: tensors are rounded in storage: {len(made.rounded)} as {form.number}" in said
+    assert "within the rounding of its pages: yes" in said
+    assert "equal" not in said
+    assert json.loads(json.dumps(verify_data(report)))["exact"] is False

@@ -344,10 +344,16 @@ def _plans(folder: Path) -> list[bytes]:
     from helpers.schedules import random_schedule
     from test_runtime import write_small
 
+    from poet.problem import PageForm
+
     path, plans = folder / "base.poet", []
     for seed, in_storage in ((0, False), (3, False), (4, True)):
         of = hand_net.problem(hand_net.graph(), parameters_in_storage=in_storage)
         hand_net.write(path, random_schedule(of, seed) if seed else None, parameters_in_storage=in_storage)
+        plans.append(path.read_bytes())
+    for form in PageForm:
+        of = hand_net.problem(hand_net.graph(), form=form)
+        hand_net.write(path, random_schedule(of, 3), form=form)
         plans.append(path.read_bytes())
     for seed, optimizer in ((1, "momentum"), (2, "adamw")):
         write_small(path, optimizer, seed, share=0.5)
