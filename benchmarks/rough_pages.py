@@ -1,12 +1,13 @@
 """Rounded pages: what they save where storage decides, how far gradients are off, and what is learnt so.
 
-    python -m benchmarks rough-pages [--only NET ...] [--devices NAME ...] [--seconds 10] [--fresh]
+    python -m benchmarks rough-pages [--only NET ...] [--devices NAME ...] [--batches 8 1]
+                                     [--seconds 10] [--fresh]
 
-Training steps of the nets of `helpers.tiny_nets` in batches of one, parameters in RAM, 15 % of the way from
-the least RAM that any schedule needs to what keeping everything takes: planned with pages as they are, and
-with bf16 and int8 allowed. Of the nets that page, a step of each plan is replayed (`poet verify`) and its
-gradients are held against plain PyTorch's. Then three nets learn scikit-learn's digits in 200 steps, with
-such plans and with whole pages.
+Training steps of the nets of `helpers.tiny_nets`, parameters in RAM, 15 % of the way from the least RAM that
+any schedule needs to what keeping everything takes: planned with pages as they are, and with bf16 and int8
+allowed. Of the nets that page, a step of each plan is replayed (`poet verify`) and its gradients are held
+against plain PyTorch's. Then three nets learn scikit-learn's digits in 200 steps, with such plans and with
+whole pages.
 
 Rows are kept under build/rough-pages/, so that a run which was stopped goes on where it was. A search has one
 thread and so many seconds of a core's work.
@@ -15,6 +16,7 @@ thread and so many seconds of a core's work.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import sys
 import warnings
@@ -44,7 +46,7 @@ from poet.solvers import minimum_ram_bytes  # noqa: E402
 from poet.verification import verify  # noqa: E402
 
 BUILD = ROOT / "build" / "rough-pages"
-DEVICES = ("stm32h743", "nrf52840", "rpi4b-xnnpack")
+DEVICES = ("stm32h743",)
 ALLOWED: dict[str, tuple[str, ...]] = {
     "whole": (),
     "bf16": ("bf16-pages",),
@@ -60,13 +62,14 @@ class Row:
     """A plan; ``overhead`` is energy above running every op once, as a share of it.
 
     Attributes:
-        net, device, pages: what was planned.
+        net, batch, device, pages: what was planned.
         status, overhead, open_share: of the plan; what of the overhead is open.
         written_bytes, rounded: per step; tensors that come back rounded.
         gradient_error, farthest: of a step from plain PyTorch's, over the norm; of the worst parameter.
     """
 
     net: str
+    batch: int
     device: str
     pages: str
     status: str
@@ -77,6 +80,11 @@ class Row:
     gradient_error: float | None = None
     farthest: float | None = None
 
+    @property
+    def key(self) -> tuple[str, int, str, str]:
+        """What was planned."""
+        return self.net, self.batch, self.device, self.pages
+
 
 def limits_of(prepared: Prepared) -> Limits:
     problem = offered(prepared, Limits())
@@ -84,10 +92,11 @@ def limits_of(prepared: Prepared) -> Limits:
     return Limits(ram_budget_bytes=budget_between(least, most, SHARE))
 
 
-def planned_row(net: str, device: str, pages: str, seconds: float) -> Row:
+def planned_row(net: str, batch: int, device: str, pages: str, seconds: float) -> Row:
     micro = MICRO_NETS[net]
     module = micro.build()
-    prepared = prepare(module, micro.example(), device=device, loss=micro.loss, allow=ALLOWED[pages])
+    inputs = torch.randn(batch, *micro.inputs[1:])
+    prepared = prepare(module, inputs, device=device, loss=micro.loss, allow=ALLOWED[pages])
     planned = plan_step(prepared, limits_of(prepared), SolveOptions(seconds, clock=CoreClock()))
     plan = planned.plan
     once = plan.outcome.baseline_joules
@@ -102,6 +111,7 @@ def planned_row(net: str, device: str, pages: str, seconds: float) -> Row:
         measured = {"gradient_error": found.rounding.gradient_error, "farthest": worst}
     return Row(
         net,
+        batch,
         device,
         pages,
         plan.outcome.status,
@@ -183,34 +193,39 @@ def learnt(net: str, pages: str) -> Iterator[dict[str, Any]]:
 
 
 def page(rows: list[Row], learners: list[dict[str, Any]], seconds: float) -> str:
-    known = {(row.net, row.device, row.pages): row for row in rows}
-    of_whole = [row for row in rows if row.pages == "whole" and row.written_bytes]
+    known = {row.key: row for row in rows}
+    rough = list(ALLOWED)[1:]
+    paging = [
+        row
+        for row in rows
+        if row.pages == "whole" and row.written_bytes and all((*row.key[:3], each) in known for each in rough)
+    ]
     lines = [
         "# Rounded pages\n",
         "Made by `python -m benchmarks rough-pages`: training steps of the nets of",
-        "`tests/helpers/tiny_nets.py`, batches of one, parameters in RAM, 15 % of the way from the least RAM",
-        f"to keeping everything; searches of {seconds:g} s of a core. *Overhead* is energy above running",
-        "every op once, *less* how much less of it with rounded pages. *Gradients* is how far those of one",
-        "step are from plain PyTorch's, as a share of their norm, and of the worst parameter's alone. Such a",
-        "plan is not exact.\n",
-        "| pages | nets that page | with at least 25 % less overhead |",
-        "|---|--:|--:|",
+        "`tests/helpers/tiny_nets.py`, parameters in RAM, 15 % of the way from the least RAM to keeping",
+        f"everything; searches of {seconds:g} s of a core. *Overhead* is energy above running every op",
+        "once, *less* how much less of it with rounded pages. *Gradients* is how far those of one step are",
+        "from plain PyTorch's, as a share of their norm, and of the worst parameter's alone. Such a plan is",
+        "not exact.\n",
+        "| batch | device | pages | nets that page | with at least 25 % less overhead |",
+        "|--:|---|---|--:|--:|",
     ]
-    for pages in list(ALLOWED)[1:]:
-        found = [(row, known[row.net, row.device, pages]) for row in of_whole]
-        good = sum(rough.overhead <= (1 - GOAL) * row.overhead for row, rough in found)
-        lines.append(f"| {pages} | {len(found)} | {good} |")
-    headings = ("net", "device", "overhead", "bf16", "less", "gradients", "int8", "less", "gradients")
-    lines += ["", f"| {' | '.join(headings)} |", "|---|---|" + "--:|" * 7]
-    for row in of_whole:
-        cells = [row.net, row.device, f"{row.overhead:.1%}"]
-        for pages in list(ALLOWED)[1:]:
-            rough = known[row.net, row.device, pages]
-            cells += [f"{rough.overhead:.1%}", f"{1 - rough.overhead / row.overhead:.0%}", _errors(rough)]
+    for batch, device in dict.fromkeys((row.batch, row.device) for row in paging):
+        of = [row for row in paging if (row.batch, row.device) == (batch, device)]
+        for pages in rough:
+            good = sum(known[*row.key[:3], pages].overhead <= (1 - GOAL) * row.overhead for row in of)
+            lines.append(f"| {batch} | {device} | {pages} | {len(of)} | {good} |")
+    headings = "| net | batch | device | overhead | bf16 | less | gradients | int8 | less | gradients |"
+    lines += ["", headings, "|---|--:|---|" + "--:|" * 7]
+    for row in paging:
+        cells = [row.net, str(row.batch), row.device, f"{row.overhead:.1%}"]
+        for found in (known[*row.key[:3], pages] for pages in rough):
+            cells += [f"{found.overhead:.1%}", f"{1 - found.overhead / row.overhead:.0%}", _errors(found)]
         lines.append(f"| {' | '.join(cells)} |")
-    kept = sorted({(row.net, row.device) for row in rows} - {(row.net, row.device) for row in of_whole})
+    kept = [row for row in rows if row.pages == "whole" and not row.written_bytes]
     if kept:
-        lines += ["", f"Not paging: {', '.join(f'{net} on {device}' for net, device in kept)}."]
+        lines += ["", f"Not paging: {', '.join(f'{row.net} at batch {row.batch}' for row in kept)}."]
     lines += [
         "",
         f"Accuracy on the other half of scikit-learn's digits after {STEPS} steps of {BATCH} images by SGD,",
@@ -221,12 +236,12 @@ def page(rows: list[Row], learners: list[dict[str, Any]], seconds: float) -> str
     ]
     for net in LEARNERS:
         for pages in ALLOWED:
-            of = [each for each in learners if (each["net"], each["pages"]) == (net, pages)]
-            if of:
-                right = [each["accuracy"] for each in of]
-                spread = f"{sum(right) / len(of):.1%} ({min(right):.1%} to {max(right):.1%})"
-                loss = sum(each["loss"] for each in of) / len(of)
-                lines.append(f"| {net} | {pages} | {of[0]['rounded']} | {spread} | {loss:.4f} |")
+            runs = [each for each in learners if (each["net"], each["pages"]) == (net, pages)]
+            if runs:
+                right = [each["accuracy"] for each in runs]
+                spread = f"{sum(right) / len(runs):.1%} ({min(right):.1%} to {max(right):.1%})"
+                loss = sum(each["loss"] for each in runs) / len(runs)
+                lines.append(f"| {net} | {pages} | {runs[0]['rounded']} | {spread} | {loss:.4f} |")
     return "\n".join((*lines, ""))
 
 
@@ -252,6 +267,7 @@ def main(arguments: Iterable[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--only", nargs="+", choices=MICRO_NETS, default=list(MICRO_NETS), help="these nets")
     parser.add_argument("--devices", nargs="+", default=list(DEVICES), help="these devices")
+    parser.add_argument("--batches", nargs="+", type=int, default=[8, 1], help="samples of a step")
     parser.add_argument("--seconds", type=float, default=10.0, help="of a core, for each search")
     parser.add_argument("--fresh", action="store_true", help="forget earlier rows")
     given = parser.parse_args(None if arguments is None else list(arguments))
@@ -263,24 +279,22 @@ def main(arguments: Iterable[str] | None = None) -> None:
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     rows = [Row(**each) for each in _kept(plans)]
-    for net in given.only:
-        for device in given.devices:
-            for pages in ALLOWED:
-                done = {(row.net, row.device, row.pages): row for row in rows}
-                whole = done.get((net, device, "whole"))
-                if (net, device, pages) in done or (whole is not None and not whole.written_bytes):
-                    continue
-                rows.append(planned_row(net, device, pages, given.seconds))
-                _keep(plans, asdict(rows[-1]))
+    for key in itertools.product(given.batches, given.only, given.devices, ALLOWED):
+        batch, net, device, pages = key
+        done = {row.key: row for row in rows}
+        whole = done.get((net, batch, device, "whole"))
+        if (net, batch, device, pages) in done or (whole is not None and not whole.written_bytes):
+            continue
+        rows.append(planned_row(net, batch, device, pages, given.seconds))
+        _keep(plans, asdict(rows[-1]))
     learners = list(_kept(learning))
     for net in LEARNERS:
         for pages in ALLOWED:
-            for seed in SEEDS:
-                if not any(
-                    (each["net"], each["pages"], each["seed"]) == (net, pages, seed) for each in learners
-                ):
-                    learners.append(learnt(net, pages, seed))
-                    _keep(learning, learners[-1])
+            if not any((each["net"], each["pages"]) == (net, pages) for each in learners):
+                made = list(learnt(net, pages))
+                learners += made
+                for each in made:
+                    _keep(learning, each)
     write(RESULTS / "rough-pages.json", page(rows, learners, given.seconds))
 
 

@@ -344,21 +344,21 @@ def buffer_cost(size_bytes: int, profile: Profile, form: PageForm | None = None)
     page_in = _transfer(storage.read, stored_bytes, profile)
     page_out = _with_erase(_transfer(storage.write, stored_bytes, profile), storage, stored_bytes)
     if form is not None:
-        page_out = _converted(page_out, form, size_bytes, profile, is_out=True)
-        page_in = _converted(page_in, form, size_bytes, profile, is_out=False)
+        page_out, page_in = (
+            _converted(transfer, form, size_bytes, profile, passes=passes, flops=flops)
+            for transfer, (passes, flops) in zip((page_out, page_in), _CONVERSIONS[form], strict=True)
+        )
     return BufferCost(page_in, page_out, stored_bytes, move)
 
 
-_CONVERSION = {PageForm.BF16: ((1, 1), (1, 1)), PageForm.INT8: ((2, 3), (1, 2))}
-"""Of each form, out and in: passes over the numbers, and FLOPs for each. Out to int8: the largest magnitude
-first, then the quotient and its rounding; in: conversion and product."""
+_CONVERSIONS = {PageForm.BF16: ((1, 1), (1, 1)), PageForm.INT8: ((2, 3), (1, 2))}
+"""Out and in: passes over the numbers, and FLOPs for each. Out to int8 the largest is sought first."""
 
 
 def _converted(
-    transfer: Transfer, form: PageForm, size_bytes: int, profile: Profile, *, is_out: bool
+    transfer: Transfer, form: PageForm, size_bytes: int, profile: Profile, *, passes: int, flops: int
 ) -> Transfer:
     """``transfer`` with the conversion of ``size_bytes`` of float32 to or from ``form``."""
-    passes, flops = _CONVERSION[form][0 if is_out else 1]
     moved_bytes = passes * size_bytes + form.coded_bytes(size_bytes)
     amounts = Amounts(OpClass.ELEMENTWISE, flops * size_bytes / _WORD_BYTES, moved_bytes)
     cost = _call_cost(amounts, profile)

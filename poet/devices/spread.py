@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from poet.devices.cost_table import Amounts
-from poet.devices.costs import BufferCost, Costs, buffer_cost, estimate
+from poet.devices.costs import Costs, buffer_cost, estimate
 from poet.devices.figures import Count, OpClass, unit_of
 from poet.devices.profile import Profile
 from poet.errors import ProfileError
@@ -254,7 +254,9 @@ def good_end(path: Place, *, good: bool) -> End:
 
 
 def _recosted(problem: Problem, costs: Costs, profile: Profile) -> Problem:
-    def repriced(tensor: Tensor, cost: BufferCost) -> Tensor:
+    def repriced(tensor: Tensor) -> Tensor:
+        cost, form = costs.buffers[tensor.name], tensor.page_form
+        cost = cost if form is None else buffer_cost(tensor.bytes, profile, form)
         return replace(
             tensor,
             page_in=None if tensor.page_in is None else cost.page_in,
@@ -266,15 +268,7 @@ def _recosted(problem: Problem, costs: Costs, profile: Profile) -> Problem:
         replace(op, seconds=costs.ops[op.name].seconds, joules=costs.ops[op.name].joules)
         for op in problem.ops
     )
-    tensors = tuple(
-        repriced(
-            tensor,
-            costs.buffers[tensor.name]
-            if tensor.page_form is None
-            else buffer_cost(tensor.bytes, profile, tensor.page_form),
-        )
-        for tensor in problem.tensors
-    )
+    tensors = tuple(map(repriced, problem.tensors))
     return replace(problem, ops=ops, tensors=tensors, idle_watts=profile.charged_idle_watts)
 
 

@@ -47,8 +47,7 @@ def memory(tensor: torch.Tensor) -> memoryview:
 def as_torch(given: torch.Tensor, form: PageForm) -> torch.Tensor:
     """What comes back, by torch; checks the bound that the form promises, of numbers that are finite."""
     pages, target = _TorchRounding(), torch.empty_like(given)
-    pages.write("t", memory(given), form)
-    pages.read_into("t", memory(target))
+    pages.decode(pages.coded(memory(given), form, 4096), form, memory(target))
     assert pages.largest_share <= 1.0
     return target
 

@@ -20,7 +20,6 @@ from array import array
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 from poet.errors import PageFileError
 from poet.plans.page_slots import SLOT_ALIGNMENT_BYTES
@@ -33,16 +32,6 @@ from poet.util.units import format_bytes
 
 MAGIC = b"poet page file, version 1\n"
 _HEADER_BYTES = SLOT_ALIGNMENT_BYTES
-
-
-class RoundedPages(Protocol):
-    """Keeps tensors that are rounded in storage, in the place of slots."""
-
-    def write(self, tensor: str, data: memoryview, form: PageForm) -> None:
-        """Keep ``data``, float32 numbers, rounded."""
-
-    def read_into(self, tensor: str, target: memoryview) -> None:
-        """Fill ``target`` with what was last kept for ``tensor``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +50,7 @@ class PageFile:
         path: of the file, where links end.
         buffer_bytes: RAM of the bounce buffer; 0 where transfers go through the page cache.
         mode: for reports, which of the two it is.
-        rounded: who keeps what is rounded; ``None``: the slots.
+        coded, decode: what rounds numbers, as `poet.runtime.storage.rough_pages` does.
     """
 
     def __init__(
@@ -86,7 +75,7 @@ class PageFile:
         Raises:
             PageFileError: there is no room, no permission, or something else at ``path``.
         """
-        self.rounded: RoundedPages | None = None
+        self.coded, self.decode = rough_pages.coded, rough_pages.decode
         self._slots = {slot.tensor: slot for slot in slots}
         self._written: dict[str, _Written] = {}  # per tensor
         self._row_bytes = dict(row_bytes or {})
@@ -133,29 +122,20 @@ class PageFile:
         Raises:
             PageFileError: the storage refused it.
         """
-        if form is not None and self.rounded is not None:
-            self.rounded.write(tensor, data, form)
-            return
         slot = self._slots[tensor]
         self._written.pop(tensor, None)
         self._elsewhere.pop(tensor, None)
+        size_bytes = len(data) if form is None else form.coded_bytes(len(data))
+        row_bytes, done = self._row_bytes.get(tensor, size_bytes), 0
+        found = _Checksums(row_bytes)
         try:
-            if form is not None:
-                self._written[tensor] = self._write_coded(slot, data, form)
-                return
-            self._transfers.write(_HEADER_BYTES + slot.offset_bytes, data)
+            for stretch in [data] if form is None else self.coded(data, form, PIECE_BYTES):
+                self._transfers.write(_HEADER_BYTES + slot.offset_bytes + done, stretch)
+                found.add(stretch)
+                done += len(stretch)
         except OSError as cause:
             raise self._failed(f"{tensor} cannot be written", cause) from None
-        self._note(tensor, data)
-
-    def _write_coded(self, slot: PageSlot, data: memoryview, form: PageForm) -> _Written:
-        size_bytes, done = form.coded_bytes(len(data)), 0
-        found = _Checksums(size_bytes)
-        for stretch in rough_pages.coded(data, form, PIECE_BYTES):
-            self._transfers.write(_HEADER_BYTES + slot.offset_bytes + done, stretch)
-            found.add(stretch)
-            done += len(stretch)
-        return _Written(size_bytes, size_bytes, found.rows)
+        self._written[tensor] = _Written(size_bytes, row_bytes, found.rows)
 
     def read_into(self, tensor: str, target: memoryview, form: PageForm | None = None) -> None:
         """Fill ``target``, from its start, with what was last written for ``tensor``, in ``form``.
@@ -163,11 +143,8 @@ class PageFile:
         Raises:
             PageFileError: nothing was, the storage failed, or other bytes came back.
         """
-        if form is not None and self.rounded is not None:
-            self.rounded.read_into(tensor, target)
-            return
         if form is not None:
-            rough_pages.decode(self.pieces(tensor, 2), form, target)
+            self.decode(self.pieces(tensor, 2), form, target)
             return
         transfers, offset = self._place_of(tensor)
         written = self._written_of(tensor)
