@@ -24,6 +24,7 @@ from poet.plans.page_slots import slots_for
 from poet.plans.plan_file import PlanFile
 from poet.problem import PageForm
 from poet.problem.schedule import PageIn
+from poet.report.html.plan_page import plan_page
 from poet.report.run import verify_data, verify_report
 from poet.runtime import Trainer
 from poet.runtime.storage import rough_pages
@@ -137,6 +138,7 @@ def test_the_plan_says_what_is_rounded_and_how_far(plan: Path) -> None:
     assert f"Not exact: tensors are rounded in storage: {len(found.rounded)} as {form.number}" in said
     assert form.error in said
     assert f"rounded to {form.number}" in said
+    assert f"rounded in storage: {len(found.rounded)} as {form.number}" in plan_page(found)
     assert not any(word in said.lower() for word in ("bit for bit", "equal", "same bits"))
     _, told, _ = invoke("explain", plan, "--json", "-")
     rounded = json.loads(told[told.index("{") :])["rounded"]
