@@ -203,9 +203,10 @@ def page(rows: list[Row], learners: list[dict[str, Any]], seconds: float) -> str
         "Made by `python -m benchmarks rough-pages`: training steps of the nets of",
         "`tests/helpers/tiny_nets.py`, parameters in RAM, 15 % of the way from the least RAM to keeping",
         f"everything; searches of {seconds:g} s of a core: the best of them that rounds nothing, beside that",
-        "of each form, on a busy machine. *Overhead* is energy above running every op once, *less* how",
-        "much less of it with rounded pages. *Gradients* is how far those of one step are from PyTorch's,",
-        "as a share of their norm, and of the worst parameter's alone. Such a plan is not exact.\n",
+        "of each form, on a busy machine. *Overhead* is energy above running every op once, and what of it",
+        "is open; *less* is how much less of it there is with rounded pages. *Gradients* is how far those of",
+        "one step are from PyTorch's, as a share of their norm, and of the worst parameter's alone. Such a",
+        "plan is not exact.\n",
         "| batch | device | pages | nets that page | with at least 25 % less overhead |",
         "|--:|---|---|--:|--:|",
     ]
@@ -217,9 +218,9 @@ def page(rows: list[Row], learners: list[dict[str, Any]], seconds: float) -> str
     headings = "| net | batch | device | overhead | bf16 | less | gradients | int8 | less | gradients |"
     lines += ["", headings, "|---|--:|---|" + "--:|" * 7]
     for row in paging:
-        cells = [row.net, str(row.batch), row.device, f"{row.overhead:.1%}"]
+        cells = [row.net, str(row.batch), row.device, _overhead(row)]
         for found in (known[*row.key[:3], pages] for pages in rough):
-            cells += [f"{found.overhead:.1%}", f"{1 - found.overhead / row.overhead:.0%}", _errors(found)]
+            cells += [_overhead(found), f"{1 - found.overhead / row.overhead:.0%}", _errors(found)]
         lines.append(f"| {' | '.join(cells)} |")
     kept = [row for row in wholes if not row.written_bytes]
     kept += [row for row in rows if row.key[:3] not in asked and not row.written_bytes]
@@ -247,6 +248,10 @@ def page(rows: list[Row], learners: list[dict[str, Any]], seconds: float) -> str
 def _whole(rows: list[Row], key: tuple[str, int, str]) -> Row:
     """The best plan that rounds nothing, whatever was allowed: searches are short."""
     return min((row for row in rows if row.key[:3] == key and not row.rounded), key=lambda row: row.overhead)
+
+
+def _overhead(row: Row) -> str:
+    return f"{row.overhead:.1%}, {row.open_share:.0%} open"
 
 
 def _errors(row: Row) -> str:
