@@ -129,6 +129,7 @@ def problem_files(folder: Path) -> Subject:
 def use_problem(path: Path) -> str:
     """``poet solve problem.json --ram ...``, in short."""
     problem = Problem.load(path)
+    problem = problem.resolved([each.name for each in problem.alternatives[::2]])
     least, most = minimum_ram_bytes(problem, LIMITS).bytes, keep_everything_bytes(problem)
     limits = Limits(ram_budget_bytes=max(1, budget_between(least, most, 0.5)))
     setting_of(problem)
