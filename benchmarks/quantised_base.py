@@ -94,7 +94,8 @@ def pretrained() -> Decoder:
     for _ in range(PRETRAINED):
         tokens, targets = next(given)
         optimizer.zero_grad()
-        F.cross_entropy(net(tokens).flatten(0, 1), targets.flatten()).backward()
+        loss = F.cross_entropy(net(tokens).flatten(0, 1), targets.flatten())
+        loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
     print(f"pretrained: loss {F.cross_entropy(net(tokens).flatten(0, 1), targets.flatten()):.3f}", flush=True)
     return net

@@ -11,7 +11,7 @@ from poet.errors import InputError
 from poet.ir.loss import LOGITS
 from poet.ir.optimizer import OptimizerSpec, ParameterGroup
 from poet.ir.optimizer_kinds import OPTIONS
-from poet.problem import Objective, Pins
+from poet.problem import Objective, PageForm, Pins
 from poet.problem.solution import Progress
 
 from .options import (
@@ -41,7 +41,7 @@ from .options import (
 _OF_MODELS = (
     "device", "loss", "optimizer", "lr", "momentum", "weight_decay", "group", "clip_value", "clip_norm",
     "train", "bind", "batch", "shape", "micro", "names", "home", "gradients",
-    "base", "weights",
+    "base", "weights", "allow",
 )  # fmt: skip
 """Options that a planning problem does not take."""
 
@@ -110,6 +110,10 @@ class Ask:
     )
     home: Home | None = option("Of parameters between steps; auto: the plan chooses. Default ram.")
     gradients: GradientsOption = None
+    allow: list[PageForm] | None = option(
+        "What is paged may be rounded to fewer bytes, where that costs less; repeatable. Such a plan is not "
+        "exact."
+    )
     keep: list[str] | None = option("Tensors to keep in RAM from production to last use; repeatable.", "GLOB")
     recompute_these: list[str] | None = option(
         "Tensors not to hold while idle, but to compute again.", "GLOB", "--recompute"

@@ -126,11 +126,14 @@ def verify(
     allow_over_budget: AllowOverBudgetOption = False,
     json_file: JsonOption = None,
 ) -> None:
-    """Prove that a plan gives the bits of plain PyTorch.
+    """Prove that a plan gives the bits of plain PyTorch, or what rounded pages make of them.
 
     Loss, predictions, every gradient, every updated parameter, module state and optimizer state are
     compared by torch.equal after each step. Exit code 1 if a bit differs, or if a step holds more than the
     budget with as many threads as the plan was measured with.
+
+    A plan that rounds pages (--allow) is not exact: its schedule is compared so with whole pages, what it
+    rounds with torch's own rounding, and how far its gradients are off is measured.
 
     With --c-library a step in C is compared, whose bits are not PyTorch's: each step begins with
     PyTorch's state, and what it changes may differ from float64 by 8 times PyTorch's own error.

@@ -190,6 +190,7 @@ def _request(ask: Ask) -> PlanRequest:
         storage=ask.storage,
         home=(ask.home or Home.RAM).place,
         gradients=ask.gradients or Gradients.STREAM,
+        allow=ask.allow or (),
         progress=ask.progress,
         options=dataclasses.replace(search_options(ask), progress=None),
         evaluation=ask.output is not None,

@@ -118,6 +118,9 @@ def plan(request: PlanRequest) -> Planned:  # noqa: D417  the arguments are the 
         gradients: ``"stream"`` (default): weight gradients are made and used block by block where that gives
             the same bits; ``"keep"``: each exists whole; ``"logits"``: as ``"stream"``, and the last layer
             makes its logits with their cross-entropy in strips, and hands none to the caller.
+        allow: ``["bf16-pages"]``, ``["int8-pages"]`` or both: what is paged within a step may be rounded to
+            fewer bytes, tensor by tensor, where that costs less. Such a plan gives other gradients than
+            plain PyTorch, and says so.
         minimise: ``"energy"`` (default), ``"time"``, ``"ram"`` or ``"writes"``.
         time_limit_seconds: of all searches together, default 20; ``None``: until proven.
         progress: whether to show the stage, the best plan so far and its gap on stderr: one line that is

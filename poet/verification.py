@@ -6,15 +6,22 @@ optimizer are compared bit for bit, where units of the plan have their own numbe
 plain PyTorch as well; then those of a step of each other shape that the plan has; then
 the outputs and the loss in evaluation mode, where the plan has one, of every shape; at the end the
 same, of one step, inside each other budget that the plan has.
+
+A plan that rounds pages is not exact. Its schedule is compared so with whole pages. Then the plan itself is
+held against the same replay with such pages kept in RAM and rounded by torch, and its gradients against plain
+PyTorch's from the same state: how far off they are is measured, not promised.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
+import math
+import operator
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -33,6 +40,7 @@ from poet.ir.graph import Graph
 from poet.ir.named import named_parameters
 from poet.plans.plan_file import PlanFile
 from poet.plans.training_plan import Plan, shape_words
+from poet.problem import PageForm
 from poet.problem.schedule import Compute, PageIn
 from poet.runtime import Trainer
 from poet.runtime.data.random_batches import Batch, batches_of, random_batch, random_step
@@ -59,8 +67,26 @@ class BitComparison:
 
 
 @dataclass(frozen=True, slots=True)
+class RoundingReport:
+    """What rounded pages do to a training step.
+
+    Attributes:
+        forms: of the tensors that are rounded, by name.
+        page_error: how far off a number came back at most, as a share of what its form allows.
+        gradient_error: norm of the difference of all gradients from plain PyTorch's, over the norm of those,
+            in the worst step; each begins with the same state.
+        farthest: the parameter whose gradient is farthest off, and the same of it alone.
+    """
+
+    forms: dict[str, PageForm]
+    page_error: float
+    gradient_error: float
+    farthest: tuple[str, float]
+
+
+@dataclass(frozen=True, slots=True)
 class VerifyReport:
-    """The outcome of `verify`; true if every bit was the same.
+    """The outcome of `verify`; true if every bit was the same, or off by no more than rounded pages allow.
 
     Attributes:
         steps: made on each side.
@@ -68,6 +94,7 @@ class VerifyReport:
         budgets: others of the plan, inside each of which one step more was made, and one of each shape.
         recomputed_runs, page_ins: of the plan in one step: what was put to the test.
         comparisons: one per number of threads.
+        rounding: of a plan that rounds pages; ``None``: it does not.
     """
 
     steps: int
@@ -76,17 +103,18 @@ class VerifyReport:
     comparisons: tuple[BitComparison, ...]
     shapes: int = 0
     budgets: int = 0
+    rounding: RoundingReport | None = None
 
     @property
     def exact(self) -> bool:
         """Whether every bit was the same."""
-        return all(comparison.difference is None for comparison in self.comparisons)
+        return self.rounding is None and bool(self)
 
     def __bool__(self) -> bool:
-        return self.exact
+        return all(comparison.difference is None for comparison in self.comparisons)
 
     def require(self) -> None:
-        """Do nothing if the plan is exact.
+        """Do nothing if the plan is exact, or off by no more than its rounded pages allow.
 
         Raises:
             NotExact: names the first tensor that differs.
@@ -143,17 +171,29 @@ def verify(
     if batches is None and data is not None:
         batches = batches_of(data, plan, steps)
     given = tuple(batches or (random_step(plan, seed + number) for number in range(steps)))
-    comparisons = []
+    comparisons, rounding = [], None
+    is_rounded = any(each.rounded for each in (plan, *plan.budgets))
+    criterion = loss or plan.request.loss
     for count in threads:
         with (
             torch_threads(count),
             small_operators(are_wanted=plan.kernels.library == C99),
             torch.random.fork_rng(devices=[]),
-            Trainer.open(path, seed=seed, page_file=page_file, arena=arena) as trainer,
             lent(reference),
         ):
-            trainer.allow_over_budget = allow_over_budget or count != plan.kernels.threads
-            comparisons.append(_compare(trainer, reference, given, steps, seed, loss or plan.request.loss))
+            with _opened(path, seed, page_file, arena, is_whole=is_rounded) as trainer:
+                trainer.allow_over_budget = allow_over_budget or count != plan.kernels.threads
+                comparison = _compare(trainer, reference, given, steps, seed, criterion)
+            if is_rounded and comparison.difference is None:
+                with (
+                    _opened(path, seed, page_file, arena) as trainer,
+                    _opened(path, seed, None, False) as other,
+                ):
+                    trainer.allow_over_budget = allow_over_budget or count != plan.kernels.threads
+                    rounded = _Rounded(trainer, other, reference, criterion, seed)
+                    comparison = rounded.compared(given, steps, before=comparison.tensors)
+                    rounding = max(rounding or rounded.report, rounded.report, key=_gradient_error)
+            comparisons.append(comparison)
     runs = Counter(type(step) for step in plan.schedule)
     return VerifyReport(
         steps=steps,
@@ -162,7 +202,21 @@ def verify(
         comparisons=tuple(comparisons),
         shapes=len(plan.shapes),
         budgets=len(plan.budgets),
+        rounding=rounding,
     )
+
+
+def _opened(
+    path: str | Path, seed: int, page_file: str | Path | None, arena: bool, *, is_whole: bool = False
+) -> Trainer:
+    """The plan, open for training; with nothing rounded in storage where it ``is_whole``."""
+    with PlanFile(path) as file:
+        if is_whole:
+            file.plan = file.plan.with_whole_pages()
+        return Trainer.of(file, seed=seed, page_file=page_file, arena=arena)
+
+
+_gradient_error = operator.attrgetter("gradient_error")
 
 
 def _compare(
@@ -173,15 +227,8 @@ def _compare(
     seed: int,
     loss: str | LossFunction,
 ) -> BitComparison:
-    plainly = with_output(module, trainer.plan.model.output)
-    everything = _tensors(plainly)
-    with torch.no_grad():
-        for name, tensor in trainer.state_dict().items():
-            everything[name].copy_(tensor)
     plan, threads, compared = trainer.plan, torch.get_num_threads(), 0
-    trained = [item.name for item in named_parameters(plan.graph) if item.is_trained]
-    plain = PlainTrainer(plainly, loss=loss, optimizer=plan.optimizer, trained=trained)
-    torch.manual_seed(seed)
+    plain, plainly = _plain(trainer, module, loss, seed)
     sides = _Sides(trainer, plain, plainly, batches, seed)
     for name, ours, theirs in itertools.chain(sides.steps(steps), *map(sides.inside, plan.budgets)):
         compared += 1
@@ -189,6 +236,26 @@ def _compare(
         if difference is not None:
             return BitComparison(threads, compared, f"{name} {difference}")
     return BitComparison(threads, compared, None)
+
+
+def _plain(
+    trainer: Trainer, module: nn.Module, loss: str | LossFunction, seed: int
+) -> tuple[PlainTrainer, nn.Module]:
+    """Plain PyTorch from the state of ``trainer`` on, and what it trains."""
+    plan, plainly = trainer.plan, with_output(module, trainer.plan.model.output)
+    _take_over(plainly, trainer)
+    trained = [item.name for item in named_parameters(plan.graph) if item.is_trained]
+    plain = PlainTrainer(plainly, loss=loss, optimizer=plan.optimizer, trained=trained)
+    torch.manual_seed(seed)
+    return plain, plainly
+
+
+def _take_over(module: nn.Module, trainer: Trainer) -> None:
+    """Give ``module`` the parameters and module state that ``trainer`` has."""
+    everything = _tensors(module)
+    with torch.no_grad():
+        for name, tensor in trainer.state_dict().items():
+            everything[name].copy_(tensor)
 
 
 _Pairs = Iterator[tuple[str, Tensor, Tensor]]
@@ -333,6 +400,102 @@ class _PlannedThreads(TorchDispatchMode):
                 new if wanted else old for old, new, wanted in zip(whole, made[count], mask, strict=True)
             ]
         return tuple(whole)
+
+
+class _TorchRounding:
+    """Rounds pages by torch: the reference of the functions of `poet.runtime.storage.rough_pages`."""
+
+    def __init__(self) -> None:
+        self.largest_share = 0.0
+
+    def coded(self, data: memoryview, form: PageForm, stretch_bytes: int) -> Iterator[memoryview]:
+        given = torch.frombuffer(data, dtype=torch.float32)
+        if form is PageForm.BF16:
+            kept, head = given.to(torch.bfloat16), b""
+            back, allowed = kept.double(), given.abs().double() * 2**-8 + 2**-134
+        else:
+            scale = given.abs().max() / 127
+            scale = torch.where(scale.isfinite(), scale, torch.nan)
+            kept = torch.where(scale > 0, given / scale, 0.0).round().clamp(-127, 127).to(torch.int8)
+            back, allowed = (kept * scale).double(), scale.double() * (0.5 + 2**-14) + 2**-140
+            head = scale.reshape(1).numpy().tobytes()
+        share = ((back - given.double()).abs() / allowed).nan_to_num(0.0, 0.0)
+        self.largest_share = max(self.largest_share, float(share.max()))
+        yield memoryview(head + kept.view(torch.uint8).numpy().tobytes())
+
+    def decode(self, stretches: Iterable[memoryview], form: PageForm, target: memoryview) -> None:
+        stored = torch.frombuffer(bytearray().join(stretches), dtype=torch.uint8)
+        if form is PageForm.BF16:
+            found = stored.view(torch.bfloat16).to(torch.float32)
+        else:
+            found = stored[4:].view(torch.int8) * stored[:4].view(torch.float32)
+        torch.frombuffer(target, dtype=torch.float32).copy_(found)
+
+
+def _note(made: dict[str, Tensor], name: str, gradient: Tensor) -> None:
+    made[name] = gradient.clone()
+
+
+class _Rounded:
+    """A plan that rounds pages, the same with torch's rounding, and plain PyTorch."""
+
+    def __init__(
+        self, trainer: Trainer, other: Trainer, module: nn.Module, loss: str | LossFunction, seed: int
+    ) -> None:
+        self.trainer, self.other, self.pages = trainer, other, _TorchRounding()
+        self.plain, self.module = _plain(trainer, module, loss, seed)
+        self.report = RoundingReport({}, 0.0, 0.0, ("", 0.0))
+
+    def compared(self, batches: Sequence[Batch], steps: int, *, before: int) -> BitComparison:
+        """So many steps, then one inside each other budget, beside what was compared ``before``."""
+        count, threads, plan = before, torch.get_num_threads(), self.trainer.plan
+        for number in range(steps + len(plan.budgets)):
+            if number >= steps:
+                budget_bytes = plan.budgets[number - steps].request.limits.ram_budget_bytes or 0
+                self.trainer.set_budget(budget_bytes)
+                self.other.set_budget(budget_bytes)
+            if self.other.page_file is not None:
+                self.other.page_file.coded, self.other.page_file.decode = self.pages.coded, self.pages.decode
+            for name, ours, theirs in self._step(*batches[number % len(batches)]):
+                count += 1
+                if (difference := _difference(ours, theirs)) is not None:
+                    said = f"step {number + 1} with pages that torch rounds: {name} {difference}"
+                    return BitComparison(threads, count, said)
+        self.trainer.check_budget()
+        too_far = "a number came back from storage farther off than the form of its page allows"
+        return BitComparison(threads, count, too_far if self.pages.largest_share > 1.0 else None)
+
+    def _step(self, inputs: tuple[Tensor, ...], targets: Tensor | tuple[Tensor, ...] | None) -> _Pairs:
+        micro = self.trainer.plan.request.micro
+        pieces = [(inputs, targets)] if micro is None else _pieces(inputs, targets, micro.count)
+        _take_over(self.module, self.trainer)
+        with _accepting():
+            self.plain.step_in_pieces(pieces, divisor=1 if micro is None else micro.divisor)
+        ours, theirs = dict[str, Tensor](), dict[str, Tensor]()
+        for side, made in ((self.trainer, ours), (self.other, theirs)):
+            note = functools.partial(_note, made)
+            made["the loss"] = torch.tensor(side.step(inputs, targets, on_gradient=note).loss)
+        for name, tensor in ours.items():
+            yield name, tensor, theirs[name]
+        del ours["the loss"]
+        self._measure(ours)
+        state = self.other.state_dict()
+        for name, tensor in self.trainer.state_dict().items():
+            yield name, tensor, state[name]
+
+    def _measure(self, gradients: dict[str, Tensor]) -> None:
+        """How far ``gradients`` are from plain PyTorch's."""
+        plain = {name: self.plain.gradients[name].double() for name in gradients}
+        off = {name: float((gradients[name].double() - plain[name]).norm()) for name in plain}
+        size = {name: float(plain[name].norm()) for name in plain}
+        shares = {name: off[name] / size[name] for name in plain if size[name]}
+        whole = math.hypot(*off.values()) / (math.hypot(*size.values()) or 1.0)
+        self.report = RoundingReport(
+            self.report.forms | self.trainer.plan.rounded,
+            self.pages.largest_share,
+            max(self.report.gradient_error, whole),
+            max(self.report.farthest, *shares.items(), key=operator.itemgetter(1)),
+        )
 
 
 def _called(where: str, pairs: _Pairs) -> _Pairs:

@@ -21,7 +21,7 @@ from poet.c99.interface import ExportedStep, Interface, Span, comment, interface
 from poet.c99.rules.updates import check_optimizer
 from poet.c99.sources import filled, weights_header, weights_source
 from poet.c99.statements import BLOCK_BYTES, LIBRARY, Prediction, Statements, prediction_of, statements_of
-from poet.errors import InputError, PoetError
+from poet.errors import InputError, PlanError, PoetError
 from poet.ir.graph import ITEM_BYTES
 from poet.plans.page_slots import Wear, erases_text, life_steps, most_erased
 from poet.plans.plan_file import PlanFile, plan_digest
@@ -112,9 +112,14 @@ def c_project(file: PlanFile) -> CProject:
 
     Raises:
         UnsupportedOperator: something of it has no C kernel.
-        PlanError: it has no arena, or keeps tensors in storage.
+        PlanError: it has no arena, keeps tensors in storage, or rounds what it pages.
     """
     plan = file.plan
+    if plan.rounded:
+        raise PlanError(
+            f"{file.path.name}: {min(plan.rounded)} is rounded in storage, which C code does not do; plan "
+            "without --allow"
+        )
     check_optimizer(plan.optimizer)
     statements = statements_of(plan)
     interface = interface_of(plan.graph, statements)

@@ -27,7 +27,7 @@ from poet.ir.graph import Graph, Op, Strip, stored_row_of
 from poet.ir.kernel_facts import PYTORCH
 from poet.ir.operators import WRITES
 from poet.ir.strips import copied_blocks
-from poet.problem import Transfer
+from poet.problem import PageForm, Transfer
 from poet.util import codec
 from poet.util.brief import brief
 
@@ -330,16 +330,39 @@ def _sum_cost(total: TensorType, strip: Strip, profile: Profile) -> OpCost:
     return _call_cost(amounts, profile, runs=additions)
 
 
-def buffer_cost(size_bytes: int, profile: Profile) -> BufferCost:
-    """What copying ``size_bytes`` costs in each direction: whole pages, and the erase with a write."""
+def buffer_cost(size_bytes: int, profile: Profile, form: PageForm | None = None) -> BufferCost:
+    """What copying ``size_bytes`` costs in each direction: whole pages, and the erase with a write.
+
+    ``form``: in which they are written; the conversion, an op of the class elementwise, is counted as well.
+    """
     storage, move = profile.storage, move_cost(size_bytes, profile)
     if storage is None:
         return BufferCost(None, None, None, move)
     page_bytes = storage.page_bytes.value
-    stored_bytes = math.ceil(size_bytes / page_bytes) * page_bytes
+    coded_bytes = size_bytes if form is None else form.coded_bytes(size_bytes)
+    stored_bytes = math.ceil(coded_bytes / page_bytes) * page_bytes
     page_in = _transfer(storage.read, stored_bytes, profile)
-    page_out = _transfer(storage.write, stored_bytes, profile)
-    return BufferCost(page_in, _with_erase(page_out, storage, stored_bytes), stored_bytes, move)
+    page_out = _with_erase(_transfer(storage.write, stored_bytes, profile), storage, stored_bytes)
+    if form is not None:
+        page_out, page_in = (
+            _converted(transfer, form, size_bytes, profile, passes=passes, flops=flops)
+            for transfer, (passes, flops) in zip((page_out, page_in), _CONVERSIONS[form], strict=True)
+        )
+    return BufferCost(page_in, page_out, stored_bytes, move)
+
+
+_CONVERSIONS = {PageForm.BF16: ((1, 1), (1, 1)), PageForm.INT8: ((2, 3), (1, 2))}
+"""Out and in: passes over the numbers, and FLOPs for each. Out to int8 the largest is sought first."""
+
+
+def _converted(
+    transfer: Transfer, form: PageForm, size_bytes: int, profile: Profile, *, passes: int, flops: int
+) -> Transfer:
+    """``transfer`` with the conversion of ``size_bytes`` of float32 to or from ``form``."""
+    moved_bytes = passes * size_bytes + form.coded_bytes(size_bytes)
+    amounts = Amounts(OpClass.ELEMENTWISE, flops * size_bytes / _WORD_BYTES, moved_bytes)
+    cost = _call_cost(amounts, profile)
+    return Transfer(transfer.seconds + cost.seconds, transfer.joules + cost.joules)
 
 
 def move_cost(size_bytes: int, profile: Profile) -> Transfer:

@@ -6,15 +6,17 @@ No torch: the graph's types and the profile's figures are all it takes.
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from dataclasses import replace
 
 from poet.devices.cost_table import Amounts
 from poet.devices.costs import BufferCost, OpCost, estimate
 from poet.devices.profile import OpUnit, Profile
+from poet.devices.rough_pages import with_forms
 from poet.errors import InputError, ProfileError
 from poet.ir.graph import Buffer, Graph, Op
 from poet.ir.kernel_facts import KernelFacts, stated
-from poet.problem import Handing, OnUnit, Place, Problem, ProblemOp, Tensor, Unit
+from poet.problem import Handing, OnUnit, PageForm, Place, Problem, ProblemOp, Tensor, Unit
 from poet.util.units import parse_factor, parse_seconds
 
 
@@ -33,7 +35,12 @@ def kernels_on(profile: Profile, graph: Graph, measured: KernelFacts, *others: K
 
 
 def build_problem(
-    graph: Graph, profile: Profile, kernels: KernelFacts, *, home: Place = Place.RAM
+    graph: Graph,
+    profile: Profile,
+    kernels: KernelFacts,
+    *,
+    home: Place = Place.RAM,
+    page_forms: Collection[PageForm] = (),
 ) -> Problem:
     """The planning problem of one training step of ``graph`` on ``profile``'s device.
 
@@ -44,6 +51,7 @@ def build_problem(
         home: where parameters, optimizer state, module state and constants are between steps. At
             home in RAM, those that no op updates have a valid copy in storage as well. `Place.EITHER`:
             as the plan chooses, one by one.
+        page_forms: in which what is paged may be rounded; see `poet.devices.rough_pages`.
 
     Raises:
         ProfileError: ``home`` is storage and the device has none.
@@ -70,7 +78,7 @@ def build_problem(
         for buffer in graph.buffers
     }
     storage = profile.storage
-    return Problem(
+    problem = Problem(
         name=graph.name,
         source=f"poet's cost model for {profile.title}",
         tensors=tuple(
@@ -86,6 +94,7 @@ def build_problem(
         storage_capacity_bytes=storage.capacity_bytes.value if storage and storage.capacity_bytes else None,
         kernels=kernels.library,
     )
+    return with_forms(problem, graph, profile, page_forms)
 
 
 def with_units(

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from poet.devices.cost_table import Amounts
-from poet.devices.costs import BufferCost, estimate
+from poet.devices.costs import buffer_cost, estimate
 from poet.devices.device_problem import with_units
 from poet.devices.figures import Count, OpClass, unit_of
 from poet.devices.profile import Profile
@@ -263,7 +263,9 @@ def _recosted(
 ) -> Problem:
     costs = estimate(graph, profile, amounts)
 
-    def repriced(tensor: Tensor, cost: BufferCost) -> Tensor:
+    def repriced(tensor: Tensor) -> Tensor:
+        cost, form = costs.buffers[tensor.name], tensor.page_form
+        cost = cost if form is None else buffer_cost(tensor.bytes, profile, form)
         return replace(
             tensor,
             page_in=None if tensor.page_in is None else cost.page_in,
@@ -276,7 +278,7 @@ def _recosted(
         replace(op, seconds=costs.ops[op.name].seconds, joules=costs.ops[op.name].joules, unit="")
         for op in problem.ops
     )
-    tensors = tuple(repriced(tensor, costs.buffers[tensor.name]) for tensor in problem.tensors)
+    tensors = tuple(map(repriced, problem.tensors))
     found = replace(problem, ops=ops, tensors=tensors, idle_watts=profile.charged_idle_watts)
     if not problem.units:
         return found

@@ -248,6 +248,18 @@ def lasting_of(parameter: Parameter) -> tuple[tuple[str, str], ...]:
     return (("its content", parameter.value), *parameter.optimizer_state, *sums)
 
 
+def floats_within(graph: Graph) -> frozenset[str]:
+    """Buffers of float32 numbers that nobody has after the step, each with a value that fills it.
+
+    Neither parameters, optimizer state and module state nor what is handed to the caller.
+    """
+    kept = graph.persistent().union(map(graph.buffer_of, (graph.loss, *graph.predictions)))
+    other = {value.buffer for value in graph.values if value.type.dtype != "float32"}
+    sizes_bytes = {buffer.name: buffer.size_bytes for buffer in graph.buffers}
+    filled = {value.buffer for value in graph.values if 4 * value.type.elements == sizes_bytes[value.buffer]}
+    return frozenset(name for name in filled - kept - other if sizes_bytes[name])
+
+
 def stored_row_of(op: Op) -> tuple[int, int]:
     """Bytes of a row of the table that ``op`` reads by row in storage, and how many rows that has.
 

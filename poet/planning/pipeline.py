@@ -27,7 +27,7 @@ from poet.planning.beside import TimeShares
 from poet.planning.planned import Planned, Stages, limits_of, plan_step
 from poet.planning.prepared import Prepared, prepare
 from poet.planning.step_search import without_choice
-from poet.problem import Limits, Objective, Pins, Place
+from poet.problem import Limits, Objective, PageForm, Pins, Place
 from poet.problem.progress import showing
 from poet.problem.solution import Progress, SolveOptions
 from poet.util.units import parse_bytes
@@ -51,7 +51,7 @@ OMITTED = Omitted.OMITTED
 
 _PREPARED = (
     "device", "loss", "optimizer", "clip_norm", "clip_value", "train", "output", "home", "names", "gradients",
-    "base", "weights",
+    "base", "weights", "allow",
 )  # fmt: skip
 """Fields that every step of the model is prepared with."""
 
@@ -83,6 +83,7 @@ class PlanRequest:
     storage: str | int | None = None
     home: Place | str = Place.RAM
     gradients: Gradients | str = Gradients.STREAM
+    allow: Iterable[PageForm | str] = ()
     minimise: Objective | str | Omitted = OMITTED
     time_limit_seconds: float | Omitted | None = OMITTED
     progress: bool | Progress | None = False

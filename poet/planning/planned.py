@@ -26,6 +26,7 @@ from poet.plans.training_plan import Plan, make_plan
 from poet.problem import Limits, Objective, Pins, Place, Problem
 from poet.problem.homes import decided
 from poet.problem.progress import stage
+from poet.problem.rounded import rounding_words
 from poet.problem.schedule import Schedule
 from poet.problem.simulator import judge
 from poet.problem.solution import WHOLE_PROBLEM, Solution, SolveOptions, Status, is_confirmed, sentence_of
@@ -235,6 +236,7 @@ def plan_with(prepared: Prepared, limits: Limits, fitted: Fitted) -> Planned:
             loss=prepared.step.loss,
             train=prepared.train,
             gradients=prepared.gradients,
+            allow=prepared.page_forms,
         ),
         device=_device_summary(prepared.profile),
         outcome=outcome_of(solution),
@@ -450,4 +452,6 @@ def _answered(plan: Plan) -> Iterator[Row]:
         )
     yield "recomputed", f"{trace.recomputed_runs} runs"
     yield "paged", f"{format_bytes(trace.written_bytes)} out, {format_bytes(trace.read_bytes)} in"
+    if plan.rounded:
+        yield "not exact", f"pages are rounded: {rounding_words(plan.rounded)}"
     yield "search", f"{format_seconds(outcome.solve_seconds)}, by {outcome.solver}"

@@ -20,7 +20,7 @@ from poet.ir.optimizer import OptimizerSpec
 from poet.ir.packed import BaseSpec
 from poet.ir.strips import Gradients
 from poet.plans.plan_parts import Model
-from poet.problem import Place, Problem
+from poet.problem import PageForm, Place, Problem
 from poet.problem.progress import IMPORT, stage
 from poet.util.brief import shortened, told
 from poet.util.reading import printable_name
@@ -308,6 +308,7 @@ class Prepared(Traced):
         home: of parameters between steps, as ``problem`` has it.
         offered: the problem of whose choices ``problem`` is one; ``None``: nothing was to choose.
         evaluation: the forward pass in evaluation mode, or why there is none; ``None``: not traced yet.
+        page_forms: in which what is paged may be rounded.
     """
 
     profile: Profile
@@ -317,6 +318,7 @@ class Prepared(Traced):
     home: Place = Place.RAM
     offered: Problem | None = None
     evaluation: EvaluationStep | PoetError | None = None
+    page_forms: tuple[PageForm, ...] = ()
 
     def __repr__(self) -> str:
         graph = self.step.graph
@@ -361,6 +363,7 @@ def prepare(
     clip_value: float | None = None,
     base: BaseSpec | str | None = None,
     weights: str | Path | None = None,
+    allow: Iterable[PageForm | str] = (),
 ) -> Prepared:
     """Read or take the model, trace its training step, and cost it on the device.
 
@@ -375,6 +378,9 @@ def prepare(
     stage(IMPORT)
     start = time.perf_counter()
     at_home = one_of(Place, home, "home")
+    page_forms = tuple(
+        one_of(PageForm, form, "allow") for form in ([allow] if isinstance(allow, str) else allow)
+    )
     profile = device if isinstance(device, Profile) else load_profile(device)
     traced = trace_model(
         model,
@@ -402,9 +408,10 @@ def prepare(
         **{item.name: getattr(traced, item.name) for item in fields(traced)},
         profile=profile,
         kernels=kernels,
-        problem=build_problem(step.graph, profile, kernels, home=at_home),
+        problem=build_problem(step.graph, profile, kernels, home=at_home, page_forms=page_forms),
         import_seconds=import_seconds,
         home=at_home,
+        page_forms=page_forms,
     )
     return replace(prepared, evaluation=_traced_evaluation(prepared)) if evaluation else prepared
 

@@ -23,6 +23,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from poet.devices.device_problem import build_problem, kernels_on, with_units
+from poet.devices.rough_pages import form_choices
 from poet.errors import InvalidSchedule
 from poet.ir.graph import Graph
 from poet.ir.kernel_facts import KernelFacts
@@ -65,14 +66,22 @@ def offered(prepared: Prepared, limits: Limits) -> Problem:
     There are none where pins name tensors: these have to be there.
     """
     forms, step = _forms(prepared, limits), prepared.step
-    if forms is not None:
-        problem = _problem(prepared, forms.long, forms.long_kernels, units=True)
-        return replace(problem, alternatives=tuple(_alternatives(prepared, problem, limits, forms.rewrites)))
-    if prepared.profile.units and prepared.micro is None:
-        problem = _problem(prepared, step.graph, step.kernels)
-        if problem == prepared.problem:
-            return with_units(problem, step.graph, prepared.profile)
-    return prepared.problem
+    rewritten: tuple[Alternative, ...] = ()
+    if forms is None:
+        graph, problem = step.graph, prepared.problem
+        if (
+            prepared.profile.units
+            and prepared.micro is None
+            and problem == _problem(prepared, graph, step.kernels)
+        ):
+            problem = with_units(problem, graph, prepared.profile)
+    else:
+        graph, problem = forms.long, _problem(prepared, forms.long, forms.long_kernels, units=True)
+        rewritten = tuple(_alternatives(prepared, problem, limits, forms.rewrites))
+    pages = form_choices(
+        prepared.problem if forms is None else problem, graph, prepared.profile, prepared.page_forms
+    )
+    return replace(problem, alternatives=rewritten + tuple(pages))
 
 
 def surveyed(prepared: Prepared, limits: Limits) -> Problem:
@@ -211,7 +220,8 @@ def _reads_rows(alternative: Alternative) -> bool:
 def _problem(prepared: Prepared, graph: Graph, host_kernels: KernelFacts, *, units: bool = False) -> Problem:
     """Of another graph, on the device of ``prepared`` and with its storage; ``units``: on all of them."""
     kernels = kernels_on(prepared.profile, graph, host_kernels)
-    found = build_problem(graph, prepared.profile, kernels, home=prepared.home)
+    forms = prepared.page_forms
+    found = build_problem(graph, prepared.profile, kernels, home=prepared.home, page_forms=forms)
     if units and prepared.profile.units:
         found = with_units(found, graph, prepared.profile)
     return replace(found, storage_capacity_bytes=prepared.problem.storage_capacity_bytes)
@@ -248,10 +258,18 @@ def as_chosen(
         least = problem.resolved({each.name for each in problem.alternatives}).at_least()
         return prepared, explained(least, limits, options, solution)
     taken = taken_by(problem, solution.schedule)
-    chosen = with_choice(prepared, taken) if problem.alternatives else prepared
+    forms = [each for each in problem.alternatives if each.name in taken and not each.ops]
+    pages = {tensor.name: tensor for each in forms for tensor in each.tensors}
+    if _forms(prepared, limits) is None:
+        chosen = prepared
+    else:
+        chosen = with_choice(prepared, taken.difference(each.name for each in forms))
     decided_on, schedule = placed_by(problem.resolved(taken), without_names(solution.schedule))
     if problem.chooses_units:
         chosen = replace(chosen, problem=decided_on)
+    elif pages:
+        tensors = tuple(pages.get(tensor.name, tensor) for tensor in chosen.problem.tensors)
+        chosen = replace(chosen, problem=replace(chosen.problem, tensors=tensors))
     return replace(chosen, offered=problem), replace(solution, schedule=schedule)
 
 

@@ -24,7 +24,7 @@ def lay_out_slots(problem: Problem, schedule: Schedule) -> tuple[PageSlot, ...]:
     paged = _paged(schedule).union(*(op.stored for op in problem.ops))
     return slots_for(
         {
-            tensor.name: tensor.bytes
+            tensor.name: tensor.coded_bytes
             for tensor in problem.tensors
             if tensor.name in paged or Place.STORAGE in (tensor.initially, tensor.finally_)
         }
@@ -75,7 +75,7 @@ def check_slots(slots: Iterable[PageSlot], problem: Problem, schedule: Schedule)
         PlanError: one breaks that.
     """
     slots = tuple(slots)
-    sizes = {tensor.name: tensor.bytes for tensor in problem.tensors}
+    sizes = {tensor.name: tensor.coded_bytes for tensor in problem.tensors}
     slotted = {slot.tensor for slot in slots}
     if len(slotted) < len(slots):
         raise PlanError("a tensor has two page slots")

@@ -9,7 +9,7 @@ from poet.ir.loss import LOGITS, LossSpec
 from poet.ir.micro import MicroBatches
 from poet.ir.strips import Gradients
 from poet.memory.demand import Move
-from poet.problem import Limits, Objective
+from poet.problem import Limits, Objective, PageForm
 from poet.problem.search_record import NO_SEARCH, SearchRecord
 from poet.util.brief import brief
 
@@ -47,6 +47,7 @@ class Request:
 
     ``gradients``: whether weight gradients were to be made block by block; the graph tells which are.
     ``micro``: how each batch is trained in pieces; ``None``: as a whole.
+    ``allow``: forms in which what is paged may be rounded.
     """
 
     limits: Limits
@@ -54,6 +55,7 @@ class Request:
     train: tuple[str, ...] = ("*",)
     gradients: Gradients = Gradients.STREAM
     micro: MicroBatches | None = None
+    allow: tuple[PageForm, ...] = ()
 
     def __post_init__(self) -> None:
         LossSpec.parse(self.loss)

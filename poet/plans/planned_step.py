@@ -11,7 +11,7 @@ import math
 from dataclasses import dataclass, field
 
 from poet.errors import InvalidSchedule, PlanError
-from poet.ir.graph import Graph, TensorType
+from poet.ir.graph import Graph, TensorType, floats_within
 from poet.ir.kernel_facts import KernelFacts
 from poet.ir.optimizer import OptimizerSpec
 from poet.memory.demand import BEFORE, Demand, Places, demand_of, replayed
@@ -27,8 +27,9 @@ from poet.plans.plan_parts import (
     Request,
     SearchOutcome,
 )
-from poet.problem import Place, Problem
+from poet.problem import PageForm, Place, Problem
 from poet.problem.homes import DecidedProblem
+from poet.problem.rounded import rounded_pages
 from poet.problem.schedule import Schedule
 from poet.problem.simulator import Trace, judge
 from poet.version import __version__
@@ -61,6 +62,9 @@ def check_problem(graph: Graph, problem: Problem, kernels: KernelFacts) -> None:
     sizes = {buffer.name: buffer.size_bytes for buffer in graph.buffers}
     if sizes != {tensor.name: tensor.bytes for tensor in problem.tensors}:
         raise PlanError("the problem's tensors are not the graph's buffers")
+    rough = {tensor.name for tensor in problem.tensors if tensor.page_form is not None}
+    if rough and not rough <= floats_within(graph):
+        raise PlanError(f"{min(rough - floats_within(graph))} is not to be rounded when it is paged")
     if any(size > LARGEST_BYTES for size in sizes.values()):
         raise PlanError(f"a buffer is larger than {LARGEST_BYTES} bytes")
     for value in graph.values:
@@ -220,6 +224,11 @@ class PlannedStep:
         check_prediction(self.prediction, self.graph, trace)
         check_outcome(self.outcome, trace)
         check_slots(self.slots, self.problem, self.schedule)
+
+    @property
+    def rounded(self) -> dict[str, PageForm]:
+        """Tensors that come back rounded from storage, and their forms there; empty: nothing is rounded."""
+        return rounded_pages(self.problem, self.schedule)
 
     @property
     def replayed_kernels(self) -> KernelFacts:

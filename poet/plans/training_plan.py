@@ -29,7 +29,7 @@ from poet.plans.plan_parts import (
 )
 from poet.plans.planned_step import LARGEST_BYTES, PlannedStep, lasting_values, moved_in
 from poet.problem import Place
-from poet.problem.homes import DecidedProblem
+from poet.problem.homes import DecidedProblem, as_decided
 from poet.problem.schedule import Free, Schedule
 from poet.problem.simulator import judge
 from poet.util import codec
@@ -201,6 +201,22 @@ class Plan(PlannedStep):
         spare_bytes = LARGEST_BYTES if budget_bytes is None else budget_bytes - self.held_bytes
         spare_bytes = spare_bytes if self.has_fitting_arena else spare_bytes // 2
         return page_buffer_of(spare_bytes) if self.slots else 0
+
+    def with_whole_pages(self) -> Plan:
+        """The same schedules at the same costs, with nothing rounded in storage: what verification runs."""
+        problem = replace(
+            self.problem,
+            tensors=tuple(
+                replace(tensor, page_form=None, stored_bytes=tensor.storage_bytes)
+                for tensor in self.problem.tensors
+            ),
+        )
+        return replace(
+            self,
+            problem=as_decided(problem),
+            slots=lay_out_slots(problem, self.schedule),
+            budgets=tuple(other.with_whole_pages() for other in self.budgets),
+        )
 
     def to_json(self) -> dict[str, Any]:
         """JSON-ready form; `from_json` gives an equal plan back."""

@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
-from poet.problem.parts import Alternative, Handing, OnUnit, Place, ProblemOp, Tensor, Transfer, Unit
+from poet.problem.parts import (
+    Alternative,
+    Handing,
+    OnUnit,
+    PageForm,
+    Place,
+    ProblemOp,
+    Tensor,
+    Transfer,
+    Unit,
+)
 from poet.problem.problem import Limits, Objective, Pins, Problem
 
 __all__ = [
@@ -11,6 +21,7 @@ __all__ = [
     "Limits",
     "Objective",
     "OnUnit",
+    "PageForm",
     "Pins",
     "Place",
     "Problem",

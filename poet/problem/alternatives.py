@@ -1,6 +1,7 @@
 """Which alternatives of a problem a schedule takes, and a problem that bounds all choices.
 
-A schedule names the alternative in whose form each op runs, on first and later runs alike. Judged and
+A schedule names the alternative in whose form each op runs, on first and later runs alike, or a tensor is
+paged out. Judged and
 reported is the problem in which that choice is made, `poet.problem.Problem.resolved`, which has no more of
 them.
 """
@@ -14,7 +15,7 @@ from dataclasses import dataclass, replace
 
 from poet.errors import InvalidSchedule
 from poet.problem import Alternative, Problem, ProblemOp, Tensor, Transfer
-from poet.problem.schedule import Compute, Schedule
+from poet.problem.schedule import Compute, PageOut, Schedule, Step
 from poet.problem.units import placed_by
 
 
@@ -22,21 +23,33 @@ def taken_by(problem: Problem, schedule: Schedule) -> frozenset[str]:
     """Names of the alternatives that ``schedule`` takes.
 
     Raises:
-        InvalidSchedule: a step names an alternative that its op does not have, or the form that it runs in is
-            not that of the other ops of an alternative (rule ``alternative``).
+        InvalidSchedule: a step names an alternative that its op or page does not have, or the form that it is
+            in is not that of the other steps of an alternative (rule ``alternative``).
     """
     owner = {name: each.name for each in problem.alternatives for name in each.touched}
+    pages = {name: each for each, names in _forms_of_pages(problem).items() for name in names}
     own = {op.name for op in problem.ops}
-    taken = {step.alternative for step in schedule if isinstance(step, Compute) and step.alternative}
-    for index, step in enumerate(schedule):
-        if not isinstance(step, Compute):
-            continue
-        of = owner.get(step.op)
-        if step.alternative is not None and step.alternative != of and step.op in own:
-            raise _wrong(index, f"op {step.op} has no alternative {step.alternative!r}")
+    named = [(index, step) for index, step in enumerate(schedule) if isinstance(step, Compute | PageOut)]
+    taken = {step.alternative for _, step in named if step.alternative}
+    for index, step in named:
+        if isinstance(step, PageOut):
+            of, what, verb, is_known = pages.get(step.tensor), f"the page of {step.tensor}", "is not", True
+        else:
+            of, what, verb, is_known = owner.get(step.op), f"op {step.op}", "does not run", step.op in own
+        if step.alternative is not None and step.alternative != of and is_known:
+            raise _wrong(index, f"{what} has no alternative {step.alternative!r}")
         if step.alternative is None and of in taken:
-            raise _wrong(index, f"op {step.op} does not run as alternative {of} has it, which other ops do")
+            raise _wrong(index, f"{what} {verb} as alternative {of} has it, which other steps do")
     return frozenset(name for name in taken if name is not None)
+
+
+def _forms_of_pages(problem: Problem) -> dict[str, tuple[str, ...]]:
+    """The alternatives that are forms of pages, by name, and the tensors that each is of."""
+    return {
+        each.name: tuple(tensor.name for tensor in each.tensors)
+        for each in problem.alternatives
+        if not each.ops
+    }
 
 
 def _wrong(step: int, message: str) -> InvalidSchedule:
@@ -57,7 +70,7 @@ def chosen_by(problem: Problem, schedule: Schedule) -> tuple[Problem, Schedule]:
 def without_names(schedule: Schedule) -> Schedule:
     """``schedule`` of the problem in which its choice is made."""
     return tuple(
-        replace(step, alternative=None) if isinstance(step, Compute) and step.alternative else step
+        replace(step, alternative=None) if isinstance(step, Compute | PageOut) and step.alternative else step
         for step in schedule
     )
 
@@ -65,10 +78,15 @@ def without_names(schedule: Schedule) -> Schedule:
 def with_names(problem: Problem, taken: Collection[str], schedule: Schedule) -> Schedule:
     """A schedule of ``problem`` of one for ``problem.resolved(taken)``."""
     owner = {op.name: each.name for each in problem.alternatives if each.name in taken for op in each.ops}
-    return tuple(
-        replace(step, alternative=owner[step.op]) if isinstance(step, Compute) and step.op in owner else step
-        for step in schedule
-    )
+    forms = _forms_of_pages(problem).items()
+    pages = {name: each for each, names in forms if each in taken for name in names}
+
+    def named(step: Step) -> Step:
+        if isinstance(step, Compute) and step.op in owner:
+            return replace(step, alternative=owner[step.op])
+        return PageOut(step.tensor, pages.get(step.tensor)) if isinstance(step, PageOut) else step
+
+    return tuple(map(named, schedule))
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,8 +120,11 @@ def relaxed(problem: Problem) -> Relaxed:
     ops: dict[str, ProblemOp | None] = {op.name: op for op in problem.ops}
     tensors: dict[str, Tensor] = {tensor.name: tensor for tensor in problem.tensors}
     omitted = {name for each in problem.alternatives for name in each.omits}
+    in_forms = {name for names in _forms_of_pages(problem).values() for name in names}
     for alternative in problem.alternatives:
         split = _split(problem, alternative)
+        if split is not None and split[0].name in in_forms:
+            split = None
         if split is not None:
             tensors |= {tensor.name: tensor for tensor in split}
         for op in alternative.ops:
@@ -187,9 +208,15 @@ def _split(problem: Problem, alternative: Alternative) -> tuple[Tensor, Tensor] 
         return None
     is_free = Transfer(0.0, 0.0)
     return (
-        replace(whole, bytes=rest_bytes, stored_bytes=whole.storage_bytes - short.storage_bytes),
+        replace(
+            whole,
+            bytes=rest_bytes,
+            stored_bytes=whole.storage_bytes - short.storage_bytes,
+            page_form=None,
+        ),
         replace(
             short,
+            page_form=None,
             page_in=is_free if whole.page_in or short.page_in else None,
             page_out=is_free if whole.page_out or short.page_out else None,
             move=is_free if whole.move or short.move else None,
@@ -249,6 +276,7 @@ def _least_tensor(one: Tensor, other: Tensor) -> Tensor:
         page_out=_least_transfer(one.page_out, other.page_out),
         move=_least_transfer(one.move, other.move),
         finally_=place,
+        page_form=None,
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from poet.errors import ProblemError
 from poet.util.reading import LARGEST_AMOUNT
@@ -17,6 +17,31 @@ class Place(enum.Enum):
     STORAGE = "storage"
     BOTH = "both"  # in RAM with a valid copy in storage, as a frozen parameter is; only `initially`
     EITHER = "either"  # in RAM or in storage, at the start and at the end, as the plan chooses; likewise
+
+
+class PageForm(enum.Enum):
+    """How a float32 tensor is written to storage in fewer bytes: rounded, so that it comes back another."""
+
+    BF16 = "bf16-pages"  # the upper half of each number, rounded to nearest
+    INT8 = (
+        "int8-pages"  # multiples of one scale, which is in the first 4 bytes: the largest magnitude over 127
+    )
+
+    def coded_bytes(self, size_bytes: int) -> int:
+        """What a tensor of ``size_bytes`` takes."""
+        return size_bytes // 2 if self is PageForm.BF16 else size_bytes // 4 + 4
+
+    @property
+    def number(self) -> str:
+        """What each number is written as."""
+        return self.value.removesuffix("-pages")
+
+    @property
+    def error(self) -> str:
+        """How far off an element comes back at most; of normal numbers, in words."""
+        if self is PageForm.BF16:
+            return "2^-8 of itself"
+        return "1/254 of the tensor's largest magnitude"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +70,8 @@ class Tensor:
             In a file the field is called ``finally``.
         stored_bytes: what a copy takes in storage, whole pages; ``None``: ``bytes``.
         move: cost of moving it to another place in RAM; ``None`` where it must stay at its place.
+        page_form: how it is written to storage, which its costs and ``stored_bytes`` are for; ``None``: as it
+            is. Not of what begins or ends a step at a place of its own.
     """
 
     name: str
@@ -56,15 +83,27 @@ class Tensor:
     finally_: Place | None = field(default=None, metadata={"json": "finally"})
     stored_bytes: int | None = None
     move: Transfer | None = None
+    page_form: PageForm | None = None
 
     def __post_init__(self) -> None:
         if self.bytes < 0 or (self.stored_bytes is not None and self.stored_bytes < 0):
             raise ProblemError(f"tensor {self.name}: a negative size")
+        if self.page_form is None:
+            return
+        if self.bytes % 4 or self.initially is not None or self.finally_ is not None:
+            raise ProblemError(f"tensor {self.name}: page_form is of float32 numbers that live within a step")
+        if self.storage_bytes < self.coded_bytes:
+            raise ProblemError(f"tensor {self.name}: stored_bytes do not hold it as {self.page_form.number}")
 
     @property
     def storage_bytes(self) -> int:
         """What a copy takes in storage."""
-        return self.bytes if self.stored_bytes is None else self.stored_bytes
+        return self.coded_bytes if self.stored_bytes is None else self.stored_bytes
+
+    @property
+    def coded_bytes(self) -> int:
+        """What is written of it, without the rest of the last page."""
+        return self.bytes if self.page_form is None else self.page_form.coded_bytes(self.bytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,9 +240,10 @@ class Alternative:
 
     Attributes:
         name: unique among alternatives.
-        ops: in the place of those of the same names.
+        ops: in the place of those of the same names; none where it is another form of pages.
         omits: names of ops that do not run where it is taken.
-        tensors: in the place of those of the same names, or further ones, which its ops produce.
+        tensors: in the place of those of the same names, or further ones, which its ops produce; of another
+            form of pages, those of the same names with other transfers.
     """
 
     name: str
@@ -349,7 +389,8 @@ def check_alternatives(
     for alternative in alternatives:
         where = f"alternative {alternative.name}"
         changed = _changed(alternative)
-        if not alternative.ops or len(set(changed)) < len(changed):
+        is_of_pages = _is_of_pages(alternative, own_tensors)
+        if not (alternative.ops or (is_of_pages and alternative.tensors)) or len(set(changed)) < len(changed):
             raise ProblemError(f"{where}: it has no op, or the same twice")
         for kind, name in changed:
             if (kind, name) in seen:
@@ -368,6 +409,8 @@ def check_alternatives(
             raise ProblemError(f"{where}: it writes rows of other tensors than are updated without it")
         made = {name for op in alternative.ops for name in op.outputs}
         for tensor in alternative.tensors:
+            if is_of_pages:
+                continue
             if tensor.name not in made or (tensor.name in tensors and tensor.name not in produced):
                 raise ProblemError(f"{where}: tensor {tensor.name} is not made by its ops")
         _check_together(problem, own_tensors, own_ops, [alternative], where)
@@ -390,6 +433,21 @@ def check_units(problem: str, units: Sequence[Unit], ops: Iterable[ProblemOp]) -
             raise ProblemError(f"op {op.name}: there is no unit {min({*names} - known)!r}")
         if len({*names}) < len(names) or (op.on and op.unit):
             raise ProblemError(f"op {op.name}: it names a unit twice, or one beside a choice")
+
+
+def _is_of_pages(alternative: Alternative, tensors: Sequence[Tensor]) -> bool:
+    """Whether it has no ops, and changes but how tensors that live within a step go to storage and back."""
+    known = {tensor.name: tensor for tensor in tensors}
+
+    def without_pages(tensor: Tensor) -> Tensor:
+        return replace(tensor, page_in=None, page_out=None, stored_bytes=None, page_form=None)
+
+    return not alternative.touched and all(
+        each.name in known
+        and each.initially is each.finally_ is None
+        and without_pages(each) == without_pages(known[each.name])
+        for each in alternative.tensors
+    )
 
 
 def _changes(op: ProblemOp) -> tuple[str, ...]:

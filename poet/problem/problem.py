@@ -12,8 +12,8 @@ The file format (``poet-problem``, versions 1 to 7) is one JSON object::
 Ops are in a runnable order. A tensor is a buffer: the unit of keeping, paging and freeing. All
 fields of the records here and in `poet.problem.parts` may stand in a file; those with a default may
 be left out. Version 2 adds ``"initially": "either"``, version 3 ``"move"``, version 4
-``"alternatives"``, version 5 ``"stored"``, version 6 ``"stored_updates"``, version 7 ``"units"``; what has
-none of them is written as version 1.
+``"alternatives"``, version 5 ``"stored"``, version 6 ``"stored_updates"``, version 7 ``"units"`` and
+``"page_form"``; what has none of them is written as version 1.
 """
 
 from __future__ import annotations
@@ -211,13 +211,14 @@ class Problem:
 
     def _least_version(self) -> int:
         """Of the format, that knows all that the problem says."""
-        if self.units:
+        tensors = (*self.tensors, *(each for other in self.alternatives for each in other.tensors))
+        if self.units or any(tensor.page_form is not None for tensor in tensors):
             return FORMAT_VERSION
         by_row = [op for op in self.all_ops() if op.stored]
         if by_row:
             return 6 if any(op.stored_updates for op in by_row) else 5
         if self.alternatives:
-            return 4
+            return 4 if all(each.ops for each in self.alternatives) else FORMAT_VERSION
         if any(tensor.move is not None for tensor in self.tensors):
             return 3
         return 2 if any(tensor.initially is Place.EITHER for tensor in self.tensors) else 1

@@ -7,8 +7,8 @@ copies back. Where storage works in the background, a transfer is issued where i
 list and runs beside the compute steps after it.
 
 In JSON a step is ``{"do": "compute"|"free"|"page_out"|"page_in", "what": name}`` (see `poet.util.codec`).
-Where an op has another form (`poet.problem.Alternative`), a run in it says so: ``"alternative": name``,
-and so does one on another unit than the main one: ``"unit": name``.
+Where an op or a page has another form (`poet.problem.Alternative`), a step in it says so:
+``"alternative": name``; a run on another unit than the main one: ``"unit": name``.
 """
 
 from __future__ import annotations
@@ -43,10 +43,11 @@ class Free:
 
 @dataclass(frozen=True, slots=True)
 class PageOut:
-    """Copy a tensor to storage."""
+    """Copy a tensor to storage; ``alternative``: the one in whose form, which page-ins read as well."""
 
     json_tag: ClassVar[tuple[str, str]] = ("do", "page_out")
     tensor: str = field(metadata=_WHAT)
+    alternative: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ error carries and the mutation tests count:
 ``energy``           the step takes more joules than allowed
 ``pin``              a tensor is held, dropped or moved against what was pinned
 ``missing``          an op never ran
-``alternative``      an op runs in a form that it does not have, or in another than its schedule has taken
+``alternative``      an op runs, or a page is, in a form that it does not have, or that is not the one taken
 ``unit``             an op runs on a unit that does not run it, or on two
 ``final``            a tensor is not, with its last content, where it must end
 ==================== ==================================================================
@@ -156,7 +156,7 @@ def judge(
         elif isinstance(step, Free):
             run.free(run.known_tensor(step.tensor))
         elif isinstance(step, PageOut):
-            run.page_out(run.known_tensor(step.tensor))
+            run.page_out(run.known_tensor(step.tensor, step.alternative))
         else:
             run.page_in(run.known_tensor(step.tensor))
     run.index = len(schedule)
@@ -390,9 +390,11 @@ class _Run:
             raise self._invalid("alternative", f"op {name} has no alternative {alternative!r}")
         return self.ops[name]
 
-    def known_tensor(self, name: str) -> Tensor:
+    def known_tensor(self, name: str, alternative: str | None = None) -> Tensor:
         if name not in self.tensors:
             raise self._invalid("unknown", f"there is no tensor {name!r}")
+        if alternative is not None:
+            raise self._invalid("alternative", f"pages of {name} have no alternative {alternative!r}")
         return self.tensors[name]
 
     def _check_recompute(self, op: ProblemOp) -> None:

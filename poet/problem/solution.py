@@ -14,7 +14,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from poet.problem import Limits, Objective, Problem
+from poet.problem.alternatives import chosen_by
 from poet.problem.homes import homes_of
+from poet.problem.rounded import rounded_pages
 from poet.problem.schedule import Schedule
 from poet.problem.search_record import NO_SEARCH, SearchRecord
 from poet.problem.simulator import Trace
@@ -360,8 +362,15 @@ def solution_to_json(problem: Problem, solution: Solution) -> dict[str, Any]:
         "homes": homes_of(problem, solution.schedule) if solution.schedule is not None else None,
         "proof": solution.proof,
         "record": codec.encode(solution.record),
+        "rounded": _rounded(problem, solution.schedule),
         "schedule": codec.encode(solution.schedule),
     }
+
+
+def _rounded(problem: Problem, schedule: Schedule | None) -> dict[str, dict[str, str]]:
+    """Tensors that come back rounded from storage: their forms, and how far off numbers may be."""
+    found = rounded_pages(*chosen_by(problem, schedule)) if schedule is not None else {}
+    return {name: {"form": form.value, "error": form.error} for name, form in found.items()}
 
 
 def _finite(bound: float | None) -> float | None:

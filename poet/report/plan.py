@@ -18,6 +18,7 @@ from poet.problem import Limits, Objective, Place, Problem
 from poet.problem.alternatives import chosen_by
 from poet.problem.homes import DecidedProblem, decided
 from poet.problem.pins import pinned
+from poet.problem.rounded import rounded_pages, rounding_words
 from poet.problem.schedule import Schedule
 from poet.problem.simulator import Trace
 from poet.problem.solution import (
@@ -261,6 +262,8 @@ def solution_report(
     of, trace = decided(chosen, schedule), solution.trace
     fullest = peak(of, schedule, trace)
     costs = _cost_rows(of, limits, solution, trace, spreads_of(price_range, verbose=verbose))
+    if rounded := rounded_pages(of, schedule):
+        said.append(Text(f"Not exact: tensors are rounded in storage: {rounding_words(rounded)}."))
     return Group(
         *said,
         Text(),

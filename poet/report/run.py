@@ -12,6 +12,7 @@ from rich.text import Text
 
 from poet.plans.run_request import BUSY_RATIO, Epoch, Validation
 from poet.plans.training_plan import Plan
+from poet.problem.rounded import rounding_words
 from poet.report import listed
 from poet.util import codec
 from poet.util.units import format_bytes, format_seconds, format_share
@@ -197,16 +198,29 @@ def verify_report(report: VerifyReport) -> Group:
         lines.append(f"then one step of each of {report.shapes} other shapes")
     if report.budgets:
         lines.append(f"then one step inside each of {report.budgets} smaller budgets, with all beside it")
+    rounding = report.rounding
     for comparison in report.comparisons:
-        found = comparison.difference or "all equal by torch.equal"
+        alike = (
+            "all equal by torch.equal" if rounding is None else "none differs but by the rounding of pages"
+        )
+        found = comparison.difference or alike
         lines.append(f"{comparison.threads} thread(s): {comparison.tensors} tensors compared, {found}")
-    answer = "yes" if report.exact else "no"
-    return Group(*map(Text, lines), Text(f"bitwise equal to plain PyTorch: {answer}", style="bold"))
+    answer, asked = "yes" if report else "no", "bitwise equal to plain PyTorch"
+    if rounding is not None:
+        name, error = rounding.farthest
+        lines += [
+            f"not exact: tensors are rounded in storage: {rounding_words(rounding.forms)}",
+            f"rounding of pages: at most {format_share(rounding.page_error)} of that",
+            f"gradients: off by {format_share(rounding.gradient_error)} of their norm in one step; {name} by "
+            f"{format_share(error)} of its own",
+        ]
+        asked = "within the rounding of its pages"
+    return Group(*map(Text, lines), Text(f"{asked}: {answer}", style="bold"))
 
 
 def verify_data(report: VerifyReport) -> dict[str, Any]:
     """The same as JSON-ready objects."""
-    return {"exact": report.exact, **asdict(report)}
+    return {"exact": report.exact, **asdict(report), "rounding": codec.encode(report.rounding)}
 
 
 def library_report(report: LibraryReport) -> Group:

@@ -174,6 +174,7 @@ class TensorFate:
         page_outs, page_ins: transfers of it.
         joules, seconds: of those recomputations (shared equally by what one brings back) and transfers.
         resident_share: part of the step's duration that it spends in RAM.
+        rounded_to: what its numbers are rounded to in storage; empty: they are not.
     """
 
     name: str
@@ -185,6 +186,7 @@ class TensorFate:
     joules: float
     seconds: float
     resident_share: float
+    rounded_to: str = ""
 
     @property
     def words(self) -> str:
@@ -193,6 +195,7 @@ class TensorFate:
         done += (
             [f"paged out {self.page_outs}×, in {self.page_ins}×"] if self.page_outs + self.page_ins else []
         )
+        done += [f"rounded to {self.rounded_to}"] if self.page_ins and self.rounded_to else []
         return ", ".join(done) or KEPT
 
     @property
@@ -267,6 +270,7 @@ def tensor_fates(problem: DecidedProblem, schedule: Schedule, trace: Trace) -> t
                 joules=math.fsum(joules for _, joules in costs),
                 seconds=math.fsum(seconds for seconds, _ in costs),
                 resident_share=resident_seconds[name] / trace.seconds if trace.seconds else 1.0,
+                rounded_to="" if tensor.page_form is None else tensor.page_form.number,
             )
         )
     return tuple(rows)

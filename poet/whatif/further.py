@@ -141,7 +141,7 @@ def _scaled(direction: Direction, factor: float) -> Direction:
 
 
 def _recosted(tensor: Tensor, profile: Profile) -> Tensor:
-    cost = buffer_cost(tensor.bytes, profile)
+    cost = buffer_cost(tensor.bytes, profile, tensor.page_form)
     return replace(
         tensor,
         page_in=None if tensor.page_in is None else cost.page_in,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import gguf
 import numpy as np
@@ -25,6 +26,7 @@ from poet.ir.named import bounds_of
 from poet.ir.packed import BLOCK_BYTES, DEQUANTISE, FORMATS, BaseSpec, Packed
 from poet.passes.base import base_of, packed_rows
 from poet.planning.exported import export_state
+from poet.problem.schedule import PageOut
 from poet.runtime import Trainer, native
 from poet.runtime.kernels.dequantised import as_used, dequantise
 from poet.verification import verify
@@ -119,7 +121,7 @@ def planned(net: Net, path: Path, **more: object) -> tuple[poet.Planned, nn.Modu
     return made, module
 
 
-CASES = {
+CASES: dict[str, tuple[Net, dict[str, Any]]] = {
     "q4_0": (decoder, {"base": "q4_0"}),
     "q8_0, logits": (decoder, {"base": "q8_0", "gradients": "logits"}),
     "int8, convolutions": (convolutions, {"base": "int8", "home": "ram", "evaluation": True}),
@@ -155,7 +157,7 @@ def test_a_tight_budget_dequantises_again(tmp_path: Path) -> None:
     assert report
     assert report.recomputed_runs > 0
     frozen = {item.value for item in tight.plan.graph.parameters if item.packed}
-    assert not {step.tensor for step in tight.plan.schedule if type(step).__name__ == "PageOut"} & frozen
+    assert not {step.tensor for step in tight.plan.schedule if isinstance(step, PageOut)} & frozen
 
 
 def test_parts_are_packed_part_by_part(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 from helpers import oracle
 from helpers.random_problems import mixed_problem, random_limits, random_pins, with_homes
 from poet.errors import InputError
-from poet.problem import Alternative, Limits, Place, Problem, ProblemOp, Tensor, Transfer
+from poet.problem import Alternative, Limits, PageForm, Place, Problem, ProblemOp, Tensor, Transfer
 from poet.problem.alternatives import with_names
 from poet.problem.pins import permitted
 from poet.problem.schedule import Schedule
@@ -107,6 +107,34 @@ def _fused(problem: Problem, rng: random.Random, name: str) -> Alternative | Non
             continue
         return Alternative(name, (_priced(_reading(readers[0], tensor, maker.inputs), rng),), (maker.name,))
     return None
+
+
+def with_page_forms(problem: Problem, seed: int, *, most: int = 3) -> Problem:
+    """``problem`` with up to ``most`` tensors that have another form in storage: cheaper, dearer or both."""
+    rng = random.Random(f"pages {problem.name} {seed}")
+    changed = {tensor.name for each in problem.alternatives for tensor in each.tensors}
+
+    def other(cost: Transfer) -> Transfer:
+        return Transfer(
+            round(cost.seconds * rng.choice([0.5, 0.8, 1.3]), 3),
+            round(cost.joules * rng.choice([0.4, 0.8, 1.5]), 3),
+        )
+
+    found = [
+        dataclasses.replace(
+            tensor,
+            page_in=other(tensor.page_in),
+            page_out=other(tensor.page_out),
+            page_form=None if tensor.bytes % 4 else PageForm.BF16,
+            stored_bytes=tensor.bytes // 2,
+        )
+        for tensor in problem.tensors
+        if tensor.page_in and tensor.page_out and tensor.initially is None and tensor.finally_ is None
+        and tensor.name not in changed
+    ]  # fmt: skip
+    rng.shuffle(found)
+    pages = tuple(Alternative(f"pages of {each.name}", (), tensors=(each,)) for each in found[:most])
+    return dataclasses.replace(problem, alternatives=(*problem.alternatives, *pages))
 
 
 def with_workspaces(problem: Problem, seed: int) -> Problem:

@@ -17,7 +17,7 @@ from rich.console import Console
 from safetensors.torch import save
 
 from helpers import hand_net, mutators, strange
-from helpers.forms import with_row_updates
+from helpers.forms import with_page_forms, with_row_updates
 from helpers.on_units import with_random_units
 from helpers.random_problems import mixed_problem
 from poet.errors import InputError
@@ -175,6 +175,7 @@ def problem_files(folder: Path) -> Subject:
     problems = [mixed_problem(seed) for seed in range(12)]
     problems += [with_row_updates(mixed_problem(seed), seed).resolved({"rows"}) for seed in (1, 2)]
     problems += [with_random_units(mixed_problem(seed), seed) for seed in (0, 3, 6)]
+    problems += [with_page_forms(mixed_problem(seed), seed) for seed in (3, 4)]
     bases += [json.dumps(of.to_json()).encode() for of in problems]
     return bases, strange.mutated_json, use_problem, ".json"
 
@@ -182,6 +183,7 @@ def problem_files(folder: Path) -> Subject:
 def use_problem(path: Path) -> str:
     """``poet solve problem.json --ram ...``, in short."""
     problem = Problem.load(path)
+    problem = problem.resolved([each.name for each in problem.alternatives[::2]])
     least, most = minimum_ram_bytes(problem, LIMITS).bytes, keep_everything_bytes(problem)
     limits = Limits(ram_budget_bytes=max(1, budget_between(least, most, 0.5)))
     setting_of(problem)

@@ -14,14 +14,27 @@ from torch import nn
 
 from helpers.schedules import keep_everything, random_schedule
 from poet.files.tensorfile import RawTensor
-from poet.ir.graph import Argument, Buffer, Call, Graph, Op, Parameter, Ref, Role, Symbol, TensorType, Value
+from poet.ir.graph import (
+    Argument,
+    Buffer,
+    Call,
+    Graph,
+    Op,
+    Parameter,
+    Ref,
+    Role,
+    Symbol,
+    TensorType,
+    Value,
+    floats_within,
+)
 from poet.ir.kernel_facts import KernelFacts
 from poet.ir.optimizer import OptimizerSpec
 from poet.planning.beside import at_home
 from poet.plans.plan_file import write_plan
 from poet.plans.plan_parts import Device, Model, Request, SearchOutcome
 from poet.plans.training_plan import Plan, make_plan
-from poet.problem import Limits, Place, Problem, ProblemOp, Tensor, Transfer
+from poet.problem import Limits, PageForm, Place, Problem, ProblemOp, Tensor, Transfer
 from poet.problem.homes import decided
 from poet.problem.schedule import Schedule
 from poet.problem.simulator import simulate
@@ -135,8 +148,17 @@ KERNELS = KernelFacts("", alignment_bytes=64)
 """Those of no library in particular, of which nothing is known but what torch's align to."""
 
 
-def problem(of: Graph, *, parameters_in_storage: bool = False, kernels: KernelFacts = KERNELS) -> Problem:
-    """Every op costs a millisecond, every transfer two; buffers are paged where they may be."""
+def problem(
+    of: Graph,
+    *,
+    parameters_in_storage: bool = False,
+    kernels: KernelFacts = KERNELS,
+    form: PageForm | None = None,
+) -> Problem:
+    """Every op costs a millisecond, every transfer two; buffers are paged where they may be.
+
+    ``form``: in which all that may be rounded goes to storage.
+    """
     handed_over = {of.buffer_of(name) for name in (of.loss, *of.predictions)}
     persistent = of.persistent()
     tensors = []
@@ -148,8 +170,11 @@ def problem(of: Graph, *, parameters_in_storage: bool = False, kernels: KernelFa
             finally_ = Place.RAM
         cost = Transfer(2e-3, 1e-3)
         tensors.append(
-            Tensor(buffer.name, buffer.size_bytes, cost, cost, buffer.role.value, initially, finally_)
-        )
+            Tensor(
+                buffer.name, buffer.size_bytes, cost, cost, buffer.role.value, initially, finally_,
+                page_form=form if buffer.name in floats_within(of) else None,
+            )
+        )  # fmt: skip
     ops = [
         ProblemOp(
             op.name,
@@ -209,10 +234,16 @@ def stored(module: nn.Module) -> dict[str, RawTensor]:
     return {name: raw_tensor(parameter) for name, parameter in module.named_parameters()}
 
 
-def write(path: Path, schedule: Schedule | None = None, *, parameters_in_storage: bool = False) -> Plan:
+def write(
+    path: Path,
+    schedule: Schedule | None = None,
+    *,
+    parameters_in_storage: bool = False,
+    form: PageForm | None = None,
+) -> Plan:
     """A plan file of the net with seed 0."""
     what = graph()
-    of = problem(what, parameters_in_storage=parameters_in_storage)
+    of = problem(what, parameters_in_storage=parameters_in_storage, form=form)
     made = plan(of, what, schedule if schedule is not None else keep_everything(of))
     write_plan(path, made, stored(net()))
     return made
@@ -233,9 +264,10 @@ def write_step(
     share: float = 0.5,
     in_storage: bool = False,
     slack: float = 1.0,
+    form: PageForm | None = None,
 ) -> Plan:
     """A plan file of a traced step with a random schedule, or for ``None`` with one that keeps everything."""
-    of = problem(step.graph, parameters_in_storage=in_storage, kernels=step.kernels)
+    of = problem(step.graph, parameters_in_storage=in_storage, kernels=step.kernels, form=form)
     schedule = keep_everything(of) if seed is None else random_schedule(of, seed, share=share)
     made = plan(
         of, step.graph, schedule, optimizer=step.optimizer, loss=step.loss, slack=slack, kernels=step.kernels

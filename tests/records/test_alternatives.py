@@ -6,17 +6,18 @@ import dataclasses
 import json
 
 import pytest
-from helpers.forms import choices_of, with_alternatives
+from helpers.forms import choices_of, with_alternatives, with_page_forms
 from helpers.random_problems import mixed_problem
 
 from poet.errors import InvalidSchedule, ProblemError
-from poet.problem import Alternative, Limits, Problem, ProblemOp, Tensor, Transfer
+from poet.problem import Alternative, Limits, PageForm, Place, Problem, ProblemOp, Tensor, Transfer
 from poet.problem.alternatives import chosen_by, leanest, relaxed, taken_by, with_names
 from poet.problem.homes import decided
-from poet.problem.schedule import Compute
+from poet.problem.schedule import Compute, Free, PageIn, PageOut
 from poet.problem.simulator import simulate
 from poet.solvers.heuristics.policies import keep_everything
 from poet.solvers.instance.feasibility import minimum_ram_bytes
+from poet.util import codec
 
 MOVE = Transfer(0.5, 0.25)
 
@@ -167,3 +168,68 @@ def test_what_another_op_makes_and_a_third_updates_is_not_in_the_relaxation() ->
     assert below.ops[2].updates == below.ops[2].inputs == ()
     floors = [minimum_ram_bytes(of.resolved(choice)).bytes for choice in choices_of(of)]
     assert minimum_ram_bytes(of).bytes == min(floors) >= minimum_ram_bytes(below).bytes
+
+
+def paged(**changes: object) -> Problem:
+    """x → y → z; y may go to storage in half of its bytes, which takes longer to read."""
+    tensors = tuple(Tensor(name, 32, MOVE, MOVE) for name in "xyz")
+    rough = dataclasses.replace(tensors[1], page_form=PageForm.BF16, page_in=Transfer(0.75, 0.25))
+    rough = dataclasses.replace(rough, page_out=Transfer(0.25, 0.125), **changes)  # type: ignore[arg-type]
+    ops = (op("one", "x", "y"), op("two", "y", "z"))
+    return Problem("paged", tensors, ops, alternatives=(Alternative("rough", (), tensors=(rough,)),))
+
+
+THERE_AND_BACK = (Compute("one"), PageOut("y"), Free("y"), PageIn("y"), Compute("two"))
+
+
+def test_a_form_of_pages_is_taken_where_a_page_goes_out_in_it() -> None:
+    of = paged()
+    assert of.to_json()["version"] == of.resolved({"rough"}).to_json()["version"] == 7
+    assert Problem.from_json(json.loads(json.dumps(of.to_json()))) == of
+    named = with_names(of, {"rough"}, THERE_AND_BACK)
+    assert named[1] == PageOut("y", "rough")
+    assert codec.encode(named[1]) == {"do": "page_out", "what": "y", "alternative": "rough"}
+    assert chosen_by(of, named) == (of.resolved({"rough"}), THERE_AND_BACK)
+    whole, rough = simulate(of, THERE_AND_BACK), simulate(of, named)
+    assert (whole.written_bytes, rough.written_bytes, rough.read_bytes) == (32, 16, 16)
+    assert (whole.peak_ram_bytes, whole.joules) == (rough.peak_ram_bytes, rough.joules + 0.125)
+    for step, message in (
+        (PageOut("x", "rough"), "the page of x has no alternative 'rough'"),
+        (PageOut("y", "none"), "the page of y has no alternative 'none'"),
+    ):
+        with pytest.raises(InvalidSchedule, match=message) as raised:
+            simulate(of, (named[0], step, *named[2:]))
+        assert raised.value.rule == "alternative"
+    with pytest.raises(InvalidSchedule, match="the page of y is not as alternative rough has it"):
+        simulate(of, (*named[:2], PageOut("y"), *named[2:]))
+    with pytest.raises(InvalidSchedule, match="pages of y have no alternative 'rough'"):
+        simulate(of.resolved({"rough"}), named)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"bytes": 16}, "alternative rough: it has no op"),
+        ({"role": "other"}, "alternative rough: it has no op"),
+        ({"name": "w"}, "alternative rough: it has no op"),
+        ({"stored_bytes": 15}, "tensor y: stored_bytes do not hold it as bf16"),
+        ({"initially": Place.RAM, "page_form": None}, "alternative rough: it has no op"),
+        ({"finally_": Place.RAM}, "tensor y: page_form is of float32 numbers that live within a step"),
+        ({"bytes": 30}, "tensor y: page_form is of float32 numbers"),
+    ],
+)
+def test_a_form_of_pages_changes_nothing_else(changes: dict[str, object], message: str) -> None:
+    with pytest.raises(ProblemError, match=message):
+        paged(**changes)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_the_relaxation_is_below_all_forms_of_pages(seed: int) -> None:
+    of = with_page_forms(with_alternatives(mixed_problem(seed, largest=6), seed, most=1), seed)
+    below = {tensor.name: tensor for tensor in relaxed(of).problem.tensors}
+    for tensor in (each for choice in choices_of(of) for each in of.resolved(choice).tensors):
+        least = below.get(tensor.name, tensor)
+        assert least.bytes <= tensor.bytes
+        for one, other in ((least.page_in, tensor.page_in), (least.page_out, tensor.page_out)):
+            assert other is None or (one is not None and one.seconds <= other.seconds)
+            assert other is None or (one is not None and one.joules <= other.joules)

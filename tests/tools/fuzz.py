@@ -346,6 +346,7 @@ def _plans(folder: Path) -> list[bytes]:
     from test_runtime import write_small
 
     from poet.plans.plan_file import write_plan
+    from poet.problem import PageForm
 
     path, plans = folder / "base.poet", []
     for seed, in_storage in ((0, False), (3, False), (4, True)):
@@ -356,6 +357,10 @@ def _plans(folder: Path) -> list[bytes]:
     of = every_other(hand_net.problem(what))
     write_plan(path, hand_net.plan(of, what, random_schedule(of, 5)), stored)
     plans.append(path.read_bytes())
+    for form in PageForm:
+        of = hand_net.problem(hand_net.graph(), form=form)
+        hand_net.write(path, random_schedule(of, 3), form=form)
+        plans.append(path.read_bytes())
     for seed, optimizer in ((1, "momentum"), (2, "adamw")):
         write_small(path, optimizer, seed, share=0.5)
         plans.append(path.read_bytes())

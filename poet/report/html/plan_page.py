@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from poet.devices.profile import Profile
 from poet.plans.training_plan import Plan
 from poet.problem import Objective
+from poet.problem.rounded import rounded_pages, rounding_words
 from poet.problem.search_record import Advance
 from poet.problem.solution import TITLES, WHOLE_PROBLEM, Solution, Status, format_amount
 from poet.report import DASH, Column, page_table
@@ -169,6 +170,8 @@ def _standing(subject: Subject) -> str:
     said, plain, peak = subject.solution.sentence, subject.keep_everything_bytes, subject.trace.peak_ram_bytes
     if plain is not None and plain > peak:
         said += f" Plain training needs {format_bytes(plain)}, {plain / peak:.3g} times as much."
+    if rounded := rounded_pages(subject.problem, subject.schedule):
+        said += f" Not exact: tensors are rounded in storage: {rounding_words(rounded)}."
     return said
 
 

@@ -265,6 +265,8 @@ def solve_command(plan: Plan) -> str:
     words += [] if home is Place.RAM else ["--home", "auto" if home is Place.EITHER else home.value]
     gradients = plan.request.gradients
     words += [] if gradients is Gradients.STREAM else ["--gradients", gradients.value]
+    for form in plan.request.allow:
+        words += ["--allow", form.value]
     if plan.outcome.objective is not Objective.ENERGY:
         words += ["--minimise", plan.outcome.objective.value]
     return shlex.join(words)
@@ -284,6 +286,7 @@ def python_call(plan: Plan) -> str:
         "bind": dict(_batch_bound(plan)) or None,
         "micro": None if plan.request.micro is None else str(plan.request.micro),
         "train": None if plan.request.train == ("*",) else list(plan.request.train),
+        "allow": [form.value for form in plan.request.allow] or None,
         "recompute": None if limits.recompute else False,
         "paging": None if limits.paging else False,
         "written": limits.written_budget_bytes,

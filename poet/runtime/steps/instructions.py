@@ -13,6 +13,7 @@ import torch
 
 from poet.ir.graph import Graph, Op, TensorType, stored_row_of
 from poet.memory.demand import MadeMove
+from poet.problem import PageForm
 from poet.runtime.kernels.cells import Cells, memory_of, new_buffer, view_of
 from poet.runtime.native.allocator import BETWEEN_STEPS, ArenaMemory
 from poet.runtime.steps.gradient_taps import GradientTap
@@ -253,15 +254,15 @@ class Moving:
         cells.install(buffer, new)
 
 
-def page_out(buffer: str, cells: Cells, pages: Pager) -> None:
-    """Copy a buffer's bytes to its slot."""
-    pages.write(buffer, memory_of(cells.raw(buffer)))
+def page_out(buffer: str, cells: Cells, pages: Pager, form: PageForm | None = None) -> None:
+    """Copy a buffer's bytes to its slot, in ``form``."""
+    pages.write(buffer, memory_of(cells.raw(buffer)), form)
 
 
-def page_in(buffer: str, cells: Cells, pages: Pager) -> None:
-    """Allocate a buffer and fill it from its slot."""
+def page_in(buffer: str, cells: Cells, pages: Pager, form: PageForm | None = None) -> None:
+    """Allocate a buffer and fill it from its slot, where it is in ``form``."""
     raw = new_buffer(cells.sizes_bytes[buffer])
-    pages.read_into(buffer, memory_of(raw))
+    pages.read_into(buffer, memory_of(raw), form)
     cells.install(buffer, raw)
 
 

@@ -252,6 +252,7 @@ class _Compiler:
         self.checks = oversized is None
         self.oversized: set[str] = set() if oversized is None else oversized
         self.ops = {op.name: op for op in self.graph.ops}
+        self.forms = {tensor.name: tensor.page_form for tensor in plan.problem.tensors}
         self.persistent = self.graph.persistent()
         self.strips = BoundStrips(self.graph, cells)
         self.under_way = UnderWay(self.graph)
@@ -309,7 +310,9 @@ class _Compiler:
             self.in_ram.add(step.tensor)
         transfer = page_out if isinstance(step, PageOut) else page_in
         return Instruction(
-            index, functools.partial(transfer, step.tensor, self.cells, self.pages), no_arguments
+            index,
+            functools.partial(transfer, step.tensor, self.cells, self.pages, self.forms[step.tensor]),
+            no_arguments,
         )
 
     def table_of(self, op: Op) -> StoredTable | None:

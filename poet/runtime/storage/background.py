@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 import queue
 import threading
 import time
@@ -17,6 +18,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from poet.errors import PageFileError
+from poet.problem import PageForm
 from poet.runtime.storage.page_file import PageFile
 from poet.runtime.storage.transfers import ChangeRow
 
@@ -102,21 +104,23 @@ class Pager:
         """For how long whoever asked stood still so far: wall clock less processor time."""
         return self._transfers.waited_seconds
 
-    def write(self, tensor: str, data: memoryview) -> None:
-        """Copy ``data`` to the slot of ``tensor``; in the background it must not change before `wait`.
+    def write(self, tensor: str, data: memoryview, form: PageForm | None = None) -> None:
+        """Copy ``data`` to the slot of ``tensor``, in ``form``; in the background it must not
+        change before `wait`.
 
         Raises:
             PageFileError: the storage refused it, or an earlier transfer has failed.
         """
-        self._ask(self._pages.write, tensor, data)
+        self._ask(functools.partial(self._pages.write, form=form), tensor, data)
 
-    def read_into(self, tensor: str, target: memoryview) -> None:
-        """Fill ``target`` with what was last written; in the background it must not be used before `wait`.
+    def read_into(self, tensor: str, target: memoryview, form: PageForm | None = None) -> None:
+        """Fill ``target`` with what was last written, in ``form``; in the background it must
+        not be used before `wait`.
 
         Raises:
             PageFileError: that cannot be had, or an earlier transfer has failed.
         """
-        self._ask(self._pages.read_into, tensor, target, is_read=True)
+        self._ask(functools.partial(self._pages.read_into, form=form), tensor, target, is_read=True)
 
     def read_row(self, tensor: str, row: int, target: memoryview) -> None:
         """Fill ``target`` with one row, once what was asked for before is done.

@@ -24,7 +24,9 @@ from pathlib import Path
 from poet.errors import PageFileError
 from poet.plans.page_slots import SLOT_ALIGNMENT_BYTES
 from poet.plans.plan_parts import PageSlot
-from poet.runtime.storage.transfers import ChangeRow, Transfers, aligned
+from poet.problem import PageForm
+from poet.runtime.storage import rough_pages
+from poet.runtime.storage.transfers import PIECE_BYTES, ChangeRow, Transfers, aligned
 from poet.util.reading import lock
 from poet.util.units import format_bytes
 
@@ -48,6 +50,7 @@ class PageFile:
         path: of the file, where links end.
         buffer_bytes: RAM of the bounce buffer; 0 where transfers go through the page cache.
         mode: for reports, which of the two it is.
+        coded, decode: what rounds numbers, as `poet.runtime.storage.rough_pages` does.
     """
 
     def __init__(
@@ -72,6 +75,7 @@ class PageFile:
         Raises:
             PageFileError: there is no room, no permission, or something else at ``path``.
         """
+        self.coded, self.decode = rough_pages.coded, rough_pages.decode
         self._slots = {slot.tensor: slot for slot in slots}
         self._written: dict[str, _Written] = {}  # per tensor
         self._row_bytes = dict(row_bytes or {})
@@ -112,8 +116,8 @@ class PageFile:
         self._reserve({**self._slots, **added})
         self._slots |= added
 
-    def write(self, tensor: str, data: memoryview) -> None:
-        """Copy ``data``, at most the slot's size, to the slot of ``tensor``.
+    def write(self, tensor: str, data: memoryview, form: PageForm | None = None) -> None:
+        """Copy ``data``, in ``form`` at most the slot's size, to the slot of ``tensor``.
 
         Raises:
             PageFileError: the storage refused it.
@@ -121,18 +125,27 @@ class PageFile:
         slot = self._slots[tensor]
         self._written.pop(tensor, None)
         self._elsewhere.pop(tensor, None)
+        size_bytes = len(data) if form is None else form.coded_bytes(len(data))
+        row_bytes, done = self._row_bytes.get(tensor, size_bytes), 0
+        found = _Checksums(row_bytes)
         try:
-            self._transfers.write(_HEADER_BYTES + slot.offset_bytes, data)
+            for stretch in [data] if form is None else self.coded(data, form, PIECE_BYTES):
+                self._transfers.write(_HEADER_BYTES + slot.offset_bytes + done, stretch)
+                found.add(stretch)
+                done += len(stretch)
         except OSError as cause:
             raise self._failed(f"{tensor} cannot be written", cause) from None
-        self._note(tensor, data)
+        self._written[tensor] = _Written(size_bytes, row_bytes, found.rows)
 
-    def read_into(self, tensor: str, target: memoryview) -> None:
-        """Fill ``target``, from its start, with the bytes that were last written for ``tensor``.
+    def read_into(self, tensor: str, target: memoryview, form: PageForm | None = None) -> None:
+        """Fill ``target``, from its start, with what was last written for ``tensor``, in ``form``.
 
         Raises:
             PageFileError: nothing was, the storage failed, or other bytes came back.
         """
+        if form is not None:
+            self.decode(self.pieces(tensor, 2), form, target)
+            return
         transfers, offset = self._place_of(tensor)
         written = self._written_of(tensor)
         data = target[: written.size_bytes]

@@ -101,11 +101,8 @@ def _least_over_choices(problem: Problem, limits: Limits) -> LowerBound:
     """The lower bound that the leanest choice reaches; else that of all choices, or what holds for each."""
     reached = minimum_ram_bytes(problem.resolved(leanest(problem)), limits)
     below = relaxed(problem).problem
-    proven = max(
-        minimum_ram_bytes(below, limits),
-        *(_of_forms(problem, each, below) for each in problem.alternatives),
-        key=_bytes,
-    )
+    of_forms = (_of_forms(problem, each, below) for each in problem.alternatives if each.ops)
+    proven = max((minimum_ram_bytes(below, limits), *of_forms), key=_bytes)
     if proven.bytes >= reached.bytes:
         return reached
     names = [each.name for each in problem.alternatives]

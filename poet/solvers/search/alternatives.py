@@ -9,6 +9,7 @@ choice: the least over all of them, or that of a problem that is below them all
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 import logging
@@ -28,7 +29,7 @@ from poet.problem.alternatives import (
     with_names,
     without_names,
 )
-from poet.problem.schedule import Compute, Free, Schedule
+from poet.problem.schedule import Compute, Free, PageOut, Schedule
 from poet.problem.simulator import simulate
 from poet.problem.solution import PROVEN, Progress, Solution, SolveOptions, Start, Status, is_confirmed
 from poet.solvers.bounds.refinement import refined_bounds
@@ -142,8 +143,21 @@ class _Search:
         if may_try_all or not self._has_plan():
             self._search_all(few)
         elif self.seconds_left():
+            self._choose_pages()
             self._search(self._best().choice, 1.0)
+        self._choose_pages()
         return self.answer()
+
+    def _choose_pages(self) -> None:
+        """Of each tensor that the best plan pages the form with which the same schedule takes less."""
+        best = self._best()
+        paged = {step.tensor for step in best.solution.schedule or () if isinstance(step, PageOut)}
+        for each in self.problem.alternatives:
+            if not each.ops and paged.intersection(tensor.name for tensor in each.tensors):
+                with contextlib.suppress(InvalidSchedule):
+                    choice = best.choice ^ {each.name}
+                    self._note_plan(choice, best.solution.schedule or (), best.solution.solver)
+                best = self._best()
 
     def _begin(self) -> list[Choice]:
         """The choice of the plan to start from, where it is one within the limits."""
