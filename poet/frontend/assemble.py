@@ -33,6 +33,11 @@ from poet.passes.layouts import contiguous, dense_like, layout_arguments, same_l
 from poet.passes.rewrite import with_updates_placed
 
 _NUMBER = re.compile(r"_*\d*$")
+_MASKED = frozenset(
+    f"aten.{name}_backward.default"
+    for name in ("convolution", "native_batch_norm", "native_layer_norm", "native_group_norm")
+)
+"""Operators whose last argument says which of their results are wanted."""
 
 
 def with_speaking_names(graph: Graph) -> Graph:
@@ -152,6 +157,7 @@ class Assembly:
         *,
         accumulates: bool = False,
         is_updating: bool = True,
+        is_less: bool = False,
     ) -> None:
         """Begin with what was lowered.
 
@@ -161,10 +167,11 @@ class Assembly:
             optimizer: makes the updates.
             accumulates: whether gradients are summed over micro-batches.
             is_updating: whether parameters are updated; of all micro-batches but the last they are not.
+            is_less: fewer parameters are trained than when the ops were traced.
         """
         self.names = names
         self.is_updating = is_updating
-        self.accumulates = accumulates
+        self.accumulates, self.is_less = accumulates, is_less
         self.sums: dict[str, str] = {}  # by parameter
         self.nodes: dict[str, str] = {}  # of the trace, by the buffer of the finished graph that each makes
         self.optimizer = optimizer
@@ -356,10 +363,18 @@ class Assembly:
         for op in reversed(self.ops):
             lasting = any(name in self.persistent or name in needed for name in op.updates)
             if lasting or op.random or needed & self.writes(op):
-                kept.append(op)
+                kept.append(self.masked(op, needed) if self.is_less else op)
                 needed |= {self.buffer(name) for name in _mentions(op)}
         saved = {name for op in kept if op.repeat_call for name in op.repeat_call.refs()}
         self.ops = [op for op in reversed(kept) if op.call.target != "poet.rng_state" or op.name in saved]
+
+    def masked(self, op: Op, needed: set[str]) -> Op:
+        """``op`` without the gradients that nothing needs, as autograd asks for it where less is trained."""
+        if op.call.target not in _MASKED:
+            return op
+        outputs = tuple(it if it is not None and self.buffer(it) in needed else None for it in op.outputs)
+        mask = tuple(output is not None for output in outputs)
+        return replace(op, call=replace(op.call, args=(*op.call.args[:-1], mask)), outputs=outputs)
 
     def place(self, updates: Iterable[Op]) -> None:
         """Insert each update right after the last op that makes or reads what it touches."""

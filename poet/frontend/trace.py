@@ -15,7 +15,7 @@ from __future__ import annotations
 import hashlib
 import json
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -85,6 +85,7 @@ class TrainingStep:
         lines: of the model's own source, by the buffer that each fills; of the forward pass alone.
         forms: of its ops; ``graph`` has all that backward reads compressed where it can be, and none in more
             blocks than its time allows. ``None``: there is one form.
+        source: what it was made from.
     """
 
     graph: Graph
@@ -98,6 +99,7 @@ class TrainingStep:
     has_small_operators: bool = False
     forms: Forms | None = None
     lines: Mapping[str, str] = field(default_factory=dict)
+    source: LoweredStep | None = None
 
     def __repr__(self) -> str:
         parts = f"{len(self.graph.ops)} ops, {trained_in_words(self.graph)} trained"
@@ -181,37 +183,86 @@ def trace_training_step(
         found_targets = tracing.alone() if targets is None else _as_list(targets)
         tracing.run([item for item in found_targets if item is not None])
     lowered, names = _named(tracing, name or type(module).__name__, len(inputs), input_names)
-    assembly = Assembly(lowered, names, optimizer, accumulates=micro is not None)
-    graph = assembly.graph()
-    if all(item.gradient is None for item in graph.parameters):
-        raise ModelError(f"the loss of {graph.name} gives no parameter a gradient: nothing to train")
-    graph = tracing.with_tied_names(graph)
-    if other := sorted({*module.state_dict()} ^ {*tracing.parameters, *(name for name, _ in graph.states)}):
+    passes = Passes(
+        wanted, uses_elements, overwrites, wants_dense, measure, in_parts, in_short_forms,
+        has_choice=micro is None,
+    )  # fmt: skip
+    made = LoweredStep(tracing, lowered, names, optimizer, objective, passes, micro, has_small_operators)
+    if other := sorted({*module.state_dict()} ^ {*tracing.parameters, *(key for key, _ in made.saved())}):
         warnings.warn(
             f"{type(module).__name__} changes its state dict by code of its own ({listed(other)}); that of a "
             "plan has parameters and buffers, by their names",
             stacklevel=2,
         )
-    tensors = tracing.tensors() | _optimizer_state(graph, optimizer, tracing.parameters)
-    digest = digest_of(graph)
-    if not has_small_operators:  # C code has them as constants
-        graph = replace(graph, ops=tuple(replace(op, call=with_driven_numbers(op.call)) for op in graph.ops))
-    passes = Passes(
-        wanted, uses_elements, overwrites, wants_dense, measure, in_parts, in_short_forms,
-        has_choice=micro is None,
-    )  # fmt: skip
-    graph, tensors = passes.divided(graph, tensors)
-    graph, kernel_facts, forms = passes.fitted(graph)
-    accumulation = None
-    if micro is not None:
-        summing = Assembly(lowered, names, optimizer, accumulates=True, is_updating=False).graph()
-        summing, summing_facts, _ = passes.fitted(in_parts_of(graph, passes.with_logits(summing)))
-        accumulation = AccumulatingStep(with_persistent_of(summing, graph), summing_facts)
-    spec = str(LossSpec.parse(objective.name))
-    return TrainingStep(
-        graph, kernel_facts, tensors, optimizer, spec, digest, objective, accumulation=accumulation,
-        has_small_operators=has_small_operators, forms=forms, lines=tracing.lines(assembly.nodes),
-    )  # fmt: skip
+    return made.step()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LoweredStep:
+    """A step that is traced and lowered: graphs of steps that train all of it, or less, are made from it.
+
+    Attributes:
+        tracing: what was traced.
+        lowered: its ops.
+        names: of their sources and results.
+        optimizer, objective, micro, has_small_operators: as `trace_training_step` is given them.
+        passes: the rewrites of a graph.
+    """
+
+    tracing: Tracing
+    lowered: Lowered
+    names: StepNames
+    optimizer: OptimizerSpec
+    objective: Loss
+    passes: Passes
+    micro: MicroBatches | None
+    has_small_operators: bool
+
+    def saved(self) -> tuple[tuple[str, str], ...]:
+        """Names of the state dict beside those of parameters, each with its name here."""
+        own = tuple((key, key) for key in self.names.states)
+        return (*own, *tied_names(self.tracing.step.module, self.tracing.own))
+
+    def step(self, trained: Collection[str] | None = None, *, measure: bool = True) -> TrainingStep:
+        """The training step.
+
+        Args:
+            trained: names of those of its trained parameters that are; ``None``: all. Forward ops stay those
+                of a step that trains all.
+            measure: without, no kernel of PyTorch is run where the step is for another library.
+
+        Raises:
+            ModelError: nothing of it gets a gradient.
+        """
+        names, tracing, optimizer = self.names, self.tracing, self.optimizer
+        passes = replace(self.passes, measure=self.passes.measure and (measure or self.passes.takes_blocks))
+        if trained is not None:
+            gradients = {name: value for name, value in names.gradients.items() if name in trained}
+            names = replace(names, gradients=gradients)
+        accumulates, is_less = self.micro is not None, trained is not None
+        assembly = Assembly(self.lowered, names, optimizer, accumulates=accumulates, is_less=is_less)
+        graph = assembly.graph()
+        if all(item.gradient is None for item in graph.parameters):
+            raise ModelError(f"the loss of {graph.name} gives no parameter a gradient: nothing to train")
+        graph = tracing.with_tied_names(graph)
+        tensors = tracing.tensors() | _optimizer_state(graph, optimizer, tracing.parameters)
+        digest = digest_of(graph)
+        if not self.has_small_operators:  # C code has them as constants
+            ops = tuple(replace(op, call=with_driven_numbers(op.call)) for op in graph.ops)
+            graph = replace(graph, ops=ops)
+        graph, tensors = passes.divided(graph, tensors)
+        graph, kernel_facts, forms = passes.fitted(graph)
+        accumulation = None
+        if self.micro is not None:
+            summing = Assembly(self.lowered, names, optimizer, accumulates=True, is_updating=False).graph()
+            summing, summing_facts, _ = passes.fitted(in_parts_of(graph, passes.with_logits(summing)))
+            accumulation = AccumulatingStep(with_persistent_of(summing, graph), summing_facts)
+        spec = str(LossSpec.parse(self.objective.name))
+        return TrainingStep(
+            graph, kernel_facts, tensors, optimizer, spec, digest, self.objective, accumulation=accumulation,
+            has_small_operators=self.has_small_operators, forms=forms, lines=tracing.lines(assembly.nodes),
+            source=self,
+        )  # fmt: skip
 
 
 class Tracing:
