@@ -76,7 +76,7 @@ def solve_model(ask: Ask) -> None:
     for remark in filter(None, remarks):
         say(f"poet: {remark}", err=True)
     made, comparison = planned.plan.prediction, stages.comparison
-    further = {"measured": made.measured, "range": made.range}
+    further = {"measured": made.measured, "range": made.range, "choice": planned.plan.outcome.choice}
     answer(
         report_with(plan_summary(planned.plan, verbose=ask.verbose), comparison),
         lambda: json_with(planned.prepared.problem, planned.solution, comparison, further),
@@ -134,6 +134,9 @@ def _request(ask: Ask) -> PlanRequest:
         loss=ask.loss or DEFAULT_LOSS,
         optimizer=ask.optimizer_spec(),
         train=ask.train,
+        choose=ask.choose,
+        most=ask.most,
+        at_least=ask.at_least,
         output=ask.gives,
         bind=_bindings(ask, largest),
         names=ask.names,

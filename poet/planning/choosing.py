@@ -421,13 +421,13 @@ def chosen(
     inner = replace(options, time_limit_seconds=None if seconds is None else seconds * (1 - _FINAL_SHARE))
     attempt = candidates.attempt(limits, options, is_enough=at_least is None)
     found = Search(candidates.optional(), limits, attempt, inner, at_least).run()
-    step = again(candidates.patterns(found.groups))
+    spent = options.clock.now() - began
+    step = again(candidates.patterns(found.groups))  # an import, which no limit counts
     start = Start()
     if found.tried.schedule is not None and found.tried.planned is not None:
         schedule = renamed_schedule(found.tried.schedule, found.tried.planned.prepared, step)
         start = Start(schedule, "the search for what to train") if schedule is not None else start
     if seconds is not None:
-        spent = options.clock.now() - began
         seconds = max(seconds - spent, 1.0 if found.was_interrupted else _FINAL_SHARE * seconds)
     made = Choice(
         groups=tuple(scores.group[group].words for group in sorted(found.groups)),

@@ -112,13 +112,13 @@ class PlanRequest:
         """Refuse what does not go with a choice of what to train."""
         if self.choose is None:
             if self.most or self.at_least is not None:
-                raise InputError("most and at_least are of a choice of what to train: choose='scores.toml'")
+                raise InputError("most and at_least (--most, --at-least) are of choose: --choose scores.toml")
             return
         if self.most == (self.at_least is not None):
             raise InputError("choose needs one of most=True (--most) and at_least=0.8 (--at-least 0.8)")
         if self.at_least is not None and not 0 < self.at_least <= 1:
             raise InputError(f"at least {self.at_least} is no share of all scores; write for example 0.8")
-        whole = (("train", self.train), ("micro", self.micro), ("shapes", self.shapes or None))
+        whole = ("--train", self.train), ("--micro", self.micro), ("--shape", self.shapes or None)
         for name, given in whole:
             if given is not None:
                 raise InputError(

@@ -296,7 +296,7 @@ class Relaxation:
             made,
             rows=entries // len(made.costs),
             columns=entries % len(made.costs),
-            factors=np.bincount(places, weights=np.concatenate(factors)),
+            factors=np.bincount(places, weights=np.concatenate(factors)).astype(np.float64),
             at_most=at_most,
         )
 
