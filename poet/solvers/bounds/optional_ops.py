@@ -27,7 +27,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from poet.problem import Limits, Place, Problem, ProblemOp, Tensor, Transfer
-from poet.solvers.engines.highs import run_highs
+from poet.solvers.engines.highs import LinearProgram, run_highs
 from poet.solvers.engines.program import NOUGHT, ONE, Effort, Job, Matrix, MatrixBuilder, Term
 from poet.util.clock import WALL, Clock
 
@@ -113,6 +113,7 @@ class Relaxation:
         self._hold()
         self._cuts: list[_Cut] = []
         self._doubts: list[_Cut] = []
+        self._linear: LinearProgram | None = None
         limited = (self._seconds, limits.deadline_seconds), (self._joules, limits.joules_budget)
         for terms, limit in limited:
             if limit is not None:
@@ -250,13 +251,11 @@ class Relaxation:
         self._cuts.append(([(-self._amount_joules, self._amount), *terms], -joules))
 
     def admits(self, chosen: Collection[int]) -> bool:
-        """Whether the relaxation has a solution with exactly these groups."""
-        fixed: list[_Cut] = [
-            ([(1.0, column)], 0.0) if group in chosen else ([(-1.0, column)], -1.0)
-            for group, column in enumerate(self.off)
-        ]
-        outcome = run_highs(Job(self._matrix([*self._cuts, *fixed]), Effort(None)))
-        return not outcome.infeasible
+        """Whether the relaxation has a solution in fractions with exactly these groups; cuts do not count."""
+        if self._linear is None:
+            self._linear = LinearProgram(self._matrix([]))
+        self._linear.fix({column: int(group not in chosen) for group, column in enumerate(self.off)})
+        return self._linear.minimise(math.inf).bound < math.inf
 
     def solve(self, seconds: float, *, shrink: float | None = None, clock: Clock = WALL) -> Choice:
         """The best set as far as the relaxation knows, with a bound that holds for all sets.
