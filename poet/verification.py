@@ -174,7 +174,8 @@ def _compare(
         for name, tensor in trainer.state_dict().items():
             everything[name].copy_(tensor)
     plan, threads, compared = trainer.plan, torch.get_num_threads(), 0
-    trained = [item.name for item in named_parameters(plan.graph) if item.is_trained]
+    named = (item for item in named_parameters(plan.graph) if item.is_trained)
+    trained = [name for item in named for name in item.blocks or (item.name,)]
     plain = PlainTrainer(plainly, loss=loss, optimizer=plan.optimizer, trained=trained)
     torch.manual_seed(seed)
     sides = _Sides(trainer, plain, plainly, batches, seed)

@@ -35,6 +35,7 @@ from poet.frontend.module_tensors import (
     named_constants,
     own_tensors,
     tied_names,
+    trained_blocks,
     trained_parameters,
     unsaved_states,
 )
@@ -44,7 +45,7 @@ from poet.ir.graph import Graph, TensorType
 from poet.ir.kernel_facts import KernelFacts
 from poet.ir.loss import LossSpec
 from poet.ir.micro import MicroBatches
-from poet.ir.named import named_parameters, trained_in_words
+from poet.ir.named import block_of, named_parameters, row_blocks, trained_in_words
 from poet.ir.optimizer import OptimizerSpec, with_driven_numbers
 from poet.ir.strips import Gradients
 from poet.passes.forms import Forms, Passes
@@ -174,7 +175,9 @@ def trace_training_step(
     for index, item in enumerate(inputs):
         if not isinstance(item, Tensor):
             raise ModelError(f"input {index} is of type {type(item).__name__}; a step is given tensors")
+    train = None if train is None else tuple(train)
     trained = trained_parameters(module, train)
+    blocks = trained_blocks(trained, train)
     _check_groups(optimizer, trained)
     objective = as_loss(loss)
     with small_operators(are_wanted=has_small_operators):
@@ -187,7 +190,9 @@ def trace_training_step(
         wanted, uses_elements, overwrites, wants_dense, measure, in_parts, in_short_forms,
         has_choice=micro is None,
     )  # fmt: skip
-    made = LoweredStep(tracing, lowered, names, optimizer, objective, passes, micro, has_small_operators)
+    made = LoweredStep(
+        tracing, lowered, names, blocks, optimizer, objective, passes, micro, has_small_operators
+    )
     if other := sorted({*module.state_dict()} ^ {*tracing.parameters, *(key for key, _ in made.saved())}):
         warnings.warn(
             f"{type(module).__name__} changes its state dict by code of its own ({listed(other)}); that of a "
@@ -205,6 +210,7 @@ class LoweredStep:
         tracing: what was traced.
         lowered: its ops.
         names: of their sources and results.
+        trained: names of what is trained: parameters, and blocks of rows of them (``w[0:16]``).
         optimizer, objective, micro, has_small_operators: as `trace_training_step` is given them.
         passes: the rewrites of a graph.
     """
@@ -212,6 +218,7 @@ class LoweredStep:
     tracing: Tracing
     lowered: Lowered
     names: StepNames
+    trained: tuple[str, ...]
     optimizer: OptimizerSpec
     objective: Loss
     passes: Passes
@@ -227,20 +234,27 @@ class LoweredStep:
         """The training step.
 
         Args:
-            trained: names of those of its trained parameters that are; ``None``: all. Forward ops stay those
-                of a step that trains all.
+            trained: those of `trained` that are; ``None``: all. Forward ops stay those of a step that trains
+                all.
             measure: without, no kernel of PyTorch is run where the step is for another library.
 
         Raises:
-            ModelError: nothing of it gets a gradient.
+            ModelError: nothing of it gets a gradient; or blocks are trained in a way that poet has not.
         """
         names, tracing, optimizer = self.names, self.tracing, self.optimizer
         passes = replace(self.passes, measure=self.passes.measure and (measure or self.passes.takes_blocks))
-        if trained is not None:
-            gradients = {name: value for name, value in names.gradients.items() if name in trained}
-            names = replace(names, gradients=gradients)
-        accumulates, is_less = self.micro is not None, trained is not None
-        assembly = Assembly(self.lowered, names, optimizer, accumulates=accumulates, is_less=is_less)
+        blocks = row_blocks(self.trained if trained is None else trained)
+        gradients = {name: value for name, value in names.gradients.items() if name in blocks}
+        names = replace(names, gradients=gradients)
+        accumulates, has_blocks = self.micro is not None, any(blocks.values())
+        if has_blocks and (accumulates or optimizer.clip_norm is not None):
+            raise ModelError(
+                "blocks of output channels go with no micro-batches and no clip_norm; train wholes"
+            )
+        less = has_blocks or trained is not None
+        assembly = Assembly(
+            self.lowered, names, optimizer, accumulates=accumulates, is_less=less, blocks=blocks
+        )
         graph = assembly.graph()
         if all(item.gradient is None for item in graph.parameters):
             raise ModelError(f"the loss of {graph.name} gives no parameter a gradient: nothing to train")
@@ -387,11 +401,14 @@ def _check_groups(optimizer: OptimizerSpec, trained: Sequence[str]) -> None:
 def _optimizer_state(
     graph: Graph, optimizer: OptimizerSpec, parameters: Mapping[str, Tensor]
 ) -> dict[str, Tensor]:
-    return {
-        value: torch.full_like(parameters[parameter.name], optimizer.states[state])
-        for parameter in graph.parameters
-        for state, value in parameter.optimizer_state
-    }
+    found = {}
+    for parameter in graph.parameters:
+        _, rows = block_of(parameter.name) if parameter.name not in parameters else ("", None)
+        whole = parameters[parameter.value]
+        part = whole if rows is None else whole[slice(*rows)]
+        for state, value in parameter.optimizer_state:
+            found[value] = torch.full_like(part, optimizer.states[state])
+    return found
 
 
 @dataclass(frozen=True, slots=True)

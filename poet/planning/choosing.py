@@ -11,14 +11,15 @@ one that is taken is traced again by itself: its plan is that of the same ``trai
 
 from __future__ import annotations
 
-import fnmatch
 import math
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 
 from poet.devices.costs import op_cost
-from poet.errors import Infeasible, InputError, OutOfTime, nearest
+from poet.errors import Infeasible, InputError, OutOfTime
+from poet.frontend.module_tensors import trained_blocks
 from poet.ir.graph import Graph, Op
+from poet.ir.named import block_of
 from poet.planning.choice import Scores
 from poet.planning.planned import Planned, plan_step
 from poet.planning.prepared import Prepared, training_less
@@ -27,6 +28,7 @@ from poet.problem import Limits, Objective
 from poet.problem.progress import stage, unshown
 from poet.problem.schedule import Compute, Schedule
 from poet.problem.solution import SolveOptions, Start
+from poet.solvers import has_schedules
 from poet.solvers.bounds.optional_ops import Groups, OptionalOps, Relaxation
 
 PROVEN_SHARE = 1e-6
@@ -102,6 +104,7 @@ class Search:
         self.bound = 1.0 if at_least is None else 0.0
         self.best: Found | None = None
         self.tried: dict[Groups, Tried] = {}
+        self._retried: set[Groups] = set()
         self._shrink = 0.0
 
     def run(self) -> Found:
@@ -113,6 +116,8 @@ class Search:
             KeyboardInterrupt: Ctrl-C, before one was found.
         """
         interrupted = False
+        if not has_schedules(self.step.of(()), self.relaxation.limits):
+            raise Infeasible(self._nothing_fits())
         try:
             for line in self._rounds():
                 stage(line)
@@ -138,30 +143,29 @@ class Search:
     def _offered(self) -> Groups | None:
         """The next set to plan; ``None``: there is none left."""
         answer = self.relaxation.solve(max(self._left() / 2, 0.1), clock=self.clock)
-        if answer.bound is None:
-            if self.best is None and not self.tried:
-                raise Infeasible(self._nothing_fits())
-            self.bound = self._amount(self.best) if self.best is not None else self.bound
+        is_most = self.at_least is None
+        if answer.bound is None or (is_most and answer.bound <= PROVEN_SHARE):
             if self.best is None:
                 raise Infeasible(self._nothing_fits())
+            self.bound = self._amount(self.best)
             return None
-        self.bound = (max if self.at_least is not None else min)(self.bound, answer.bound)
+        self.bound = min(self.bound, answer.bound) if is_most else max(self.bound, answer.bound)
         if self._is_proven():
             return None
-        if answer.chosen is not None and not self._shrink and answer.chosen not in self.tried:
+        if answer.chosen and not self._shrink and answer.chosen not in self.tried:
             return answer.chosen
         while self._left() > 0:
             smaller = self.relaxation.solve(max(self._left() / 2, 0.1), shrink=self._shrink, clock=self.clock)
-            if (
-                smaller.chosen is not None
-                and smaller.chosen not in self.tried
-                and self._gains(smaller.chosen)
-            ):
+            if smaller.chosen and smaller.chosen not in self.tried and self._gains(smaller.chosen):
                 return smaller.chosen
             if self._shrink == 0.0:  # what is left are sets in doubt
-                return None
+                break
             self._shrink = 0.0 if self._shrink < _FIRST_SHRINK / 8 else self._shrink / 2
-        return None
+        in_doubt = answer.chosen in self.tried and self.tried[answer.chosen].joules is None
+        if answer.chosen is None or not in_doubt or answer.chosen in self._retried:
+            return None
+        self._retried.add(answer.chosen)
+        return answer.chosen
 
     def _gains(self, groups: Groups) -> bool:
         """Whether a plan of ``groups`` could be better than the best."""
@@ -172,7 +176,8 @@ class Search:
         left = self._left()
         whole = left if self._seconds is None else self._seconds
         with unshown():
-            self.tried[groups] = self._attempt(groups, min(left, max(whole / 8, left / 4, 1.0)))
+            seconds = left if groups in self._retried else min(left, max(whole / 8, left / 4, 1.0))
+            self.tried[groups] = self._attempt(groups, seconds)
         return self.tried[groups]
 
     def _note(self, groups: Groups, tried: Tried) -> None:
@@ -234,7 +239,7 @@ class Candidates:
     members: tuple[frozenset[str], ...]
 
     def names(self, groups: Collection[int]) -> frozenset[str]:
-        """The parameters of ``groups``."""
+        """The parameters of ``groups``, and blocks of these."""
         return frozenset().union(*(self.members[group] for group in groups))
 
     def patterns(self, groups: Collection[int]) -> tuple[str, ...]:
@@ -274,34 +279,47 @@ def candidates_of(prepared: Prepared, scores: Scores) -> Candidates:
     """The groups of ``scores`` in a step that trains all of them.
 
     Raises:
-        InputError: a pattern fits no parameter, or a group has none with a gradient.
+        InputError: a group has no parameter with a gradient, or two have the same.
     """
     source = prepared.step.source
     assert source is not None
-    named = source.names.gradients
-    members = []
+    gradients, members = source.names.gradients, list[frozenset[str]]()
+    owners: dict[str, str] = {}
     for group in scores.group:
-        for pattern in group.patterns:
-            if not fnmatch.filter(named, pattern):
-                raise InputError(f"--choose: no parameter is called {pattern!r}{nearest(pattern, named)}")
-        own = {name for pattern in group.patterns for name in fnmatch.filter(named, pattern)}
-        members.append(frozenset(name for name in own if named[name] is not None))
-        if not members[-1]:
+        own = [name for name in trained_blocks(gradients, group.patterns) if gradients[block_of(name)[0]]]
+        if not own:
             raise InputError(f"--choose: the loss gives no gradient to {group.words}; leave that group out")
+        for name in own:
+            whole, rows = block_of(name)
+            for other in (key for key in owners if block_of(key)[0] == whole):
+                there = block_of(other)[1]
+                if rows is None or there is None or (rows[0] < there[1] and there[0] < rows[1]):
+                    said = f"{group.words} and {owners[other]}"
+                    raise InputError(f"--choose: {said} both have {name}; a parameter is in one group")
+        owners |= dict.fromkeys(own, group.words)
+        members.append(frozenset(own))
     return Candidates(prepared, scores, tuple(members))
 
 
 def optional_ops(prepared: Prepared, members: list[frozenset[str]], shares: tuple[float, ...]) -> OptionalOps:
     """What of the step of ``prepared`` only some groups need, and the least that each op may take."""
     graph, profile = prepared.step.graph, prepared.profile
-    lasting = {graph.buffer_of(item.value): item.name for item in graph.parameters if item.gradient}
-    updates = {op.name: {lasting[name] for name in op.updates if name in lasting} for op in graph.ops}
-    every = {name for names in updates.values() for name in names}
+    parts = {part: whole.name for whole in graph.wholes for part in whole.parts}
+    values = {value.name for value in graph.values}
+    trained = {
+        item.name if item.name in values else item.value: parts.get(item.name, item.name)
+        for item in graph.parameters
+        if item.gradient
+    }
+    updates = {
+        op.name: {trained[name] for name in op.call.refs() if name in trained and op.updates}
+        for op in graph.ops
+    }
     always = [op for op in graph.ops if not updates[op.name] and _has_effect(graph, op)]
     base = _ancestors(graph, always)
     needs: dict[str, set[int]] = {op.name: set() for op in graph.ops if op.name not in base}
     for number, names in enumerate(members):
-        for name in _ancestors(graph, [op for op in graph.ops if updates[op.name] & names & every]) - base:
+        for name in _ancestors(graph, [op for op in graph.ops if updates[op.name] & names]) - base:
             needs[name].add(number)
     least = {op.name: _least(graph, op, prepared) for op in graph.ops if len(_parts(op)) > 1}
     streams = prepared.kernels.library != profile.kernels.name or prepared.step.forms is not None
