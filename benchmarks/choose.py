@@ -110,7 +110,8 @@ def row_of(name: str, device: str, time_limit_seconds: float) -> Row:
     options = SolveOptions(time_limit_seconds=time_limit_seconds, clock=clock)
     began = clock.now()
     attempt = candidates.attempt(limits, options, is_enough=True)
-    found = Search(candidates.optional(), limits, attempt, options, None).run()
+    search = Search(candidates.optional(), limits, attempt, options, None)
+    found = search.seeded(candidates).run()
     seconds = clock.now() - began
     relaxation = Relaxation(candidates.optional(), limits)
     greedy = by_score_per_byte(scores.shares, sizes, relaxation.admits)

@@ -15,6 +15,7 @@ import math
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 
+from poet.baselines.choosing import by_score_per_byte
 from poet.devices.costs import op_cost
 from poet.errors import Infeasible, InputError, OutOfTime
 from poet.frontend.module_tensors import trained_blocks
@@ -86,7 +87,12 @@ class Search:
     """A search for the best set of groups; `run` makes it."""
 
     def __init__(
-        self, step: OptionalOps, limits: Limits, attempt: Try, options: SolveOptions, at_least: float | None
+        self,
+        step: OptionalOps,
+        limits: Limits,
+        attempt: Try,
+        options: SolveOptions,
+        at_least: float | None,
     ) -> None:
         """Begin.
 
@@ -105,7 +111,13 @@ class Search:
         self.best: Found | None = None
         self.tried: dict[Groups, Tried] = {}
         self._retried: set[Groups] = set()
+        self._seeds: list[Groups] = []
         self._shrink = 0.0
+
+    def seeded(self, candidates: Candidates) -> Search:
+        """The same search; where the first set has no plan, seeds are tried until one has."""
+        self._seeds = candidates.seeds(self.relaxation) if self.at_least is None else []
+        return self
 
     def run(self) -> Found:
         """The best set.
@@ -154,6 +166,10 @@ class Search:
             return None
         if answer.chosen and not self._shrink and answer.chosen not in self.tried:
             return answer.chosen
+        while self._seeds:
+            seed = self._seeds.pop(0)
+            if seed and seed not in self.tried and self._gains(seed):
+                return seed
         while self._left() > 0:
             smaller = self.relaxation.solve(max(self._left() / 2, 0.1), shrink=self._shrink, clock=self.clock)
             if smaller.chosen and smaller.chosen not in self.tried and self._gains(smaller.chosen):
@@ -184,7 +200,7 @@ class Search:
         if tried.joules is not None:
             found = Found(groups, self.step.share(groups), self.bound, tried)
             if self.best is None or self._amount(found) * self._sign > self._amount(self.best) * self._sign:
-                self.best = found
+                self.best, self._seeds = found, []
             self._shrink = 0.0 if self._shrink <= _FIRST_SHRINK else self._shrink / 2
             if self.at_least is not None:
                 self.relaxation.takes(groups, tried.least_joules)
@@ -250,6 +266,15 @@ class Candidates:
     def optional(self) -> OptionalOps:
         """The step as the relaxation sees it."""
         return optional_ops(self.prepared, [*self.members], self.scores.shares)
+
+    def seeds(self, relaxation: Relaxation) -> list[Groups]:
+        """The set by score per byte, and smaller ones without its least scores."""
+        graph, shares = self.prepared.step.graph, self.scores.shares
+        sizes = {value.name: value.type.extent_bytes for value in graph.values}
+        own = [sum(sizes.get(name, 0) for name in names) for names in self.members]
+        greedy = by_score_per_byte(shares, own, relaxation.admits)
+        ordered = sorted(greedy, key=lambda group: shares[group])
+        return [frozenset(ordered[count:]) for count in (0, 1, 2, 4, 8, 16) if count < len(ordered)]
 
     def attempt(self, limits: Limits, options: SolveOptions, *, is_enough: bool) -> Try:
         """Planning of sets; ``is_enough``: any plan inside the limits is."""
@@ -438,7 +463,8 @@ def chosen(
     began, seconds = options.clock.now(), options.time_limit_seconds
     inner = replace(options, time_limit_seconds=None if seconds is None else seconds * (1 - _FINAL_SHARE))
     attempt = candidates.attempt(limits, options, is_enough=at_least is None)
-    found = Search(candidates.optional(), limits, attempt, inner, at_least).run()
+    search = Search(candidates.optional(), limits, attempt, inner, at_least)
+    found = search.seeded(candidates).run()
     spent = options.clock.now() - began
     step = again(candidates.patterns(found.groups))  # an import, which no limit counts
     start = Start()
