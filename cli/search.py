@@ -55,7 +55,7 @@ _ADVICE = (
 
 def solve_model(ask: Ask) -> None:
     """Plan the training of a model, or survey its budgets where no RAM is given."""
-    request = _request(ask)
+    request = plan_request(ask)
     if is_survey(ask) or ask.trade_off is not None:
         _show_without_plan(request, ask)
         return
@@ -117,7 +117,7 @@ def _show_without_plan(request: PlanRequest, ask: Ask) -> None:
     show_without_plan(problem, limits, ask, about, of=weighed)
 
 
-def _request(ask: Ask) -> PlanRequest:
+def plan_request(ask: Ask) -> PlanRequest:
     """The options as `poet.plan` takes them.
 
     Raises:
