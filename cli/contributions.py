@@ -9,25 +9,13 @@ from poet.files.kinds import FileKind, expect
 from poet.util.streams import say
 
 from .ask import Ask
-from .options import (
-    BindOption,
-    LossOption,
-    TrainOption,
-    argument,
-    device_names,
-    optimizer_callback,
-    option,
-    takes,
-    whole,
-)
+from .options import BindOption, LossOption, TrainOption, argument, optimizer_callback, option, takes
 from .output import check_files
 
 EXAMPLES = (
     "poet contributions model.onnx --data digits.npz --device stm32h743 --ram 256KiB --lr 0.05",
     "poet contributions model.onnx --data digits.npz --by fisher --blocks 4 -o scores.toml",
 )
-_OF_STEPS = ("loss", "optimizer", "lr", "train", "bind", "batch", "names", "time_limit")
-"""Options as of ``poet solve``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +24,7 @@ class ContributionsAsk:
 
     model: Path = argument("As for poet solve.", "MODEL")
     data: Path = option("Samples, as for poet run.", "FILE", default=MISSING)
-    device: str = option("As for poet solve.", default="x86-host", autocompletion=device_names)
+    device: str = option("Profile by name or file, as for poet solve.", default="x86-host")
     ram: str | None = option("Budget of each step, e.g. 256KiB; default: unlimited.", "SIZE")
     by: str = option(
         "steps: by how much the mean loss over the batches falls when a layer alone takes a training step "
@@ -44,16 +32,13 @@ class ContributionsAsk:
         "WAY",
         default="steps",
     )
-    blocks: int = option(
-        "Of output channels, to divide each layer into.", "N", default=1, min=1, callback=whole
-    )
-    batches: int = option("Of the data, to measure on.", "N", default=8, min=1, callback=whole)
+    blocks: int = option("Of output channels, to divide each layer into.", "N", default=1, min=1)
+    batches: int = option("Of the data, to measure on.", "N", default=8, min=1)
     loss: LossOption = None
     optimizer: str | None = option("As for poet solve; default sgd.", "NAME", callback=optimizer_callback)
     lr: float | None = option("Learning rate of the steps; default 0.001.")
     train: TrainOption = None
     bind: BindOption = None
-    batch: int | None = option("Samples of a step; the same as --bind N=...", "N", min=1, callback=whole)
     names: Path | None = option("A state dict (.pt, .safetensors) whose names the model gets.", "FILE")
     time_limit: str = option("For the search of each plan.", "TIME", default="5s")
     output: Path = option("Write the scores here.", "FILE", "-o", "--output", default=Path("scores.toml"))
@@ -75,9 +60,9 @@ def contributions(ask: ContributionsAsk) -> None:
 
     from .search import plan_request
 
-    given = {name: getattr(ask, name) for name in _OF_STEPS}
+    given = ("loss", "optimizer", "lr", "train", "bind", "names", "time_limit")
     scores = measured(
-        plan_request(Ask(ask.model, ask.device, ask.ram, **given)),
+        plan_request(Ask(ask.model, ask.device, ask.ram, **{name: getattr(ask, name) for name in given})),
         data=ask.data,
         output=ask.output,
         tell=lambda line: say(f"poet: {line}", err=True),

@@ -29,9 +29,13 @@ from poet.files.tensorfile import replaced
 from poet.ir.named import Named, named_parameters
 from poet.ir.strips import Gradients
 from poet.planning.choice import MAX_FILE_BYTES, Group, Scores
-from poet.planning.pipeline import PlanRequest, planned_as
+from poet.planning.pipeline import PlanRequest
+from poet.planning.planned import plan_step
+from poet.planning.prepared import training_less
 from poet.plans.training_plan import Plan
+from poet.problem import Place
 from poet.runtime.data.random_batches import Batch, batches_of
+from poet.runtime.steps.instructions import Tap
 from poet.runtime.storage.state import raw_tensor
 from poet.runtime.training.trainer import Trainer
 from poet.util import codec
@@ -81,7 +85,9 @@ def contributions(
     request = replace(request, evaluation=False, progress=False, shapes=(), budgets=())
     if by not in ("steps", "fisher"):
         raise InputError(f"by is {by!r}; there are steps and fisher")
-    if by == "fisher":
+    if request.micro is not None:
+        raise InputError("contributions are measured on whole batches; leave micro out")
+    if by == "fisher" or blocks > 1:
         request = replace(request, gradients=Gradients.KEEP)  # each exists whole, and is counted
     for name, number in {"blocks": blocks, "batches": batches}.items():
         if number < 1:
@@ -104,14 +110,7 @@ def contributions(
 
 @dataclass(slots=True)
 class _Partial:
-    """What was measured so far, as it is kept.
-
-    Attributes:
-        asked: SHA-256 of the model, its weights, the limits and the options.
-        data: SHA-256 of the batches; empty before they are read.
-        before: mean loss over the batches before any training, of ``steps``.
-        scores: by what is trained: of each group in it; none: no plan fits.
-    """
+    """What was measured so far: SHA-256 of the question and of the data, loss before, scores by layer."""
 
     asked: str
     data: str = ""
@@ -128,9 +127,14 @@ class _Measuring:
         self._request, self._data, self._by, self._count = request, data, by, batches
         self.file, self._plan = folder / "measured.json", folder / f"plan-{os.getpid()}.poet"
         self._batches: list[Batch] = []
-        step = request.prepared().step
+        self._prepared, self._limits = request.inside(request.prepared())
+        step = self._prepared.step
         trained = [item for item in named_parameters(step.graph) if item.is_trained]
-        self._units = dict(_units(trained, by, blocks))
+        self._units = dict(_layers(trained, blocks))
+        specs = map(step.optimizer.of_group, range(len(step.optimizer.groups) + 1))
+        moves_others = any(spec.decay for spec in specs) or self._prepared.home is not Place.RAM
+        if blocks > 1 and by == "steps" and moves_others:
+            raise InputError("blocks by steps take no weight decay, and home ram; or measure by fisher")
         asked = (by, blocks, batches, request.ram, request.deadline, request.limits)
         text = repr((*asked, step.digest, step.loss, step.optimizer))
         self._kept = _Partial(_digest(text, (step.tensors[name] for name in sorted(step.tensors))))
@@ -140,11 +144,11 @@ class _Measuring:
     def groups(self, tell: Callable[[str], object]) -> Iterator[Group]:
         """Measure what is not measured yet; the groups with their scores, but for those without a plan."""
         began, kept, number = time.monotonic(), self._kept.scores, len(self._units)
-        pending = {train: groups for train, groups in self._units.items() if " ".join(train) not in kept}
-        for done, (train, groups) in enumerate(pending.items(), 1):
-            name, said = " ".join(train), ""
+        pending = {names: groups for names, groups in self._units.items() if " ".join(names) not in kept}
+        for done, (names, groups) in enumerate(pending.items(), 1):
+            name, said = " ".join(names), ""
             try:
-                kept[name] = self._scores_of(train, groups)
+                kept[name] = tuple(self._scores_of(names, groups))
             except Infeasible as error:
                 kept[name], said = (), f"left out: {error}"
             with replaced(self.file) as file:
@@ -155,13 +159,14 @@ class _Measuring:
             tell(f"{place}, {format_seconds(left_seconds)} left: {name}: {said}")
         if not any(kept.values()):
             raise Infeasible("the step of no layer fits inside the limits; give more RAM, or smaller batches")
-        for train, groups in self._units.items():
-            for group, score in zip(groups, kept[" ".join(train)], strict=False):
+        for names, groups in self._units.items():
+            for group, score in zip(groups, kept[" ".join(names)], strict=False):
                 yield replace(group, score=score)
 
-    def _scores_of(self, train: tuple[str, ...], groups: tuple[Group, ...]) -> tuple[float, ...]:
+    def _scores_of(self, names: tuple[str, ...], groups: tuple[Group, ...]) -> Iterator[float]:
         requests = times_asked()
-        planned, _ = planned_as(replace(self._request, train=train))
+        prepared = training_less(self._prepared, names, measure=True)
+        planned = plan_step(prepared, self._limits, self._request.search_options)
         try:
             planned.save(self._plan)
             if times_asked() > requests:  # Ctrl-C ended the search, and is to end all
@@ -170,13 +175,16 @@ class _Measuring:
                 self._read_batches(planned.plan)
             if self._by == "fisher":
                 with Trainer.open(self._plan, seed=0) as trainer:
-                    return _fisher(trainer, self._batches, groups)
+                    yield from _fisher(trainer, self._batches, groups)
+                return
             if self._kept.before is None:
                 with Trainer.open(self._plan, seed=0) as trainer:
                     _stop(trainer)
                     self._kept.before = _loss_after_steps(trainer, self._batches)
-            with Trainer.open(self._plan, seed=0) as trainer:
-                return (max(0.0, self._kept.before - _loss_after_steps(trainer, self._batches)),)
+            for group in groups:
+                with Trainer.open(self._plan, seed=0) as trainer:
+                    after = _loss_after_steps(trainer, self._batches, group.channels)
+                yield max(0.0, self._kept.before - after)
         finally:
             self._plan.unlink(missing_ok=True)
 
@@ -200,31 +208,28 @@ class _Measuring:
         except (OSError, ValueError) as error:
             raise InputError(f"{self.file}: no partial result can be read; remove it ({error})") from None
         found = codec.decode(_Partial, read, where=str(self.file))
+        sizes = {" ".join(names): (0, len(groups)) for names, groups in self._units.items()}
+        if any(len(scores) not in sizes.get(name, ()) for name, scores in found.scores.items()):
+            raise InputError(f"{self.file}: it has scores of other layers; remove it")
         if found.asked != self._kept.asked:
             what = "another model, other weights, limits or options"
             raise InputError(f"{self.file.parent} is of {what}; remove it to begin anew")
         self._kept = found
 
 
-def _units(
-    trained: Sequence[Named], by: str, blocks: int
-) -> Iterator[tuple[tuple[str, ...], tuple[Group, ...]]]:
-    """What one plan trains, and the groups that it measures.
+def _layers(trained: Sequence[Named], blocks: int) -> Iterator[tuple[tuple[str, ...], tuple[Group, ...]]]:
+    """The parameters of each layer, and its groups.
 
     A layer is what has one name up to the last dot; it is divided where all of it has as many rows.
     """
     for _, items in itertools.groupby(trained, lambda item: item.name.rpartition(".")[0] or item.name):
         layer = list(items)
-        train = tuple(glob.escape(item.name) for item in layer)
+        names = tuple(item.name for item in layer)
         rows = {(*item.content.type.shape, 1)[0] for item in layer}
         count = min(blocks, *rows) if len(rows) == 1 else 1
         starts = [max(rows) * number // count for number in range(count + 1)]
         channels = [f"{start}:{stop}" for start, stop in itertools.pairwise(starts)] if count > 1 else [None]
-        groups = tuple(Group(train, 0.0, each) for each in channels)
-        if by == "fisher":
-            yield train, groups
-        else:
-            yield from ((group.patterns, (group,)) for group in groups)
+        yield names, tuple(Group(tuple(map(glob.escape, names)), 0.0, each) for each in channels)
 
 
 def _stop(trainer: Trainer) -> None:
@@ -232,38 +237,45 @@ def _stop(trainer: Trainer) -> None:
     trainer.learning_rates = (0.0,) * len(trainer.learning_rates)
 
 
-def _losses(trainer: Trainer, batches: Sequence[Batch]) -> Iterator[float]:
+def _losses(trainer: Trainer, batches: Sequence[Batch], see: Tap | None = None) -> Iterator[float]:
     for batch in batches:
-        loss = trainer.step(*batch).loss
+        loss = trainer.step(*batch, on_gradient=see).loss
         trainer.check_budget()
         if not math.isfinite(loss):
             raise NotFinite(f"the loss of step {trainer.steps} is {loss}; a smaller learning rate may help")
         yield loss
 
 
-def _loss_after_steps(trainer: Trainer, batches: Sequence[Batch]) -> float:
-    """The mean loss over ``batches`` after a step on each; random numbers are as in any other call."""
-    list(_losses(trainer, batches))
+def _loss_after_steps(trainer: Trainer, batches: Sequence[Batch], channels: str | None = None) -> float:
+    """The mean loss after a step on each of ``batches``; random numbers are as in any other call.
+
+    A block of ``channels`` is trained alone as the gradients of the others are zero.
+    """
+
+    def only(name: str, gradient: Tensor) -> None:
+        kept = gradient[_rows(channels)].clone()
+        gradient.zero_()[_rows(channels)] = kept
+
+    list(_losses(trainer, batches, only if channels else None))
     _stop(trainer)
     return statistics.fmean(_losses(trainer, batches))
 
 
-def _fisher(trainer: Trainer, batches: Sequence[Batch], groups: Sequence[Group]) -> tuple[float, ...]:
+def _fisher(trainer: Trainer, batches: Sequence[Batch], groups: Sequence[Group]) -> Iterator[float]:
     """Per group the mean over ``batches`` of the squared norm of its gradient."""
     squares: list[list[float]] = [[] for _ in groups]
 
     def see(name: str, gradient: Tensor) -> None:
         for group, own in zip(groups, squares, strict=True):
-            rows = slice(*map(int, group.channels.split(":"))) if group.channels else ...
-            own.append(float(torch.linalg.vector_norm(gradient[rows])) ** 2)
-            if not math.isfinite(own[-1]):
-                raise NotFinite(f"the gradient of {name} is not finite")
+            own.append(float(torch.linalg.vector_norm(gradient[_rows(group.channels)])) ** 2)
 
     _stop(trainer)
-    for batch in batches:
-        trainer.step(*batch, on_gradient=see)
-        trainer.check_budget()
-    return tuple(math.fsum(own) / len(batches) for own in squares)
+    list(_losses(trainer, batches, see))
+    return (math.fsum(own) / len(batches) for own in squares)
+
+
+def _rows(channels: str | None) -> Any:
+    return ... if channels is None else slice(*map(int, channels.split(":")))
 
 
 def _digest(text: str, tensors: Iterable[Tensor]) -> str:
