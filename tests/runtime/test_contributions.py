@@ -6,6 +6,7 @@ import json
 import statistics
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,11 +17,11 @@ from torch import Tensor, nn
 from zoo import NETS, export
 
 import poet
-from poet.errors import InputError
+from poet.errors import Infeasible, InputError
 from poet.planning.choice import Scores
 
 BATCHES, LAYERS, RATE = 3, ("0", "6"), 0.5
-ASKED = {
+ASKED: dict[str, Any] = {
     "device": "rpi4b", "ram": "64KiB", "optimizer": f"momentum:lr={RATE}", "train": ["0.*", "6.*"],
     "batches": BATCHES, "time_limit_seconds": 2.0,
 }  # fmt: skip
@@ -34,30 +35,33 @@ def _data() -> list[tuple[Tensor, Tensor]]:
     ]
 
 
-def _measured(**more: object) -> Scores:
-    return poet.contributions(small_net(), torch.zeros(4, 2, 8, 8), **{"data": _data(), **ASKED, **more})  # type: ignore[arg-type]
+def _measured(**more: Any) -> Scores:
+    return poet.contributions(small_net(), torch.zeros(4, 2, 8, 8), **{"data": _data(), **ASKED, **more})
 
 
-def _losses(net: nn.Module, optimizer: torch.optim.Optimizer | None) -> Iterator[float]:
+def _losses(net: nn.Module, optimizer: torch.optim.Optimizer | None, rows: slice) -> Iterator[float]:
+    own = [] if optimizer is None else optimizer.param_groups[0]["params"]
     for inputs, targets in _data():
         loss = nn.functional.cross_entropy(net(inputs), targets)
         if optimizer is not None:
             optimizer.zero_grad()
             loss.backward()
+            before = [each.detach().clone() for each in own]
             optimizer.step()
+            for each, old in zip(own, before, strict=True):
+                each.data = torch.cat([old[: rows.start], each.data[rows], old[rows.stop :]])
         yield loss.item()
 
 
-def _plain_loss(layer: str | None) -> float:
-    """Mean loss after a step of the layer alone on each batch, with the dropout of the passes before it."""
+def _plain_loss(layer: str | None, rows: slice = slice(0, 5)) -> float:
+    """Mean loss after a step of rows of a layer alone on each batch, with the dropout of later passes."""
     net = small_net()
     own = [each for name, each in net.named_parameters() if name.partition(".")[0] == layer]
     torch.manual_seed(0)
-    list(_losses(net, torch.optim.SGD(own, lr=RATE, momentum=0.9) if own else None))
-    return statistics.fmean(_losses(net, None))
+    list(_losses(net, torch.optim.SGD(own, lr=RATE, momentum=0.9) if own else None, rows))
+    return statistics.fmean(_losses(net, None, rows))
 
 
-@pytest.mark.slow
 def test_the_fall_of_the_loss_is_plain_pytorchs(tmp_path: Path) -> None:
     """To the last bit, with batch norm, dropout and momentum, and as the file has it."""
     told: list[str] = []
@@ -69,6 +73,17 @@ def test_the_fall_of_the_loss_is_plain_pytorchs(tmp_path: Path) -> None:
     assert len(told) == len(LAYERS)
     assert Scores.load(tmp_path / "scores.toml") == scores
     assert [path.name for path in tmp_path.iterdir()] == ["scores.toml"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("device", ["rpi4b", "stm32h743"])
+def test_blocks_of_channels_fall_as_in_plain_pytorch(device: str) -> None:
+    """By kernels of either library, with momentum."""
+    scores = _measured(blocks=2, device=device, train=["0.*"])
+    assert [group.channels for group in scores.group] == ["0:2", "2:4"]
+    before = _plain_loss(None)
+    for group, rows in zip(scores.group, (slice(0, 2), slice(2, 4)), strict=True):
+        assert group.score == max(0.0, before - _plain_loss("0", rows))
 
 
 def test_fisher_information_is_plain_pytorchs() -> None:
@@ -131,7 +146,7 @@ def test_a_layer_that_does_not_fit_is_left_out() -> None:
     scores = poet.contributions(net, data[0][0], data=data, tell=told.append, **asked)
     assert [group.train for group in scores.group] == [("2.weight", "2.bias")]
     assert "0.weight 0.bias: left out: " in told[0]
-    with pytest.raises(poet.Infeasible, match="of no layer fits"):
+    with pytest.raises(Infeasible, match="of no layer fits"):
         poet.contributions(net, data[0][0], data=data, **asked | {"ram": "40KiB"})
 
 
@@ -139,6 +154,8 @@ def test_a_layer_that_does_not_fit_is_left_out() -> None:
     ("more", "said"),
     [
         ({"by": "hessian"}, "by is 'hessian'; there are steps and fisher"),
+        ({"blocks": 2, "optimizer": "adamw"}, "take no weight decay"),
+        ({"micro": 2}, "whole batches; leave micro out"),
         ({"blocks": 0}, "blocks is 0; give 1 or more"),
         ({"batches": 4, "train": ["6.*"]}, "the data has 3 batches, 4 are asked for"),
     ],
@@ -155,7 +172,11 @@ def test_a_partial_result_that_is_none_is_refused(tmp_path: Path) -> None:
         _measured(output=tmp_path / "scores.toml")
     folder.unlink()
     folder.mkdir()
-    for text, said in (("{", "no partial result can be read"), ("[]", "expected an object")):
+    for text, said in (
+        ("{", "no partial result can be read"),
+        ("[]", "expected an object"),
+        ('{"asked": "", "scores": {"0.weight 0.bias": [1.0, 2.0]}}', "scores of other layers"),
+    ):
         (folder / "measured.json").write_text(text)
         with pytest.raises(InputError, match=said):
             _measured(output=tmp_path / "scores.toml")
