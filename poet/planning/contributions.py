@@ -34,7 +34,8 @@ from poet.planning.planned import plan_step
 from poet.planning.prepared import training_less
 from poet.plans.training_plan import Plan
 from poet.problem import Place
-from poet.runtime.data.random_batches import Batch, batches_of
+from poet.runtime.data.given import Given, as_tensors
+from poet.runtime.data.random_batches import batches_of
 from poet.runtime.steps.instructions import Tap
 from poet.runtime.storage.state import raw_tensor
 from poet.runtime.training.trainer import Trainer
@@ -43,7 +44,8 @@ from poet.util.interrupts import times_asked
 from poet.util.reading import parse_json, read_regular
 from poet.util.units import format_seconds
 
-_Data = str | Path | Iterable[Batch]
+_Batches = Sequence[tuple[Given, Given | None]]
+_Data = str | Path | Iterable[tuple[Given, Given | None]]
 
 
 def contributions(
@@ -61,7 +63,7 @@ def contributions(
     """Measure what each layer of ``model`` gives to learning: scores for a plan that chooses what to train.
 
     Args:
-        model: as of `poet.plan`; or a `poet.api.PlanRequest`, which says all but what follows.
+        model: as of `poet.plan`; or a `poet.api.PlanRequest`.
         example_inputs: as of `poet.plan`.
         data: a file as of ``poet run --data``, or batches, each inputs and targets.
         by: ``"steps"``: by how much the mean loss over the batches falls when the layer alone takes a
@@ -77,9 +79,8 @@ def contributions(
 
     Raises:
         InputError: the model, the data or an option is not usable, or ``OUTPUT.partial`` is of others.
-        Infeasible: the step of no layer fits inside the limits.
-        OutOfTime: no plan for a layer was found in time.
-        NotFinite: a loss or a gradient is not finite.
+        Infeasible, OutOfTime: no layer's step fits, or no plan for one was found in time.
+        NotFinite: a loss is not finite.
     """
     request = model if isinstance(model, PlanRequest) else PlanRequest(model, example_inputs, **asked)
     request = replace(request, evaluation=False, progress=False, shapes=(), budgets=())
@@ -126,7 +127,7 @@ class _Measuring:
     ) -> None:
         self._request, self._data, self._by, self._count = request, data, by, batches
         self.file, self._plan = folder / "measured.json", folder / f"plan-{os.getpid()}.poet"
-        self._batches: list[Batch] = []
+        self._batches: _Batches = ()
         self._prepared, self._limits = request.inside(request.prepared())
         step = self._prepared.step
         trained = [item for item in named_parameters(step.graph) if item.is_trained]
@@ -195,9 +196,7 @@ class _Measuring:
             self._batches = list(itertools.islice(self._data, self._count))
         if len(self._batches) < self._count:
             raise InputError(f"the data has {len(self._batches)} batches, {self._count} are asked for")
-        parts = [part for batch in self._batches for part in batch if part is not None]
-        items = (item for part in parts for item in ((part,) if isinstance(part, Tensor) else part))
-        data = _digest("", items)
+        data = _digest("", (item for batch in self._batches for part in batch for item in as_tensors(part)))
         if self._kept.data not in ("", data):
             raise InputError(f"{self.file.parent} is of other batches; remove it to begin anew")
         self._kept.data = data
@@ -237,7 +236,7 @@ def _stop(trainer: Trainer) -> None:
     trainer.learning_rates = (0.0,) * len(trainer.learning_rates)
 
 
-def _losses(trainer: Trainer, batches: Sequence[Batch], see: Tap | None = None) -> Iterator[float]:
+def _losses(trainer: Trainer, batches: _Batches, see: Tap | None = None) -> Iterator[float]:
     for batch in batches:
         loss = trainer.step(*batch, on_gradient=see).loss
         trainer.check_budget()
@@ -246,7 +245,7 @@ def _losses(trainer: Trainer, batches: Sequence[Batch], see: Tap | None = None) 
         yield loss
 
 
-def _loss_after_steps(trainer: Trainer, batches: Sequence[Batch], channels: str | None = None) -> float:
+def _loss_after_steps(trainer: Trainer, batches: _Batches, channels: str | None = None) -> float:
     """The mean loss after a step on each of ``batches``; random numbers are as in any other call.
 
     A block of ``channels`` is trained alone as the gradients of the others are zero.
@@ -261,7 +260,7 @@ def _loss_after_steps(trainer: Trainer, batches: Sequence[Batch], channels: str 
     return statistics.fmean(_losses(trainer, batches))
 
 
-def _fisher(trainer: Trainer, batches: Sequence[Batch], groups: Sequence[Group]) -> Iterator[float]:
+def _fisher(trainer: Trainer, batches: _Batches, groups: Sequence[Group]) -> Iterator[float]:
     """Per group the mean over ``batches`` of the squared norm of its gradient."""
     squares: list[list[float]] = [[] for _ in groups]
 

@@ -45,7 +45,7 @@ def _losses(net: nn.Module, optimizer: torch.optim.Optimizer | None, rows: slice
         loss = nn.functional.cross_entropy(net(inputs), targets)
         if optimizer is not None:
             optimizer.zero_grad()
-            loss.backward()
+            torch.autograd.backward(loss)
             before = [each.detach().clone() for each in own]
             optimizer.step()
             for each, old in zip(own, before, strict=True):
@@ -91,7 +91,7 @@ def test_fisher_information_is_plain_pytorchs() -> None:
     torch.manual_seed(0)
     for inputs, targets in _data():
         net.zero_grad()
-        nn.functional.cross_entropy(net(inputs), targets).backward()
+        torch.autograd.backward(nn.functional.cross_entropy(net(inputs), targets))
         for name, parameter in net.named_parameters():
             if (layer := name.partition(".")[0]) in expected and parameter.grad is not None:
                 expected[layer] += (
@@ -119,7 +119,8 @@ def _stop(line: str) -> None:
 @pytest.mark.slow
 def test_an_interrupted_run_goes_on(tmp_path: Path) -> None:
     """The layer that was measured is not measured again, and the scores are those of one run."""
-    output, told = tmp_path / "scores.toml", []
+    output = tmp_path / "scores.toml"
+    told: list[str] = []
     with pytest.raises(_Stopped, match="1 of 2"):
         _measured(output=output, tell=_stop)
     kept = json.loads((tmp_path / "scores.toml.partial" / "measured.json").read_text())
