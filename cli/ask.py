@@ -40,7 +40,7 @@ from .options import (
 
 _OF_MODELS = (
     "device", "loss", "optimizer", "lr", "momentum", "weight_decay", "group", "clip_value", "clip_norm",
-    "train", "bind", "batch", "shape", "micro", "names", "home", "gradients",
+    "train", "choose", "at_least", "bind", "batch", "shape", "micro", "names", "home", "gradients",
     "base", "weights", "allow",
 )  # fmt: skip
 """Options that a planning problem does not take."""
@@ -75,6 +75,11 @@ class Ask:
     clip_value: float | None = option("Clamp gradients to this first.")
     clip_norm: float | None = option("Bring the norm of all gradients together down to this.")
     train: TrainOption = None
+    choose: Path | None = option(
+        "Scores (.toml) of groups of parameters: the plan says which to train.", "FILE"
+    )
+    most: bool = option("Of --choose: the most that the limits allow.", default=False)
+    at_least: float | None = option("Of --choose: this share of all scores, at the least energy.", "SHARE")
     bind: BindOption = None
     batch: int | None = option("Samples of a step; the same as --bind N=...", "N", min=1, callback=whole)
     shape: list[str] | None = option(
@@ -215,6 +220,8 @@ class Ask:
         for name in _OF_MODELS:
             if getattr(self, name) is not None:
                 return f"--{name.replace('_', '-')}"
+        if self.most:
+            return "--most"
         if self.output is not None:
             return "--output"
         if self.gives is not None:

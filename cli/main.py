@@ -17,7 +17,7 @@ from poet.util import interrupts
 from poet.util.streams import drop_unread, say
 from poet.version import __version__
 
-from . import check, devices, explain, export, run, solve, what_if
+from . import check, contributions, devices, explain, export, run, solve, what_if
 from .options import Group
 
 TRACEBACK_VARIABLE = "POET_TRACEBACK"
@@ -152,6 +152,7 @@ for command, examples in (
     (check.check, check.EXAMPLES),
     (check.fit, check.FIT_EXAMPLES),
     (solve.solve, solve.EXAMPLES),
+    (contributions.contributions, contributions.EXAMPLES),
     (explain.explain, explain.EXAMPLES),
     (explain.diff, explain.DIFF_EXAMPLES),
     (run.run, run.EXAMPLES),

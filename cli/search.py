@@ -57,7 +57,7 @@ _ADVICE = (
 
 def solve_model(ask: Ask) -> None:
     """Plan the training of a model, or survey its budgets where no RAM is given."""
-    request = _request(ask)
+    request = plan_request(ask)
     if is_survey(ask) or ask.trade_off is not None:
         _show_without_plan(request, ask)
         return
@@ -78,7 +78,7 @@ def solve_model(ask: Ask) -> None:
     for remark in filter(None, remarks):
         say(f"poet: {remark}", err=True)
     made, comparison = planned.plan.prediction, stages.comparison
-    further = {"measured": made.measured, "range": made.range}
+    further = {"measured": made.measured, "range": made.range, "choice": planned.plan.outcome.choice}
     answer(
         report_with(plan_summary(planned.plan, verbose=ask.verbose), comparison),
         lambda: json_with(planned.prepared.problem, planned.solution, comparison, further),
@@ -159,7 +159,7 @@ def _check_kernels(prepared: Prepared) -> None:
         )
 
 
-def _request(ask: Ask) -> PlanRequest:
+def plan_request(ask: Ask) -> PlanRequest:
     """The options as `poet.plan` takes them.
 
     Raises:
@@ -177,6 +177,9 @@ def _request(ask: Ask) -> PlanRequest:
         loss=ask.loss or DEFAULT_LOSS,
         optimizer=ask.optimizer_spec(),
         train=ask.train,
+        choose=ask.choose,
+        most=ask.most,
+        at_least=ask.at_least,
         output=ask.gives,
         bind=_bindings(ask, largest),
         names=ask.names,

@@ -19,6 +19,7 @@ EXAMPLES = (
     "poet solve model.onnx --device rpi4b --ram 64MiB --deadline 1.3x -o plan.poet",
     "poet solve model.onnx --device rpi4b --ram 64MiB --batch 32 --micro auto -o plan.poet",
     "poet solve model.onnx --device rpi4b --ram 64MiB --shape N=1,8,32 -o plan.poet",
+    "poet solve model.onnx --device rpi4b --ram 1MiB --energy-budget 20mJ --choose scores.toml --most",
     "poet solve problem.json --ram 256KiB --compare --json answer.json",
     "poet solve problem.json --ram 256KiB --minimise time --energy-budget 2mJ --keep 'layer1.*'",
     "poet solve problem.json --trade-off ram,energy",
@@ -64,6 +65,7 @@ def _check_paths(ask: Ask) -> None:
             "--device": None if ask.device is None else profile_path(ask.device),
             "--names": ask.names,
             "--weights": ask.weights,
+            "--choose": ask.choose,
             "--storage": None if ask.part is None else profile_path(ask.part),
         },
         model=ask.model,
@@ -89,6 +91,15 @@ def _refuse_what_is_of_models(ask: Ask) -> None:
         raise InputError(f"{option} is for a model; {problem} is a planning problem")
 
 
+def _check_choice(ask: Ask) -> None:
+    """Refuse a choice of what to train that no plan follows from."""
+    is_plan = ask.ram is not None and not ask.compare and ask.trade_off is None
+    if ask.choose is not None and not (is_plan and ask.minimise is Objective.ENERGY):
+        raise InputError(
+            "--choose plans inside --ram: give that, and no --compare, --trade-off or --minimise"
+        )
+
+
 def _check_model(ask: Ask) -> None:
     """Refuse a file of another kind, and a model of which too little is said."""
     expect(ask.model, FileKind.ONNX, FileKind.EXPORTED, FileKind.PROBLEM)
@@ -100,6 +111,7 @@ def _check_model(ask: Ask) -> None:
         raise InputError("--trade-off shows a curve and makes no plan; give one budget in --ram")
     if ask.shape and ask.micro is not None:
         raise InputError("--shape and --micro are not planned together; leave one out")
+    _check_choice(ask)
     more = ask.compare or ask.trade_off is not None
     if isinstance(micro_batches(ask.micro), str) and (ask.ram is None or more):
         raise InputError("--micro auto plans inside one budget: give --ram, and no --compare or --trade-off")

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from poet.integrations.wrapping import wrap as wrap
     from poet.ir.optimizer import OptimizerSpec as OptimizerSpec
     from poet.planning.auxiliary import plan_again as plan_again
+    from poet.planning.contributions import contributions as contributions
     from poet.planning.ram_survey import survey as survey
     from poet.planning.ram_survey import trade_off as trade_off
     from poet.planning.shape_planner import ShapeImprovement as ShapeImprovement
@@ -46,6 +47,7 @@ _HOMES = {
     "ShapePlanner": "poet.planning.shape_planner",
     "SolveOptions": "poet.problem.solution",
     "Start": "poet.problem.solution",
+    "contributions": "poet.planning.contributions",
     "plan": "poet.api",
     "plan_again": "poet.planning.auxiliary",
     "simulate": "poet.problem.simulator",

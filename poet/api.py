@@ -101,7 +101,8 @@ def plan(request: PlanRequest) -> Planned:  # noqa: D417  the arguments are the 
             `torch.nn.utils.clip_grad_norm_`.
         clip_value: gradients are clamped to this first, as by `torch.nn.utils.clip_grad_value_`.
         train: patterns of parameter names; not given: all that require a gradient, and none of an ONNX
-            file's weights in Constant nodes.
+            file's weights in Constant nodes. ``conv1.weight[0:16]``: only these output channels, rows of
+            dim 0, whose gradient has the bits of these rows of the whole's.
         output: ``"logits"``: the first output is what the model's last softmax, log_softmax or sigmoid is
             given, which losses of scores are made for. ``None``: as the model gives it.
         bind: sizes of an ONNX file's dynamic dimensions.
@@ -142,6 +143,10 @@ def plan(request: PlanRequest) -> Planned:  # noqa: D417  the arguments are the 
         base: frozen weights in fewer bits: ``"q4_0"``, ``"q8_0"`` or ``"int8"``; ``"q4_0:except=*.head.*"``
             leaves some out, by patterns. What is trained goes on from the weights that these stand for.
         weights: a GGUF file, whose tensors take the place of the model's, by name.
+        choose: groups of parameters with scores, or a file of them (`poet.planning.choice`), of which the
+            plan trains the best set, as if ``train`` named it; with ``most`` or ``at_least``.
+        most: of ``choose``: as much of all scores as the limits allow.
+        at_least: of ``choose``: this share of all scores, at the least energy.
 
     Raises:
         InputError: the model, the device or an option is not usable, or is given in both forms.

@@ -244,7 +244,8 @@ def _plain(
     """Plain PyTorch from the state of ``trainer`` on, and what it trains."""
     plan, plainly = trainer.plan, with_output(module, trainer.plan.model.output)
     _take_over(plainly, trainer)
-    trained = [item.name for item in named_parameters(plan.graph) if item.is_trained]
+    named = (item for item in named_parameters(plan.graph) if item.is_trained)
+    trained = [name for item in named for name in item.blocks or (item.name,)]
     plain = PlainTrainer(plainly, loss=loss, optimizer=plan.optimizer, trained=trained)
     torch.manual_seed(seed)
     return plain, plainly

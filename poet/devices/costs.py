@@ -162,6 +162,12 @@ def estimate(graph: Graph, profile: Profile, amounts: dict[str, Amounts] | None 
     )
 
 
+def op_cost(op: Op, graph: Graph, profile: Profile) -> OpCost:
+    """What ``op``, of ``graph`` or in another form, costs on ``profile``'s device."""
+    types = {value.name: value.type for value in graph.values}
+    return _op_cost(op, types, {item.name: item.size_bytes for item in graph.buffers}, profile, {})
+
+
 def op_seconds(profile: Profile, amounts: Amounts) -> float:
     """How long a run lasts."""
     throughput = profile.compute.throughput(amounts.op_class)

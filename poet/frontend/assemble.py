@@ -28,11 +28,19 @@ from poet.ir.graph import (
     Value,
 )
 from poet.ir.micro import IS_FIRST
+from poet.ir.named import Bounds
 from poet.ir.optimizer import OptimizerSpec
+from poet.ir.wholes import narrowed
 from poet.passes.layouts import contiguous, dense_like, layout_arguments, same_layout
+from poet.passes.part_uses import rows_alone
 from poet.passes.rewrite import with_updates_placed
 
 _NUMBER = re.compile(r"_*\d*$")
+_MASKED = frozenset(
+    f"aten.{name}_backward.default"
+    for name in ("convolution", "native_batch_norm", "native_layer_norm", "native_group_norm")
+)
+"""Operators whose last argument says which of their results are wanted."""
 
 
 def with_speaking_names(graph: Graph) -> Graph:
@@ -152,6 +160,8 @@ class Assembly:
         *,
         accumulates: bool = False,
         is_updating: bool = True,
+        is_less: bool = False,
+        blocks: Mapping[str, Bounds] | None = None,
     ) -> None:
         """Begin with what was lowered.
 
@@ -161,10 +171,13 @@ class Assembly:
             optimizer: makes the updates.
             accumulates: whether gradients are summed over micro-batches.
             is_updating: whether parameters are updated; of all micro-batches but the last they are not.
+            is_less: fewer parameters are trained than when the ops were traced.
+            blocks: of rows of a parameter that are trained, where not all of it is.
         """
         self.names = names
         self.is_updating = is_updating
-        self.accumulates = accumulates
+        self.accumulates, self.is_less = accumulates, is_less
+        self.blocks = {name: rows for name, rows in (blocks or {}).items() if rows}
         self.sums: dict[str, str] = {}  # by parameter
         self.nodes: dict[str, str] = {}  # of the trace, by the buffer of the finished graph that each makes
         self.optimizer = optimizer
@@ -186,6 +199,7 @@ class Assembly:
             for parameter, gradient in self.names.gradients.items()
             if gradient is not None
         }
+        gradients = self.in_blocks(gradients)
         backward_from = 1 + max(i for i, op in enumerate(self.ops) if self.buffer(loss) in self.writes(op))
         forward = {op.name for op in self.ops[:backward_from]}
         complete = self.accumulated(gradients) if self.accumulates else gradients
@@ -218,7 +232,11 @@ class Assembly:
             targets=self.names.targets,
             loss=loss,
             predictions=tuple(predictions),
-            parameters=tuple(self.parameter(name, gradients.get(name)) for name in self.names.parameters),
+            parameters=tuple(
+                self.parameter(label, name, gradients.get(label))
+                for name in self.names.parameters
+                for label in (name, *self.labels(name))
+            ),
             states=tuple((name, name) for name in self.names.states),
             constants=tuple((name, name) for name in self.names.constants),
         )
@@ -305,6 +323,63 @@ class Assembly:
         self.ops.append(Op(name, call, (name,)))
         return name
 
+    # --- blocks of rows -----------------------------------------------------------------------
+
+    def labels(self, name: str) -> list[str]:
+        """Names of the blocks of a parameter that are trained."""
+        return [f"{name}[{start}:{stop}]" for start, stop in self.blocks.get(name, ())]
+
+    def in_blocks(self, gradients: Mapping[str, str]) -> dict[str, str]:
+        """The same with those of blocks of a parameter in place of that of all of it.
+
+        A block's gradient is made alone where that gives the bits of the whole's rows; else it is these rows.
+        """
+        made: dict[str, str] = {}
+        for name, gradient in gradients.items():
+            if name not in self.blocks:
+                made[name] = gradient
+            for label, rows in zip(self.labels(name), self.blocks.get(name, ()), strict=True):
+                self.values[label] = Value(
+                    label, self.buffer(name), narrowed(self.values[name].type, 0, *rows)
+                )
+                made[label] = self.made_alone(gradient, rows) or self.view(gradient, 0, rows)
+        return made
+
+    def view(self, value: str, dim: int, rows: tuple[int, int]) -> str:
+        """A value on the same buffer."""
+        name = f"{value}[{':,' * dim}{rows[0]}:{rows[1]}]"
+        self.values[name] = Value(name, self.buffer(value), narrowed(self.values[value].type, dim, *rows))
+        return name
+
+    def made_alone(self, gradient: str, rows: tuple[int, int]) -> str | None:
+        """A block of ``gradient`` made by an op of its own; ``None``: no such op gives its bits."""
+        place = next((i for i, op in enumerate(self.ops) if gradient in op.outputs), None)
+        if place is None:
+            return None
+        op, called = self.ops[place], f"{self.ops[place].name}[{rows[0]}:{rows[1]}]"
+        name = f"{gradient}.rows[{rows[0]}:{rows[1]}]"
+        if name in self.values:
+            return name
+        found = rows_alone(op.call, {key: value.type for key, value in self.values.items()}, rows)
+        if found is None or op.updates or op.random:
+            return None
+        dim, call = found
+        first = op.call.args[0]
+        assert isinstance(first, Ref)
+        call = replace(call, args=(Ref(self.view(first.value, dim, rows)), *call.args[1:]))
+        outputs = tuple(
+            None
+            if it is None
+            else self.add_value(f"{it}.rows[{rows[0]}:{rows[1]}]", self.rows_type(it, rows))
+            for it in op.outputs
+        )
+        self.ops.insert(place + 1, Op(called, call, outputs))
+        return name
+
+    def rows_type(self, value: str, rows: tuple[int, int]) -> TensorType:
+        """Of a tensor of its own with these rows."""
+        return dense_like(narrowed(self.values[value].type, 0, *rows))
+
     # --- updates ------------------------------------------------------------------------------
 
     def accumulated(self, gradients: Mapping[str, str]) -> dict[str, str]:
@@ -334,18 +409,24 @@ class Assembly:
         updates = []
         for name, gradient in gradients.items():
             states = tuple(
-                self.add_value(f"{name}.{state}", self.values[name].type) for state in self.optimizer.states
+                self.add_value(f"{name}.{state}", self.state_type(name)) for state in self.optimizer.states
             )
             call = self.optimizer.update(name, gradient, states)
-            updates.append(Op(f"{name}.update", call, (), updates=(name, *states), repeatable=False))
+            updated = (self.buffer(name), *states)
+            updates.append(Op(f"{name}.update", call, (), updates=updated, repeatable=False))
             self.persistent |= set(states)
         return updates
 
-    def parameter(self, name: str, gradient: str | None) -> Parameter:
+    def state_type(self, name: str) -> TensorType:
+        """Of what the optimizer keeps for a parameter, or for a block of one."""
+        type_ = self.values[name].type
+        return type_ if self.buffer(name) == name else dense_like(type_)
+
+    def parameter(self, name: str, value: str, gradient: str | None) -> Parameter:
         if gradient is None:
-            return Parameter(name, name)
+            return Parameter(name, value)
         states = tuple((state, f"{name}.{state}") for state in self.optimizer.states)
-        return Parameter(name, name, gradient, states if self.is_updating else (), self.sums.get(name))
+        return Parameter(name, value, gradient, states if self.is_updating else (), self.sums.get(name))
 
     # --- order --------------------------------------------------------------------------------
 
@@ -356,10 +437,18 @@ class Assembly:
         for op in reversed(self.ops):
             lasting = any(name in self.persistent or name in needed for name in op.updates)
             if lasting or op.random or needed & self.writes(op):
-                kept.append(op)
+                kept.append(self.masked(op, needed) if self.is_less else op)
                 needed |= {self.buffer(name) for name in _mentions(op)}
         saved = {name for op in kept if op.repeat_call for name in op.repeat_call.refs()}
         self.ops = [op for op in reversed(kept) if op.call.target != "poet.rng_state" or op.name in saved]
+
+    def masked(self, op: Op, needed: set[str]) -> Op:
+        """``op`` without the gradients that nothing needs, as autograd asks for it where less is trained."""
+        if op.call.target not in _MASKED:
+            return op
+        outputs = tuple(it if it is not None and self.buffer(it) in needed else None for it in op.outputs)
+        mask = tuple(output is not None for output in outputs)
+        return replace(op, call=replace(op.call, args=(*op.call.args[:-1], mask)), outputs=outputs)
 
     def place(self, updates: Iterable[Op]) -> None:
         """Insert each update right after the last op that makes or reads what it touches."""

@@ -17,6 +17,7 @@ from poet.errors import ModelError, nearest
 from poet.frontend.eager import unchanged, without_checks
 from poet.frontend.functional import GradientHook, fakes
 from poet.frontend.traced_operators import AsTraced
+from poet.ir.named import block_of
 from poet.passes.layouts import tensor_type
 
 
@@ -83,8 +84,11 @@ def trained_parameters(module: nn.Module, train: Iterable[str] | None) -> tuple[
             )
     else:
         chosen = set()
-        for pattern in train:
-            fitting = fnmatch.filter(parameters, pattern)
+        for pattern in map(str, train):
+            whole, rows = block_of(pattern)
+            fitting = fnmatch.filter(parameters, whole)
+            for key in fitting if rows is not None else ():
+                _check_rows(key, parameters[key], rows)
             if not fitting:
                 raise ModelError(f"no parameter is called {pattern!r}{nearest(pattern, parameters)}")
             chosen |= set(fitting)
@@ -94,6 +98,22 @@ def trained_parameters(module: nn.Module, train: Iterable[str] | None) -> tuple[
         if not parameters[key].is_floating_point():
             raise ModelError(f"{key} is of type {parameters[key].dtype} and has no gradient; do not train it")
     return tuple(key for key in parameters if key in chosen)
+
+
+def _check_rows(name: str, parameter: Tensor, rows: tuple[int, int] | None) -> None:
+    there = parameter.shape[0] if parameter.dim() else 0
+    if rows is not None and not rows[0] < rows[1] <= there:
+        raise ModelError(f"{name} has {there} output channels, and no block [{rows[0]}:{rows[1]}] of these")
+
+
+def trained_blocks(trained: Iterable[str], train: Iterable[str] | None) -> tuple[str, ...]:
+    """Of the ``trained`` parameters what ``train`` names: ``w``, or blocks such as ``w[0:16]``."""
+    names, found = tuple(trained), list[str]()
+    for pattern in ("*",) if train is None else train:
+        whole, rows = block_of(pattern)
+        ending = "" if rows is None else f"[{rows[0]}:{rows[1]}]"
+        found += [f"{name}{ending}" for name in fnmatch.filter(names, whole)]
+    return tuple(dict.fromkeys(found))
 
 
 def gradient_hooks(module: nn.Module) -> dict[str, list[GradientHook]]:

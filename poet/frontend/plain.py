@@ -23,7 +23,7 @@ from poet.frontend.losses import LossFunction, as_loss
 from poet.frontend.module_tensors import looks_at_contents
 from poet.frontend.traced_operators import as_wanted
 from poet.ir.graph import Graph
-from poet.ir.named import named_parameters, packed_values
+from poet.ir.named import named_parameters, packed_values, row_blocks
 from poet.ir.optimizer import OptimizerSpec, ParameterGroup
 from poet.ir.optimizer_kinds import KINDS, NOT_HAD, OPTIONS
 
@@ -43,7 +43,9 @@ class PlainTrainer:
     ) -> None:
         self._module = module
         self._loss = as_loss(loss)
-        chosen = frozenset(trained)
+        blocks = row_blocks(trained)
+        chosen = frozenset(blocks)
+        self._blocks = {name: rows for name, rows in blocks.items() if rows}
         self._trained = {name: item for name, item in module.named_parameters() if name in chosen}
         for name, parameter in module.named_parameters():
             parameter.requires_grad_(name in chosen)
@@ -91,16 +93,30 @@ class PlainTrainer:
     def update(self) -> None:
         """Note the gradients, clip them, and update."""
         self.gradients = {
-            name: parameter.grad.clone()
+            label: part.clone()
             for name, parameter in self._trained.items()
             if parameter.grad is not None
+            for label, part in self._parts(name, parameter.grad)
         }
+        before = {name: self._trained[name].detach().clone() for name in self._blocks}
         given_gradients = [item for item in self._trained.values() if item.grad is not None]
         if self._clip_value is not None:
             nn.utils.clip_grad_value_(given_gradients, self._clip_value)
         if self._clip_norm is not None:
             nn.utils.clip_grad_norm_(given_gradients, self._clip_norm)
         self.optimizer.step()
+        for name, whole in before.items():  # rows of no block stay
+            now = self._trained[name].detach()
+            for (_, part), (_, kept) in zip(self._parts(name, now), self._parts(name, whole), strict=True):
+                kept.copy_(part)
+            now.copy_(whole)
+
+    def _parts(self, name: str, tensor: Tensor) -> Iterator[tuple[str, Tensor]]:
+        """The parts of a trained parameter, or of what is as large, that are trained, by name."""
+        if name not in self._blocks:
+            yield name, tensor
+        for start, stop in self._blocks.get(name, ()):
+            yield f"{name}[{start}:{stop}]", tensor[start:stop]
 
     def predict(self, inputs: Sequence[Tensor]) -> list[Tensor]:
         """The module's outputs in evaluation mode, under ``torch.no_grad()``, by the ops it is written in."""
@@ -123,10 +139,11 @@ class PlainTrainer:
     def optimizer_state(self) -> dict[tuple[str, str], Tensor]:
         """The optimizer's tensors by (parameter, state)."""
         return {
-            (name, state): tensor
+            (name, f"{state}{label[len(name) :]}"): part
             for name, parameter in self._trained.items()
             for state, tensor in self.optimizer.state[parameter].items()
             if state not in ("step", "mu_product") and tensor is not None  # counts, of the whole tensor
+            for label, part in self._parts(name, tensor)
         }
 
 

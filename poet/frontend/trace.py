@@ -15,7 +15,7 @@ from __future__ import annotations
 import hashlib
 import json
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -35,6 +35,7 @@ from poet.frontend.module_tensors import (
     named_constants,
     own_tensors,
     tied_names,
+    trained_blocks,
     trained_parameters,
     unsaved_states,
 )
@@ -44,7 +45,7 @@ from poet.ir.graph import Graph, TensorType
 from poet.ir.kernel_facts import KernelFacts
 from poet.ir.loss import LossSpec
 from poet.ir.micro import MicroBatches
-from poet.ir.named import named_parameters, trained_in_words
+from poet.ir.named import block_of, named_parameters, row_blocks, trained_in_words
 from poet.ir.optimizer import OptimizerSpec, with_driven_numbers
 from poet.ir.packed import BaseSpec
 from poet.ir.strips import Gradients
@@ -87,6 +88,7 @@ class TrainingStep:
         lines: of the model's own source, by the buffer that each fills; of the forward pass alone.
         forms: of its ops; ``graph`` has all that backward reads compressed where it can be, and none in more
             blocks than its time allows. ``None``: there is one form.
+        source: what it was made from.
     """
 
     graph: Graph
@@ -100,6 +102,7 @@ class TrainingStep:
     has_small_operators: bool = False
     forms: Forms | None = None
     lines: Mapping[str, str] = field(default_factory=dict)
+    source: LoweredStep | None = None
 
     def __repr__(self) -> str:
         parts = f"{len(self.graph.ops)} ops, {trained_in_words(self.graph)} trained"
@@ -178,7 +181,9 @@ def trace_training_step(
     for index, item in enumerate(inputs):
         if not isinstance(item, Tensor):
             raise ModelError(f"input {index} is of type {type(item).__name__}; a step is given tensors")
+    train = None if train is None else tuple(train)
     trained = trained_parameters(module, train)
+    blocks = trained_blocks(trained, train)
     _check_groups(optimizer, trained)
     objective = as_loss(loss)
     with small_operators(are_wanted=has_small_operators):
@@ -187,39 +192,109 @@ def trace_training_step(
         found_targets = tracing.alone() if targets is None else _as_list(targets)
         tracing.run([item for item in found_targets if item is not None])
     lowered, names = _named(tracing, name or type(module).__name__, len(inputs), input_names)
-    assembly = Assembly(lowered, names, optimizer, accumulates=micro is not None)
-    graph = assembly.graph()
-    if all(item.gradient is None for item in graph.parameters):
-        raise ModelError(f"the loss of {graph.name} gives no parameter a gradient: nothing to train")
-    graph = tracing.with_tied_names(graph)
-    if other := sorted({*module.state_dict()} ^ {*tracing.parameters, *(name for name, _ in graph.states)}):
+    passes = Passes(
+        wanted, uses_elements, overwrites, wants_dense, measure, in_parts, in_short_forms,
+        has_choice=micro is None, base=base,
+    )  # fmt: skip
+    made = LoweredStep(
+        tracing,
+        lowered,
+        names,
+        blocks,
+        optimizer,
+        objective,
+        passes,
+        micro,
+        has_small_operators,
+        weights or {},
+    )
+    if other := sorted({*module.state_dict()} ^ {*tracing.parameters, *(key for key, _ in made.saved())}):
         warnings.warn(
             f"{type(module).__name__} changes its state dict by code of its own ({listed(other)}); that of a "
             "plan has parameters and buffers, by their names",
             stacklevel=2,
         )
-    tensors = tracing.tensors() | _optimizer_state(graph, optimizer, tracing.parameters)
-    digest = digest_of(graph)
-    if not has_small_operators:  # C code has them as constants
-        graph = replace(graph, ops=tuple(replace(op, call=with_driven_numbers(op.call)) for op in graph.ops))
-    passes = Passes(
-        wanted, uses_elements, overwrites, wants_dense, measure, in_parts, in_short_forms,
-        has_choice=micro is None, base=base,
-    )  # fmt: skip
-    graph, tensors = passes.divided(graph, tensors, weights or {})
-    graph, kernel_facts, forms = passes.fitted(graph)
-    accumulation = None
-    if micro is not None:
-        summing = Assembly(lowered, names, optimizer, accumulates=True, is_updating=False).graph()
-        summing, summing_facts, _ = passes.fitted(
-            with_base(in_parts_of(graph, passes.with_logits(summing)), base_of(graph))
+    return made.step()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LoweredStep:
+    """A step that is traced and lowered: graphs of steps that train all of it, or less, are made from it.
+
+    Attributes:
+        tracing: what was traced.
+        lowered: its ops.
+        names: of their sources and results.
+        trained: names of what is trained: parameters, and blocks of rows of them (``w[0:16]``).
+        optimizer, objective, micro, has_small_operators, weights: as `trace_training_step` is given them.
+        passes: the rewrites of a graph.
+    """
+
+    tracing: Tracing
+    lowered: Lowered
+    names: StepNames
+    trained: tuple[str, ...]
+    optimizer: OptimizerSpec
+    objective: Loss
+    passes: Passes
+    micro: MicroBatches | None
+    has_small_operators: bool
+    weights: Weights
+
+    def saved(self) -> tuple[tuple[str, str], ...]:
+        """Names of the state dict beside those of parameters, each with its name here."""
+        own = tuple((key, key) for key in self.names.states)
+        return (*own, *tied_names(self.tracing.step.module, self.tracing.own))
+
+    def step(self, trained: Collection[str] | None = None, *, measure: bool = True) -> TrainingStep:
+        """The training step.
+
+        Args:
+            trained: those of `trained` that are; ``None``: all. Forward ops stay those of a step that trains
+                all.
+            measure: without, no kernel of PyTorch is run where the step is for another library.
+
+        Raises:
+            ModelError: nothing of it gets a gradient; or blocks are trained in a way that poet has not.
+        """
+        names, tracing, optimizer = self.names, self.tracing, self.optimizer
+        passes = replace(self.passes, measure=self.passes.measure and (measure or self.passes.takes_blocks))
+        blocks = row_blocks(self.trained if trained is None else trained)
+        gradients = {name: value for name, value in names.gradients.items() if name in blocks}
+        names = replace(names, gradients=gradients)
+        accumulates, has_blocks = self.micro is not None, any(blocks.values())
+        if has_blocks and (accumulates or optimizer.clip_norm is not None):
+            raise ModelError(
+                "blocks of output channels go with no micro-batches and no clip_norm; train wholes"
+            )
+        less = has_blocks or trained is not None
+        assembly = Assembly(
+            self.lowered, names, optimizer, accumulates=accumulates, is_less=less, blocks=blocks
         )
-        accumulation = AccumulatingStep(with_persistent_of(summing, graph), summing_facts)
-    spec = str(LossSpec.parse(objective.name))
-    return TrainingStep(
-        graph, kernel_facts, tensors, optimizer, spec, digest, objective, accumulation=accumulation,
-        has_small_operators=has_small_operators, forms=forms, lines=tracing.lines(assembly.nodes),
-    )  # fmt: skip
+        graph = assembly.graph()
+        if all(item.gradient is None for item in graph.parameters):
+            raise ModelError(f"the loss of {graph.name} gives no parameter a gradient: nothing to train")
+        graph = tracing.with_tied_names(graph)
+        tensors = tracing.tensors() | _optimizer_state(graph, optimizer, tracing.parameters)
+        digest = digest_of(graph)
+        if not self.has_small_operators:  # C code has them as constants
+            ops = tuple(replace(op, call=with_driven_numbers(op.call)) for op in graph.ops)
+            graph = replace(graph, ops=ops)
+        graph, tensors = passes.divided(graph, tensors, self.weights)
+        graph, kernel_facts, forms = passes.fitted(graph)
+        accumulation = None
+        if self.micro is not None:
+            summing = Assembly(self.lowered, names, optimizer, accumulates=True, is_updating=False).graph()
+            summing, summing_facts, _ = passes.fitted(
+                with_base(in_parts_of(graph, passes.with_logits(summing)), base_of(graph))
+            )
+            accumulation = AccumulatingStep(with_persistent_of(summing, graph), summing_facts)
+        spec = str(LossSpec.parse(self.objective.name))
+        return TrainingStep(
+            graph, kernel_facts, tensors, optimizer, spec, digest, self.objective, accumulation=accumulation,
+            has_small_operators=self.has_small_operators, forms=forms, lines=tracing.lines(assembly.nodes),
+            source=self,
+        )  # fmt: skip
 
 
 class Tracing:
@@ -344,11 +419,14 @@ def _check_groups(optimizer: OptimizerSpec, trained: Sequence[str]) -> None:
 def _optimizer_state(
     graph: Graph, optimizer: OptimizerSpec, parameters: Mapping[str, Tensor]
 ) -> dict[str, Tensor]:
-    return {
-        value: torch.full_like(parameters[parameter.name], optimizer.states[state])
-        for parameter in graph.parameters
-        for state, value in parameter.optimizer_state
-    }
+    found = {}
+    for parameter in graph.parameters:
+        _, rows = block_of(parameter.name) if parameter.name not in parameters else ("", None)
+        whole = parameters[parameter.value]
+        part = whole if rows is None else whole[slice(*rows)]
+        for state, value in parameter.optimizer_state:
+            found[value] = torch.full_like(part, optimizer.states[state])
+    return found
 
 
 @dataclass(frozen=True, slots=True)

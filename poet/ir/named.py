@@ -9,8 +9,9 @@ from __future__ import annotations
 import enum
 import fnmatch
 import itertools
+import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from poet.ir.graph import Graph, Parameter, TensorType, Whole
 from poet.ir.loss import LossSpec, misfit
@@ -18,6 +19,32 @@ from poet.ir.packed import Packed
 
 Bounds = tuple[tuple[int, int], ...]
 """First row of each part and the one after its last."""
+
+_BLOCK = re.compile(r"(.+)\[(\d{1,9}):(\d{1,9})\]", re.DOTALL)
+
+
+def block_of(name: str) -> tuple[str, tuple[int, int] | None]:
+    """``"w[0:16]"``, rows of a parameter that are trained, as ``("w", (0, 16))``; another name alone."""
+    found = _BLOCK.fullmatch(name)
+    return (name, None) if found is None else (found[1], (int(found[2]), int(found[3])))
+
+
+def row_blocks(names: Iterable[str]) -> dict[str, Bounds]:
+    """Per parameter the blocks of rows that ``names`` have of it, no two of which overlap; none: it is whole.
+
+    Where blocks overlap, they are cut where another begins or ends.
+    """
+    found: dict[str, set[tuple[int, int] | None]] = {}
+    for name in names:
+        whole, rows = block_of(name)
+        found.setdefault(whole, set()).add(rows)
+    made: dict[str, Bounds] = {}
+    for whole, blocks in found.items():
+        cut = [block for block in blocks if block is not None]
+        ends = sorted({end for block in cut for end in block})
+        pairs = () if None in blocks else tuple(itertools.pairwise(ends))
+        made[whole] = tuple(p for p in pairs if any(a <= p[0] and p[1] <= b for a, b in cut))
+    return made
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +74,7 @@ class Named:
         parts: names of the graph's parameters that make it up; its own where it is in no parts.
         is_trained: whether it has a gradient.
         packed: how the bytes of ``content`` are to be read; ``None``: as they are.
+        blocks: names of the blocks of its rows that are trained, where not all of it is.
     """
 
     content: Joined
@@ -54,6 +82,7 @@ class Named:
     parts: tuple[str, ...]
     is_trained: bool
     packed: Packed | None = None
+    blocks: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -72,14 +101,35 @@ def named_parameters(graph: Graph) -> tuple[Named, ...]:
     parameters = {parameter.name: parameter for parameter in graph.parameters}
     whole_of = {part: whole for whole in graph.wholes for part in whole.parts}
     found = []
+    blocks: dict[str, list[Parameter]] = {}
     for parameter in graph.parameters:
+        blocks.setdefault(parameter.value, []).append(parameter)
+    for parameter in graph.parameters:
+        first, *others = blocks[parameter.value]
+        if parameter is not first:
+            continue
         whole = whole_of.get(parameter.name)
         if whole is None:
-            found.append(_named(parameter.name, types[parameter.value], (parameter,), ()))
+            made = _named(parameter.name, types[parameter.value], (parameter,), ())
+            found.append(_in_blocks(made, others, types) if others else made)
         elif parameter.name == whole.parts[0]:
             parts = tuple(parameters[name] for name in whole.parts)
             found.append(_named(whole.name, whole.type, parts, bounds_of(graph, whole)))
     return tuple(found)
+
+
+def _in_blocks(whole: Named, blocks: Sequence[Parameter], types: Mapping[str, TensorType]) -> Named:
+    """A parameter of which only some rows are trained; the optimizer's tensors are of these."""
+    states = tuple(
+        (
+            f"{state}{block.name[len(whole.name) :]}",
+            Joined(f"optimizer/{block.name}/{state}", types[value], (value,)),
+        )
+        for block in blocks
+        for state, value in block.optimizer_state
+    )
+    names = tuple(block.name for block in blocks)
+    return replace(whole, optimizer_state=states, is_trained=True, blocks=names)
 
 
 def _named(name: str, type_: TensorType, parts: tuple[Parameter, ...], bounds: Bounds) -> Named:
@@ -149,7 +199,7 @@ def untrained(graph: Graph, train: Sequence[str] = ("*",)) -> dict[str, Why]:
         if parameter.is_trained:
             continue
         buffer = graph.buffer_of(parameter.content.values[0])
-        if not any(fnmatch.fnmatchcase(parameter.name, pattern) for pattern in train):
+        if not any(fnmatch.fnmatchcase(parameter.name, block_of(pattern)[0]) for pattern in train):
             found[parameter.name] = Why.NOT_ASKED
         else:
             found[parameter.name] = why(leads_to_loss=buffer in of_loss, leads_out=buffer in of_outputs)

@@ -15,6 +15,7 @@ from typing import Any
 
 from poet.errors import InputError
 from poet.ir.graph import Argument, Call, Ref, Symbol
+from poet.ir.named import block_of
 from poet.ir.operators import OWN, UPDATES
 from poet.ir.optimizer_kinds import KINDS, MAXIMUM, OPTIONS, Kind, options_in, unknown, written
 
@@ -224,6 +225,7 @@ class OptimizerSpec:
 
     def group_of(self, parameter: str) -> int:
         """The number of the first group that ``parameter`` is in, from 1; 0: it is in none."""
+        parameter, _ = block_of(parameter)
         for number, group in enumerate(self.groups, 1):
             if any(fnmatch.fnmatchcase(parameter, pattern) for pattern in group.patterns):
                 return number

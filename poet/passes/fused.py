@@ -9,10 +9,22 @@ a stride of two. No trial is needed: such kernels make each element as the separ
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from poet.ir.graph import Argument, Blank, Call, Graph, Link, Op, Parameter, Ref, Strip, TensorType
+from poet.ir.graph import (
+    ITEM_BYTES,
+    Argument,
+    Blank,
+    Call,
+    Graph,
+    Link,
+    Op,
+    Parameter,
+    Ref,
+    Strip,
+    TensorType,
+)
 from poet.ir.operators import UPDATES
 from poet.passes.rewrite import GraphUses, Rewrite, is_pure, rewritten
 
@@ -93,6 +105,8 @@ class _Updates(GraphUses):
         ordered = tuple(sorted(updates.values(), key=lambda op: self.places[op.name]))
         if self.kept.intersection(written) or len(ordered) != len(written):
             return None
+        if any(self._is_part(name, written) for op in ordered for name in op.call.refs()):
+            return None  # kernels use all of what they make
         if any(op.call.target not in UPDATES or op.strip is not None for op in ordered):
             return None
         return (
@@ -100,6 +114,11 @@ class _Updates(GraphUses):
             if self._moves(made_by, ordered)
             else None
         )
+
+    def _is_part(self, value: str, buffers: Sequence[str]) -> bool:
+        """Whether ``value`` is some elements of one of ``buffers``, as rows of a gradient are."""
+        buffer, type_ = self.graph.buffer_of(value), self.types[value]
+        return buffer in buffers and type_.elements * ITEM_BYTES[type_.dtype] < self.sizes_bytes[buffer]
 
     def _moves(self, made_by: Op, updates: tuple[Op, ...]) -> bool:
         """Whether all of them may run where the last one does."""

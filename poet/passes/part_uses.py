@@ -13,8 +13,10 @@ from poet.ir.calls import contiguous
 from poet.ir.graph import Argument, Blank, Call, Graph, Op, Parameter, Ref, TensorType, lasting_of
 from poet.ir.named import Bounds
 from poet.ir.operators import UPDATES
-from poet.ir.wholes import FACTORS, Axis, PartedCall
+from poet.ir.wholes import FACTORS, Axis, PartedCall, narrowed
+from poet.passes.layouts import dense_like
 from poet.passes.rewrite import GraphUses, is_pure
+from poet.runtime.trials.forms import is_exact_in_rows
 
 IsExact = Callable[[PartedCall, Bounds], bool]
 """Whether a call in such parts gives the bits of the whole."""
@@ -22,6 +24,7 @@ IsExact = Callable[[PartedCall, Bounds], bool]
 
 ACCUMULATE = "poet.accumulate"
 _ENDS = UPDATES | {ACCUMULATE}
+_CONVOLUTION_BACKWARD = "aten.convolution_backward.default"
 _LOOK_UP, _TABLE, _SUM = "aten.embedding.default", "aten.embedding_dense_backward.default", "aten.add.Tensor"
 
 
@@ -91,6 +94,28 @@ def found_uses(index: GraphUses, parameter: Parameter) -> Uses | None:
     ):
         return None  # what makes it runs with its last maker, and would find something else
     return Uses(products, makers, ends, tuple(undivided))
+
+
+def rows_alone(call: Call, types: Mapping[str, TensorType], rows: tuple[int, int]) -> tuple[int, Call] | None:
+    """What makes only some rows of a weight's gradient, by a product or a convolution without groups.
+
+    The dimension in which its first argument is cut, and the call, still with that argument whole; ``None``
+    where there is none, or it gives other bits here.
+    """
+    made = list(call.args)
+    if call.target == _CONVOLUTION_BACKWARD and call.args[7] is False and call.args[9] == 1:
+        weight, dim = call.args[2], 1
+        if not isinstance(weight, Blank):
+            return None
+        made[2] = Blank(dense_like(narrowed(weight.type, 0, *rows)))
+        made[3] = None if call.args[3] is None else (rows[1] - rows[0],)
+    elif call.target == "aten.mm.default":
+        dim = 0
+    else:
+        return None
+    alone, whole = replace(call, args=tuple(made)), blanked(call, types)
+    tried = blanked(alone, types)
+    return (dim, alone) if is_exact_in_rows(whole, tried, dim, rows) else None
 
 
 def _ends(index: GraphUses, parameter: Parameter, type_: TensorType) -> dict[str, PartedCall] | None:

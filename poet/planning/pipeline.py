@@ -24,6 +24,8 @@ from poet.planning.auxiliary import (
     with_shapes,
 )
 from poet.planning.beside import TimeShares
+from poet.planning.choice import Group, Scores
+from poet.planning.choosing import chosen
 from poet.planning.planned import Planned, Stages, limits_of, plan_step
 from poet.planning.prepared import Prepared, prepare
 from poet.planning.step_search import without_choice
@@ -95,8 +97,12 @@ class PlanRequest:
     budgets: Sequence[str | int] = ()
     base: BaseSpec | str | None = None
     weights: str | Path | None = None
+    choose: str | Path | Scores | Sequence[Group] | None = None
+    most: bool = False
+    at_least: float | None = None
 
     def __post_init__(self) -> None:
+        self._check_choice()
         short = self._short_limits()
         if self.limits is None and "ram" not in short:
             raise InputError(
@@ -106,6 +112,27 @@ class PlanRequest:
         _ = self.search_options
         if self.pieces is not None and self.shapes:
             raise InputError("several shapes and micro-batches are not planned together; leave one out")
+
+    def _check_choice(self) -> None:
+        """Refuse what does not go with a choice of what to train."""
+        if self.choose is None:
+            if self.most or self.at_least is not None:
+                raise InputError("most and at_least (--most, --at-least) are of choose: --choose scores.toml")
+            return
+        if self.most == (self.at_least is not None):
+            raise InputError("choose needs one of most=True (--most) and at_least=0.8 (--at-least 0.8)")
+        if self.at_least is not None and not 0 < self.at_least <= 1:
+            raise InputError(f"at least {self.at_least} is no share of all scores; write for example 0.8")
+        whole = ("--train", self.train), ("--micro", self.micro), ("--shape", self.shapes or None)
+        for name, given in whole:
+            if given is not None:
+                raise InputError(
+                    f"choose says what to train, in a batch of one shape as a whole; leave {name} out"
+                )
+        if not isinstance(self.optimizer, str | OptimizerSpec):
+            raise InputError(
+                "an optimizer with parameters says what is trained; give choose an optimizer by name"
+            )
 
     @property
     def search_options(self) -> SolveOptions:
@@ -128,9 +155,10 @@ class PlanRequest:
             return [pieces]
         return list(candidates(samples_of(self.example_inputs, self.bind or {}), pieces))
 
-    def prepared(self, micro: MicroBatches | None = None) -> Prepared:
-        """The training step of the request's own shape; errors as of `prepare`."""
-        return self._prepared(micro, example_inputs=self.example_inputs, bind=self.bind, targets=self.targets)
+    def prepared(self, micro: MicroBatches | None = None, **other: Any) -> Prepared:
+        """The training step of the request's own shape, with ``other`` fields; errors as of `prepare`."""
+        own = {"example_inputs": self.example_inputs, "bind": self.bind, "targets": self.targets}
+        return self._prepared(micro, **own | other)
 
     def other_shapes(self) -> list[Prepared]:
         """The same for each other shape.
@@ -154,14 +182,16 @@ class PlanRequest:
         check_reachable(prepared.problem, limits, self.budgets)
         return prepared, limits
 
-    def _prepared(self, micro: MicroBatches | None, **shape: Any) -> Prepared:
+    def _prepared(self, micro: MicroBatches | None, **other: Any) -> Prepared:
         return prepare(
             self.model,
             micro=micro,
             has_shapes=bool(self.shapes),
-            evaluation=self.evaluation and not isinstance(self.pieces, str),  # else of the best alone
-            **{name: getattr(self, name) for name in _PREPARED},
-            **shape,
+            **{
+                **{name: getattr(self, name) for name in _PREPARED},
+                "evaluation": self.evaluation and not isinstance(self.pieces, str),  # else of the best alone
+                **other,
+            },
         )
 
     def _shape(self, item: Tensor | Sequence[Any] | Mapping[str, int]) -> dict[str, Any]:
@@ -276,12 +306,35 @@ def _step(
     micro: MicroBatches | None,
 ) -> Planned:
     """The training step in ``micro``-batches; ``tried`` numbers of them share the time."""
+    if request.choose is not None:
+        return _chosen(request, options, shares, stages)
     prepared, limits = request.inside(request.prepared(micro))
     seconds = shares.first()
     if seconds is not None:
         options = replace(options, time_limit_seconds=seconds / tried)
     planned = plan_step(without_choice(prepared) if request.budgets else prepared, limits, options, stages)
     return with_accumulation(planned, time_limit_seconds=shares.each(request.pieces is not None) / tried)
+
+
+def _chosen(
+    request: PlanRequest, options: SolveOptions, shares: TimeShares, stages: Stages | None
+) -> Planned:
+    """The training step of the parameters that ``request`` chooses, and its plan."""
+    assert request.choose is not None
+    scores = Scores.of(request.choose)
+    every = tuple(dict.fromkeys(pattern for group in scores.group for pattern in group.patterns))
+    prepared, limits = request.inside(request.prepared(train=every, evaluation=False))
+
+    def again(patterns: tuple[str, ...]) -> Prepared:
+        step = request.prepared(train=patterns)
+        capacity_bytes = prepared.problem.storage_capacity_bytes
+        return replace(step, problem=replace(step.problem, storage_capacity_bytes=capacity_bytes))
+
+    options = replace(options, time_limit_seconds=shares.first())
+    step, options, choice = chosen(prepared, scores, limits, options, again, at_least=request.at_least)
+    planned = plan_step(without_choice(step) if request.budgets else step, limits, options, stages)
+    outcome = replace(planned.plan.outcome, choice=choice)
+    return replace(planned, plan=replace(planned.plan, outcome=outcome))
 
 
 def least_energy(

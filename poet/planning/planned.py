@@ -20,7 +20,16 @@ from poet.planning.prepared import Prepared
 from poet.planning.ram_survey import keep_everything_bytes
 from poet.planning.step_search import answered_beside, offered, solve_choosing
 from poet.plans.plan_file import write_plan
-from poet.plans.plan_parts import Arena, Device, MeasuredShare, PriceEnds, PriceRange, Request, SearchOutcome
+from poet.plans.plan_parts import (
+    Arena,
+    Choice,
+    Device,
+    MeasuredShare,
+    PriceEnds,
+    PriceRange,
+    Request,
+    SearchOutcome,
+)
 from poet.plans.planned_step import moved_in
 from poet.plans.training_plan import Plan, make_plan
 from poet.problem import Limits, Objective, Pins, Place, Problem
@@ -402,12 +411,22 @@ def measured_words(found: MeasuredShare) -> str:
     return f"{said}; extrapolated from classes: {named}{more}"
 
 
+def choice_words(choice: Choice) -> str:
+    """How many groups are trained, what they contribute, and how good that is."""
+    what = f"{len(choice.groups)} of {choice.candidates} groups, contribution {choice.contribution:.4g}"
+    if choice.at_least is None:
+        return f"{what}, at most {choice.bound:.4g} is possible"
+    return f"{what}; {choice.at_least:g} takes at least {format_joules(choice.bound)}"
+
+
 def _asked(plan: Plan) -> Iterator[Row]:
     graph, limits = plan.graph, plan.request.limits
     sizes = "".join(f", {name}={size}" for name, size in plan.model.binding)
     yield "model", f"{plan.model.name}{sizes}: {len(graph.ops)} ops, {len(graph.buffers)} buffers"
     yield "device", plan.device.title or plan.device.name
     yield "training", f"{trained_in_words(graph)}, {plan.request.loss}, {plan.optimizer.name}"
+    if choice := plan.outcome.choice:
+        yield "chosen", choice_words(choice)
     if doubt := loss_misfit(graph, plan.request.loss):
         yield "loss", doubt
     budget = "no budget" if limits.ram_budget_bytes is None else format_bytes(limits.ram_budget_bytes)

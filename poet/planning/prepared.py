@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -440,3 +440,21 @@ def _traced_evaluation(prepared: Prepared) -> EvaluationStep | PoetError:
         return trace_evaluation(*prepared.module, prepared.step, measure=measures)
     except PoetError as error:
         return error
+
+
+def training_less(prepared: Prepared, trained: Collection[str], *, measure: bool = False) -> Prepared:
+    """``prepared`` as it were if only ``trained`` of its trained parameters were, without tracing again.
+
+    For searches: it has other names, and where the model computes otherwise for a frozen parameter, that of a
+    trained one. Where the device has kernels of its own, nothing is known of PyTorch's without ``measure``.
+
+    Raises:
+        ModelError: nothing of it gets a gradient.
+    """
+    assert prepared.step.source is not None
+    step = prepared.step.source.step(trained, measure=measure)
+    kernels = kernels_on(prepared.profile, step.graph, step.kernels)
+    problem = build_problem(step.graph, prepared.profile, kernels, home=prepared.home)
+    capacity_bytes = prepared.problem.storage_capacity_bytes
+    problem = replace(problem, storage_capacity_bytes=capacity_bytes)
+    return replace(prepared, step=step, kernels=kernels, problem=problem, evaluation=None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 from poet.errors import PlanError
@@ -110,6 +111,31 @@ class Device:
 
 
 @dataclass(frozen=True, slots=True)
+class Choice:
+    """What was chosen to be trained, and how good that is.
+
+    Attributes:
+        groups: patterns of each that was chosen, in a line.
+        candidates: how many there were to choose from.
+        contribution: share of all scores.
+        bound: no set contributes more; where ``at_least`` is given, none that contributes so much takes fewer
+            joules per step than this.
+        at_least: the share that was to be reached at least energy; ``None``: the most was asked for.
+    """
+
+    groups: tuple[str, ...]
+    candidates: int
+    contribution: float
+    bound: float
+    at_least: float | None = None
+
+    def __post_init__(self) -> None:
+        shares = (self.contribution, *([self.bound] if self.at_least is None else [self.at_least]))
+        if not all(0 <= share <= 1 for share in shares) or not 0 <= self.bound < math.inf:
+            raise PlanError("a choice of what to train has shares from 0 to 1, and a bound from 0 up")
+
+
+@dataclass(frozen=True, slots=True)
 class SearchOutcome:
     """How the search for the schedule ended.
 
@@ -127,6 +153,7 @@ class SearchOutcome:
         proof: who stands behind an optimal plan, beside the engine that found it; may be empty.
         record: what the search did and when.
         is_online: whether an online policy made the schedule, because no search had one in time.
+        choice: of what to train; ``None``: that was given.
     """
 
     status: str
@@ -142,6 +169,7 @@ class SearchOutcome:
     proof: str = ""
     record: SearchRecord = NO_SEARCH
     is_online: bool = False
+    choice: Choice | None = None
 
     def __post_init__(self) -> None:
         if self.status not in ("optimal", "feasible"):

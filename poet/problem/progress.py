@@ -119,6 +119,16 @@ def stage(name: str) -> None:
         line.stage(name)
 
 
+@contextmanager
+def unshown() -> Iterator[None]:
+    """In the block, stages are not shown: they are of many small searches."""
+    token = _LINE.set(None)
+    try:
+        yield
+    finally:
+        _LINE.reset(token)
+
+
 def ended() -> None:
     """Take the line off the terminal: a report follows."""
     line = _LINE.get()

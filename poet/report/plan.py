@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from poet.ir.named import loss_misfit, trained_in_words
-from poet.planning.planned import measured_words
+from poet.planning.planned import choice_words, measured_words
 from poet.plans.page_slots import erases_text, life_steps
 from poet.plans.plan_parts import PriceEnds, PriceRange
 from poet.plans.training_plan import Plan, shape_words
@@ -114,6 +114,9 @@ def heading_lines(plan: Plan, says: str = "") -> Iterator[tuple[str, str]]:
     yield "device", plan.device.title or plan.device.name
     yield "kernels", plan.problem.kernels or "not stated"
     yield "training", f"{trained_in_words(graph)}, {plan.request.loss}, {plan.optimizer.name}"
+    if choice := plan.outcome.choice:
+        yield "chosen", f"{says}{choice_words(choice)}"
+        yield from (("", group) for group in choice.groups)
     yield from auxiliary_lines(plan, says)
     yield "loss", loss_reads(graph, plan.request.loss)
     if doubt := loss_misfit(graph, plan.request.loss):

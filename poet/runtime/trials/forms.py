@@ -113,6 +113,28 @@ def is_exact_in_parts(parted: PartedCall, bounds: Bounds) -> bool:
     return is_exact(part_trial(parted, bounds))
 
 
+def is_exact_in_rows(whole: Call, alone: Call, dim: int, rows: tuple[int, int]) -> bool:
+    """Whether ``alone``, given ``rows`` of its first argument in ``dim``, makes these rows of the results."""
+
+    def run() -> bool:
+        given = _tensors(PartedCall(whole, Axis.ROWS))
+        start, count = rows[0], rows[1] - rows[0]
+        cut = dict(given)
+        for place, item in enumerate(alone.args):
+            if place == 0:
+                cut[0] = given[0].narrow(dim, start, count)
+            elif isinstance(item, Blank) and item.type.shape != given[place].shape:
+                cut[place] = given[place].narrow(0, start, count)
+        results = (
+            _results(replace(call, args=_given(call)), _named(tensors))
+            for call, tensors in ((whole, given), (alone, cut))
+        )
+        return all(same_bits(one.narrow(0, start, count), other) for one, other in zip(*results, strict=True))
+
+    needed_bytes = sum(3 * item.type.extent_bytes for item in whole.args if isinstance(item, Blank))
+    return is_exact(Trial(("rows alone", whole, alone, dim, rows), lambda: needed_bytes, run))
+
+
 def _written(call: Call) -> list[int]:
     """The places of the tensors that it updates."""
     return [place for place in WRITES.get(call.target, ()) if isinstance(call.args[place], Blank)]
@@ -193,9 +215,13 @@ def _updates_alike(
 
 def _run(call: Call, tensors: dict[str, Tensor]) -> Tensor:
     """The first output; one of what is updated where there is none."""
-    given = [arguments.resolve(item, tensors.__getitem__, trial_scalar) for item in call.args]
-    made = [item for item in kernels.outputs_of(kernels.kernel(call.target)(*given)) if item is not None]
+    made = _results(call, tensors)
     return made[0] if made else next(iter(tensors.values()))
+
+
+def _results(call: Call, tensors: dict[str, Tensor]) -> list[Tensor]:
+    given = [arguments.resolve(item, tensors.__getitem__, trial_scalar) for item in call.args]
+    return [item for item in kernels.outputs_of(kernels.kernel(call.target)(*given)) if item is not None]
 
 
 def _needed_bytes(parted: PartedCall) -> int:

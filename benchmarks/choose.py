@@ -1,0 +1,186 @@
+"""What to train inside a budget, against greedy and evolutionary choices: results/choose.json.
+
+    python -m benchmarks choose [--only ds-cnn ...] [--time-limit 60] [--keep folder]
+
+Each net's layers are groups, scored by the Fisher information of their gradients on one random batch. RAM and
+energy are shares of what training everything takes. All three choose inside the same limits; each set counts
+only with a plan that the simulator and the arena accept. The others test sets by the relaxation, which
+refuses none that has a plan, and take the best of theirs that has one. Rows that are done are kept.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+from helpers.clocks import OwnTime
+from helpers.other_nets import _Inverted
+from helpers.tiny_nets import MICRO_NETS, MicroNet
+from result_file import RESULTS, write
+from torch import nn
+
+from poet.baselines.choosing import by_evolution, by_score_per_byte
+from poet.errors import PoetError
+from poet.frontend.losses import loss_named
+from poet.planning.choice import Group, Scores
+from poet.planning.choosing import Candidates, Search, candidates_of
+from poet.planning.prepared import prepare
+from poet.planning.ram_survey import keep_everything_bytes
+from poet.problem import Limits
+from poet.problem.solution import SolveOptions
+from poet.solvers.bounds.optional_ops import Groups, Relaxation
+
+DEVICES = ("stm32h743", "nrf52840")
+RAM_SHARE, ENERGY_SHARE = 0.5, 0.6
+EVALUATIONS = 1000
+_SECONDS = 10.0  # of processor time, for each
+_TRIES = 12  # plans of a baseline's sets that are tried, the best first
+
+
+def _mobilenet_v2() -> nn.Module:
+    """MobileNetV2 with 0.35 of the width (Sandler et al. 2018), for 96 x 96 pixels and two classes."""
+    layers: list[nn.Module] = [nn.Conv2d(3, 16, 3, 2, 1, bias=False), nn.BatchNorm2d(16), nn.ReLU6()]
+    before = 16
+    for widening, after, count, stride in (
+        (1, 8, 1, 1), (6, 8, 2, 2), (6, 16, 3, 2), (6, 24, 4, 2),
+        (6, 32, 3, 1), (6, 56, 3, 2), (6, 112, 1, 1),
+    ):  # fmt: skip
+        for number in range(count):
+            layers.append(_Inverted(before, after, stride if number == 0 else 1, widening))
+            before = after
+    layers += [nn.Conv2d(before, 1280, 1, bias=False), nn.BatchNorm2d(1280), nn.ReLU6()]
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(1280, 2))
+
+
+NETS = {
+    **{name: MICRO_NETS[name] for name in ("ds-cnn", "resnet-8", "mobilenet-v1", "autoencoder")},
+    "mobilenet-v2-0.35": MicroNet(_mobilenet_v2, (1, 3, 96, 96)),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One case: contributions of three choices inside the same limits."""
+
+    net: str
+    device: str
+    groups: int
+    ram_bytes: int
+    joules: float
+    share: float
+    bound: float
+    seconds: float
+    greedy: float
+    evolution: float
+
+
+def scores_of(module: nn.Module, net: MicroNet) -> tuple[Scores, list[int]]:
+    """A group for each layer, scored by the squares of its gradients; and the bytes of its parameters."""
+    inputs, loss = net.example(), loss_named(net.loss)
+    outputs = module(inputs)
+    targets = inputs if net.loss == "mse" else torch.zeros(len(inputs), dtype=torch.int64)
+    module.zero_grad()
+    loss.of(outputs, [targets]).backward()  # type: ignore[no-untyped-call]
+    groups, sizes = [], []
+    for name, part in module.named_modules():
+        own = {f"{name}.{key}" if name else key: item for key, item in part.named_parameters(recurse=False)}
+        if own:
+            square = sum(float((item.grad**2).sum()) for item in own.values() if item.grad is not None)
+            groups.append(Group(tuple(own), square**0.5))
+            sizes.append(sum(item.numel() * item.element_size() for item in own.values()))
+    return Scores(tuple(groups)), sizes
+
+
+def row_of(name: str, device: str, time_limit_seconds: float) -> Row:
+    """Choose in three ways."""
+    net = NETS[name]
+    torch.manual_seed(0)
+    module = net.build()
+    scores, sizes = scores_of(module, net)
+    prepared = prepare(module, net.example(), device=device, loss=net.loss)
+    limits = Limits(
+        ram_budget_bytes=int(RAM_SHARE * keep_everything_bytes(prepared.problem)),
+        joules_budget=ENERGY_SHARE * prepared.problem.compute_joules,
+    )
+    candidates = candidates_of(prepared, scores)
+    clock = OwnTime()
+    options = SolveOptions(time_limit_seconds=time_limit_seconds, clock=clock)
+    began = clock.now()
+    attempt = candidates.attempt(limits, options, is_enough=True)
+    search = Search(candidates.optional(), limits, attempt, options, None)
+    found = search.seeded(candidates).run()
+    seconds = clock.now() - began
+    relaxation = Relaxation(candidates.optional(), limits)
+    greedy = by_score_per_byte(scores.shares, sizes, relaxation.admits)
+    cut = [
+        Groups(sorted(greedy, key=lambda g: scores.shares[g])[n:]) for n in range(min(len(greedy), _TRIES))
+    ]
+    evolved = [*by_evolution(scores.shares, relaxation.admits, evaluations=EVALUATIONS)][:_TRIES]
+    shares = [_first_with_a_plan(sets, candidates, limits) for sets in (cut, evolved)]
+    return Row(
+        name, device, len(scores.group), limits.ram_budget_bytes or 0, limits.joules_budget or 0.0,
+        found.share, found.bound, seconds, *shares,
+    )  # fmt: skip
+
+
+def _first_with_a_plan(sets: list[Groups], candidates: Candidates, limits: Limits) -> float:
+    """What the first of ``sets`` contributes that has a plan; 0 where none has."""
+    attempt = candidates.attempt(limits, SolveOptions(clock=OwnTime()), is_enough=True)
+    for groups in sets:
+        try:
+            planned = attempt(groups, _SECONDS)
+        except PoetError:
+            continue
+        if planned.joules is not None:
+            return sum(candidates.scores.shares[group] for group in groups)
+    return 0.0
+
+
+def page(rows: list[Row]) -> str:
+    """results/choose.json."""
+    proven = sum(row.bound - row.share <= 0.01 for row in rows)
+    below = sum(max(row.greedy, row.evolution) > row.share + 1e-6 for row in rows)
+    above = sum(max(row.greedy, row.evolution) < row.share - 1e-6 for row in rows)
+    lines = [
+        "# What to train", "", "Made by `python -m benchmarks choose`.",
+        f"Layers are groups, scored by the norm of their gradients; RAM is {RAM_SHARE:.0%} of keeping",
+        f"everything, energy {ENERGY_SHARE:.0%} of running every op once. *Evolution* had",
+        f"{EVALUATIONS:,} evaluations. Seconds are of processor time, of 60 at most.", "",
+        f"- Within 1 % of the bound: {proven} of {len(rows)}.",
+        f"- Below greedy or evolution: {below} of {len(rows)}; above both: {above}.", "",
+        "| net | device | groups | RAM | contribution | bound | seconds | greedy | evolution |",
+        "|---|---|--:|--:|--:|--:|--:|--:|--:|",
+    ]  # fmt: skip
+    lines += [
+        f"| {row.net} | {row.device} | {row.groups} | {row.ram_bytes:,} | {row.share:.4f} | "
+        f"{row.bound:.4f} | {row.seconds:.1f} | {row.greedy:.4f} | {row.evolution:.4f} |"
+        for row in rows
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    """Rows that are missing, then the page."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--only", nargs="*", default=list(NETS), choices=NETS)
+    parser.add_argument("--time-limit", type=float, default=60.0)
+    parser.add_argument("--keep", type=Path, default=Path("build/choose"))
+    arguments = parser.parse_args()
+    arguments.keep.mkdir(parents=True, exist_ok=True)
+    rows = []
+    for name in arguments.only:
+        for device in DEVICES:
+            kept = arguments.keep / f"{name}-{device}.json"
+            if not kept.exists():
+                kept.write_text(json.dumps(asdict(row_of(name, device, arguments.time_limit))))
+            rows.append(Row(**json.loads(kept.read_text())))
+            print(rows[-1], flush=True)
+    if list(arguments.only) == list(NETS):
+        write(RESULTS / "choose.json", page(rows))
+
+
+if __name__ == "__main__":
+    main()

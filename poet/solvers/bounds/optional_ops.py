@@ -1,0 +1,345 @@
+"""Which optional ops a step can have inside its limits: a relaxation with a choice of groups.
+
+An op that only groups of updates need runs if one of them is chosen. Columns are ``u[g]``, 1 where group g is
+*not* chosen, and per set of groups that need the same ops ``y``, 1 where these run. For each tensor, ``k[m]``
+says that it stays in RAM from its event m (an op that makes or reads it) to the next, ``a[m]`` that it is
+computed again or paged in for event m, ``o`` that it was paged out. With w[t] an op's workspace:
+
+    y ≥ 1 − u[g]                     of each group g that needs its ops                 (activity)
+    y[m] ≤ k[m−1] + a[m],   k[m] ≤ k[m−1] + y[m]                                       (presence)
+    a[m] ≤ o                         where nothing but storage brings it back           (copies)
+    Σ b·k across t + (Σ b of what t touches + w[t])·y[t] ≤ B                            (RAM)
+    Σ joules·y + Σ price·a + Σ page-out·o ≤ joules                                      (energy, time alike)
+
+A run that brings a tensor back takes no RAM of its own and finds its inputs, so every schedule of a chosen
+set is a solution that costs no more: the optimum bounds all sets. Retention intervals as in MOCCASIN (Bartan
+et al. 2023); groups that share their ancestors as in ElasticTrainer (Huang et al. 2023), whose dynamic
+program over times stands in place of this program.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from poet.problem import Limits, Place, Problem, ProblemOp, Tensor, Transfer
+from poet.solvers.engines.highs import LinearProgram, run_highs
+from poet.solvers.engines.program import NOUGHT, ONE, Effort, Job, Matrix, MatrixBuilder, Term
+from poet.util.clock import WALL, Clock
+
+Groups = frozenset[int]
+_Cut = tuple[list[Term], float]
+_SLACK = 1e-9  # of limits, relative: rounding never refuses a set
+
+
+@dataclass(frozen=True, slots=True)
+class OptionalOps:
+    """A step of which some ops are optional.
+
+    Attributes:
+        problem: the step with all of them.
+        shares: per group what it contributes.
+        needs: the groups that need an op, by its name; ops that are not named always run.
+        least_joules, least_seconds: of an op that may do less where some groups are not chosen.
+        spared_bytes: likewise by how much less it may hold.
+    """
+
+    problem: Problem
+    shares: Sequence[float]
+    needs: Mapping[str, Groups]
+    least_joules: Mapping[str, float] = field(default_factory=dict)
+    least_seconds: Mapping[str, float] = field(default_factory=dict)
+    spared_bytes: Mapping[str, int] = field(default_factory=dict)
+
+    def of(self, chosen: Collection[int]) -> Problem:
+        """The problem of the chosen groups, where ops do the same whatever is chosen."""
+        left = [op for op in self.problem.ops if self.runs(op, chosen)]
+        used = {name for op in left for name in (*op.inputs, *op.outputs, *op.rerun_inputs, *op.stored)}
+        made = {name for op in self.problem.ops for name in op.outputs}
+        tensors = (t for t in self.problem.tensors if t.name in used or t.name not in made)
+        return replace(self.problem, ops=tuple(left), tensors=tuple(tensors))
+
+    def runs(self, op: ProblemOp, chosen: Collection[int]) -> bool:
+        """Whether ``op`` does where ``chosen`` groups are."""
+        return op.name not in self.needs or not self.needs[op.name].isdisjoint(chosen)
+
+    def share(self, chosen: Iterable[int]) -> float:
+        """What ``chosen`` groups contribute."""
+        return math.fsum(self.shares[group] for group in chosen)
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What the relaxation says.
+
+    Attributes:
+        chosen: groups of its best solution; ``None``: none was found.
+        bound: no set contributes more, or takes fewer joules where these are asked for; ``None``: no set is
+            within the limits.
+    """
+
+    chosen: Groups | None
+    bound: float | None
+
+
+class Relaxation:
+    """The program for one kind of question; cuts are added as sets turn out to be beyond the limits."""
+
+    def __init__(self, step: OptionalOps, limits: Limits, *, at_least: float | None = None) -> None:
+        """Lay it out.
+
+        Args:
+            step: what is chosen from.
+            limits: of a step.
+            at_least: the share that is to be reached at least energy; ``None``: the most is asked for.
+        """
+        self.step, self.limits, self.at_least = step, limits, at_least
+        self._builder = MatrixBuilder()
+        most = at_least is None
+        self.off = [self._builder.column(share if most else 0.0) for share in step.shares]
+        self._active: dict[Groups, int] = {}
+        self._joules: list[Term] = []
+        self._seconds: list[Term] = []
+        self._limited: dict[int, float] = {}
+        idle = step.problem.idle_watts
+        for op in step.problem.ops:
+            seconds = step.least_seconds.get(op.name, op.seconds)
+            joules = step.least_joules.get(op.name, op.joules) + idle * seconds
+            self._charge(self._activity(op), joules, seconds)
+        self._hold()
+        self._cuts: list[_Cut] = []
+        self._doubts: list[_Cut] = []
+        self._linear: LinearProgram | None = None
+        limited = (self._seconds, limits.deadline_seconds), (self._joules, limits.joules_budget)
+        for terms, limit in limited:
+            if limit is not None:
+                self._limited[self._builder.row(terms, limit * (1 + _SLACK))] = limit
+        if at_least is not None:
+            self._builder.row(
+                zip(step.shares, self.off, strict=True), step.share(range(len(self.off))) - at_least + 1e-9
+            )
+            self._amount_joules = math.fsum(factor for factor, _ in self._joules) or 1.0
+            self._amount = self._builder.column(self._amount_joules, integer=False)
+            self._builder.row([*self._joules, (-self._amount_joules, self._amount)], 0.0)
+
+    def row(self, terms: Iterable[Term], at_most: float) -> None:
+        """One more row."""
+        self._builder.row(terms, at_most)
+
+    def column(self, joules: float, seconds: float) -> int:
+        """One more column, which takes energy and time."""
+        column = self._builder.column(integer=False)
+        self._charge(column, joules, seconds)
+        return column
+
+    def _charge(self, column: int, joules: float, seconds: float) -> None:
+        self._joules.append((joules, column))
+        self._seconds.append((seconds, column))
+
+    def _activity(self, op: ProblemOp) -> int:
+        """The column of whether ``op`` runs."""
+        if op.name not in self.step.needs:
+            return ONE
+        groups = self.step.needs[op.name]
+        if groups not in self._active:
+            column = self._active[groups] = self._builder.column(integer=False)
+            for group in groups:
+                self._builder.row([(-1.0, column), (-1.0, self.off[group])], -1.0)
+        return self._active[groups]
+
+    def _hold(self) -> None:
+        """Presence, copies and RAM."""
+        problem, builder = self.step.problem, self._builder
+        activity = [self._activity(op) for op in problem.ops]
+        events: dict[str, list[int]] = {tensor.name: [] for tensor in problem.tensors}
+        for place, op in enumerate(problem.ops):
+            for name in dict.fromkeys((*op.inputs, *op.outputs)):
+                events[name].append(place)
+        across: list[list[Term]] = [[] for _ in problem.ops]
+        for tensor in problem.tensors:
+            size_bytes = problem.aligned_bytes(tensor.bytes)
+            if size_bytes and events[tensor.name]:
+                self._tensor(tensor, size_bytes, events[tensor.name], activity, across)
+        if self.limits.ram_budget_bytes is None:
+            return
+        sizes = {tensor.name: problem.aligned_bytes(tensor.bytes) for tensor in problem.tensors}
+        for place, op in enumerate(problem.ops):
+            own = sum(sizes[name] for name in {*op.inputs, *op.outputs})
+            own += problem.aligned_bytes(op.workspace_bytes) - self.step.spared_bytes.get(op.name, 0)
+            budget_bytes = self.limits.ram_budget_bytes
+            row = builder.row([(max(own, 0), activity[place]), *across[place]], budget_bytes)
+            self._limited[row] = budget_bytes
+
+    def _tensor(
+        self,
+        tensor: Tensor,
+        size_bytes: int,
+        events: Sequence[int],
+        activity: Sequence[int],
+        across: Sequence[list[Term]],
+    ) -> None:
+        """The columns and rows of one tensor; the end of the step is an event where its content stays in RAM.
+
+        A tensor that no op makes does not exist where none of the ops that touch it run.
+        """
+        builder, ops, name = self._builder, self.step.problem.ops, tensor.name
+        is_made = name in ops[events[0]].outputs
+        updated = {activity[place] for place in events if name in ops[place].updates}
+        copied = _Copy(self, tensor, updated)
+        maker = ops[events[0]] if is_made and ops[events[0]].recomputable else None
+        before = NOUGHT
+        if not is_made and tensor.initially is not Place.STORAGE:
+            before = self._kept(size_bytes, range(events[0]), across, [(-1.0, ONE)])
+        places = [*events, *([len(ops)] if tensor.finally_ is Place.RAM else [])]
+        for number, (place, after) in enumerate(itertools.zip_longest(places, places[1:])):
+            now = activity[events[0]] if place == len(ops) else activity[place]
+            if number or not is_made:
+                brought = self._brought(copied, maker)
+                builder.row([(1.0, now), (-1.0, before), (-1.0, brought)], 0.0)
+            if after is None:
+                break
+            if name in ops[place].updates:
+                maker, copied.is_stale = ops[place], True
+            before = self._kept(size_bytes, range(place + 1, after), across, [(-1.0, now), (-1.0, before)])
+
+    def _kept(
+        self, size_bytes: int, moments: range, across: Sequence[list[Term]], present: list[Term]
+    ) -> int:
+        """A column of whether a tensor that may be ``present`` stays in RAM through these ``moments``."""
+        column = self._builder.column(integer=False)
+        self._builder.row([(1.0, column), *present], 0.0)
+        for moment in moments:
+            across[moment].append((size_bytes, column))
+        return column
+
+    def _brought(self, copied: _Copy, maker: ProblemOp | None) -> int:
+        """A column that brings a tensor back in the cheapest way; `NOUGHT`: there is none."""
+        ways: list[tuple[float, float]] = []
+        if maker is not None and self.limits.recompute:
+            seconds = self.step.least_seconds.get(maker.name, maker.seconds)
+            joules = self.step.least_joules.get(maker.name, maker.joules)
+            ways.append((joules + self.step.problem.idle_watts * seconds, seconds))
+        is_free = bool(ways)
+        if copied.is_possible:
+            ways.append(copied.price(copied.tensor.page_in))
+        if not ways:
+            return NOUGHT
+        column = self._builder.column(integer=False)
+        self._charge(column, min(joules for joules, _ in ways), min(seconds for _, seconds in ways))
+        if not is_free:
+            copied.ask(column)
+        return column
+
+    # --- cuts and questions ---
+
+    def forbid(self, chosen: Collection[int], *, is_proven: bool = True) -> None:
+        """No solution has all of ``chosen``: they are beyond the limits, and more would be too.
+
+        Without a proof of that (``is_proven``), only those who do not ask for a bound leave them out.
+        """
+        cut: _Cut = [(-1.0, self.off[group]) for group in chosen], -1.0
+        (self._cuts if is_proven else self._doubts).append(cut)
+
+    def takes(self, chosen: Collection[int], joules: float) -> None:
+        """Solutions with all of ``chosen`` take at least so many ``joules``."""
+        joules = min(joules, self._amount_joules)
+        terms = [(-joules, self.off[group]) for group in chosen]
+        self._cuts.append(([(-self._amount_joules, self._amount), *terms], -joules))
+
+    def admits(self, chosen: Collection[int]) -> bool:
+        """Whether the relaxation has a solution in fractions with exactly these groups; cuts do not count."""
+        if self._linear is None:
+            self._linear = LinearProgram(self._matrix([]))
+        self._linear.fix({column: int(group not in chosen) for group, column in enumerate(self.off)})
+        return self._linear.minimise(math.inf).bound < math.inf
+
+    def solve(self, seconds: float, *, shrink: float | None = None, clock: Clock = WALL) -> Choice:
+        """The best set as far as the relaxation knows, with a bound that holds for all sets.
+
+        Args:
+            seconds: at most.
+            shrink: the share by which limits are smaller, for sets that are likelier to have a plan, none of
+                which is in doubt; the bound holds for these alone. ``None``: of all sets.
+            clock: that counts.
+        """
+        cuts = self._cuts if shrink is None else [*self._cuts, *self._doubts]
+        matrix = self._matrix(cuts, shrink or 0.0)
+        outcome = run_highs(Job(matrix, Effort(seconds, relative_gap=1e-6, clock=clock)))
+        if outcome.interrupted:
+            raise KeyboardInterrupt
+        if outcome.infeasible:
+            return Choice(None, None)
+        every = range(len(self.off))
+        bound = max(outcome.bound_joules, 0.0)
+        if self.at_least is None:
+            bound = min(self.step.share(every) - bound, self.step.share(every))
+        if outcome.values is None:
+            return Choice(None, bound)
+        return Choice(frozenset(g for g in every if outcome.values[self.off[g]] < 0.5), bound)
+
+    def _matrix(self, cuts: Sequence[_Cut], shrink: float = 0.0) -> Matrix:
+        made = self._builder.matrix()
+        rows = [made.rows, *(np.full(len(t), len(made.at_most) + n) for n, (t, _) in enumerate(cuts))]
+        columns = [made.columns, *(np.array([c for _, c in t], dtype=np.int64) for t, _ in cuts)]
+        factors = [made.factors, *(np.array([f for f, _ in t], dtype=np.float64) for t, _ in cuts)]
+        at_most = np.concatenate([made.at_most, [most for _, most in cuts]])
+        for number, limit in self._limited.items():
+            at_most[number] -= shrink * limit
+        keys = np.concatenate(rows).astype(np.int64) * len(made.costs) + np.concatenate(columns)
+        entries, places = np.unique(keys, return_inverse=True)  # a row names a column once, as engines ask
+        return replace(
+            made,
+            rows=entries // len(made.costs),
+            columns=entries % len(made.costs),
+            factors=np.bincount(places, weights=np.concatenate(factors)).astype(np.float64),
+            at_most=at_most,
+        )
+
+
+class _Copy:
+    """A tensor's copy in storage: where only its own page-out puts it there, that is paid."""
+
+    def __init__(self, of: Relaxation, tensor: Tensor, updated: Collection[int]) -> None:
+        self.of, self.tensor, self.updated = of, tensor, updated
+        moves = {tensor.initially, tensor.finally_} & {Place.STORAGE, Place.EITHER}
+        self.is_possible = tensor.page_in is not None and (of.limits.paging or bool(moves))
+        self.is_stale = False
+        self._column: int | None = None
+        if tensor.finally_ is Place.STORAGE:
+            for column in updated:
+                of.row([(1.0, column), (-1.0, self.column)], 0.0)
+
+    @property
+    def column(self) -> int:
+        """Of whether it is paged out."""
+        if self._column is None:
+            self._column = self.of.column(*self.price(self.tensor.page_out))
+        return self._column
+
+    def price(self, transfer: Transfer | None) -> tuple[float, float]:
+        """Joules and seconds; of transfers beside compute only their own joules are sure."""
+        if transfer is None:
+            return 0.0, 0.0
+        problem = self.of.step.problem
+        seconds = 0.0 if problem.background_storage else transfer.seconds
+        return transfer.joules + problem.idle_watts * seconds, seconds
+
+    def ask(self, column: int) -> None:
+        """Where ``column`` brings the tensor from storage, there has to be a copy of it.
+
+        One that is nobody's result and that no chosen group updates may be there from the start.
+        """
+        begins = self.tensor.initially
+        if begins is None and self.tensor.role not in _LASTING:
+            self.of.row([(1.0, column), (-1.0, self.column)], 0.0)
+        elif self.is_stale or begins in (None, Place.RAM):
+            for update in self.updated:
+                self.of.row([(1.0, column), (1.0, update), (-1.0, self.column)], 1.0)
+
+
+_LASTING = frozenset({"parameter", "module state", "optimizer state"})
+"""Roles of what may have a copy in storage when a step begins, if nothing updates it."""
