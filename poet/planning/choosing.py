@@ -18,7 +18,6 @@ from dataclasses import dataclass, replace
 from poet.baselines.choosing import by_score_per_byte
 from poet.devices.costs import op_cost
 from poet.errors import Infeasible, InputError, OutOfTime
-from poet.frontend.module_tensors import trained_blocks
 from poet.ir.graph import Graph, Op
 from poet.ir.named import block_of
 from poet.planning.choice import Scores
@@ -306,6 +305,8 @@ def candidates_of(prepared: Prepared, scores: Scores) -> Candidates:
     Raises:
         InputError: a group has no parameter with a gradient, or two have the same.
     """
+    from poet.frontend.module_tensors import trained_blocks
+
     source = prepared.step.source
     assert source is not None
     gradients, members = source.names.gradients, list[frozenset[str]]()
