@@ -171,7 +171,9 @@ class PlannedForward:
     def _named(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         if len(args) > len(self._names):
             raise InputError("the model takes any number of positional arguments; pass them by name")
-        return dict(zip(self._names, args, strict=False)) | kwargs
+        named = dict(zip(self._names, args, strict=False)) | kwargs
+        made: dict[str, Any] = pytree.tree_map_only(Tensor, _without_gaps, named)
+        return made
 
     def _kind(self, named: Mapping[str, Any]) -> object:
         """What makes another plan: all of a call but what is in its tensors, and the configuration."""
@@ -227,6 +229,12 @@ class PlannedForward:
             with torch.no_grad():
                 for item, before in kept:
                     item.copy_(before)
+
+
+def _without_gaps(tensor: Tensor) -> Tensor:
+    """A slice of a batch in memory of its own, as a plan takes it."""
+    span = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return tensor if span == tensor.numel() else tensor.contiguous()
 
 
 def _equal(own: Sequence[object], returned: object) -> bool:
