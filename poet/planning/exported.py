@@ -17,8 +17,7 @@ from poet.ir.graph import Graph
 from poet.ir.named import Joined, named_parameters
 from poet.plans.plan_file import PlanFile
 from poet.runtime.kernels import arguments
-from poet.runtime.steps.lasting import pieces
-from poet.runtime.storage.state import FromPlan, Saved
+from poet.runtime.storage.state import FromPlan, Saved, pieces
 
 
 @dataclass(frozen=True, slots=True)
