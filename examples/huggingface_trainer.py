@@ -129,8 +129,9 @@ def trainer_of(
     return Trainer(
         MODELS[name](width, layers),
         TrainingArguments(
-            output_dir=tempfile.mkdtemp(), use_cpu=True, report_to=[], disable_tqdm=True, save_strategy="no",
-            per_device_train_batch_size=batch, max_steps=steps, logging_steps=1, learning_rate=1e-3, **more,
+            use_cpu=True, report_to=[], disable_tqdm=True, max_steps=steps, logging_steps=1,
+            learning_rate=1e-3, per_device_train_batch_size=batch,
+            **{"output_dir": tempfile.mkdtemp(), "save_strategy": "no", **more},
         ),
         train_dataset=Samples(name, 10 * batch, IMAGE if name == "vit" else length),
     )  # fmt: skip
