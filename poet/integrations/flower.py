@@ -11,7 +11,7 @@ killed needs nothing but to be started again.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -32,10 +32,13 @@ from poet.runtime.system.memory import use_one_heap
 from poet.runtime.training.trainer import Trainer
 from poet.util.units import parse_bytes
 
+Arrays = list[np.ndarray[Any, Any]]
+Round = tuple[Arrays, list[float], int]
+"""Weights, losses and the count of samples."""
 Batches = Callable[[int], Iterable[tuple[Any, Any]]]
 """Inputs and targets of each step of a round, which is given by its number, from 1."""
 
-_MOST_REHEARSALS, _STEADY_BYTES = 5, 64 * 1024
+_REHEARSALS = 3
 
 
 def seed_of(name: str, number: int) -> int:
@@ -49,14 +52,8 @@ class _Client(NumPyClient):  # type: ignore[misc]
     def __init__(self, batches: Batches, name: str) -> None:
         self.name, self._batches = name, batches
 
-    def fit(
-        self, parameters: list[np.ndarray[Any, Any]], config: dict[str, Any]
-    ) -> tuple[list[np.ndarray[Any, Any]], int, dict[str, Any]]:
-        """Train for a round; weights, count of samples, and the mean loss.
-
-        Raises:
-            InputError: the server does not say which round it is, or there is no batch.
-        """
+    def fit(self, parameters: Arrays, config: dict[str, Any]) -> tuple[Arrays, int, dict[str, Any]]:
+        """Train for a round; weights, count of samples, and the mean loss."""
         if not isinstance(config.get("round"), int):
             raise InputError("the server gives no round; use poet.integrations.flower.FedAvgAgain")
         made, losses, samples = self._round(parameters, config["round"])
@@ -64,9 +61,7 @@ class _Client(NumPyClient):  # type: ignore[misc]
             raise InputError(f"{self.name} has no batch in round {config['round']}")
         return made, samples, {"client": self.name, "loss": float(np.mean(losses))}
 
-    def _round(
-        self, weights: Sequence[np.ndarray[Any, Any]], number: int
-    ) -> tuple[list[np.ndarray[Any, Any]], list[float], int]:
+    def _round(self, weights: Arrays, number: int) -> Round:
         raise NotImplementedError
 
 
@@ -102,47 +97,35 @@ class PlanClient(_Client):
         if ram is not None:
             use_one_heap()  # before threads of the connection start
 
-    def get_parameters(self, config: dict[str, Any]) -> list[np.ndarray[Any, Any]]:
+    def get_parameters(self, config: dict[str, Any]) -> Arrays:
         """The plan's own weights."""
         with Trainer.open(self._plan, page_file=self._page_file) as trainer:
             return [item.numpy() for item in trainer.state_dict().values()]
 
-    def _round(
-        self, weights: Sequence[np.ndarray[Any, Any]], number: int
-    ) -> tuple[list[np.ndarray[Any, Any]], list[float], int]:
+    def _round(self, weights: Arrays, number: int) -> Round:
         if self._ram_bytes is not None and not self._is_confined:
             self._confine(weights, number, self._ram_bytes)
-        made, losses, samples, _ = self._trained(weights, number)
-        return made, losses, samples
+        return self._trained(weights, number)[0]
 
-    def _trained(
-        self, weights: Sequence[np.ndarray[Any, Any]], number: int
-    ) -> tuple[list[np.ndarray[Any, Any]], list[float], int, int]:
-        """Weights, losses, samples and the peak in bytes."""
-        losses, samples = [], 0
+    def _trained(self, weights: Arrays, number: int) -> tuple[Round, int]:
+        """A round, and its peak in bytes."""
+        losses = []
         with PlanFile(self._plan) as file:
-            given = _named(file, weights)
-            trainer = Trainer.of(
-                file, page_file=self._page_file, weights=given, seed=seed_of(self.name, number)
-            )
+            seed, given = seed_of(self.name, number), _named(file, weights)
+            trainer = Trainer.of(file, page_file=self._page_file, weights=given, seed=seed)
         with trainer, trainer.peak_meter() as meter:
             for inputs, targets in self._batches(number):
                 losses.append(trainer.step(inputs, targets).loss)
-                samples += trainer.input_types[0].shape[0]
             made = [item.numpy() for item in trainer.state_dict().values()]
-        peak = meter.peak
-        counted = peak.bytes if peak.is_counted and peak.bytes else file.plan.held_bytes
-        return made, losses, samples, counted
+        rows, peak = trainer.input_types[0].shape[0], meter.peak
+        peak_bytes = peak.bytes if peak.is_counted and peak.bytes else trainer.plan.held_bytes
+        return (made, losses, rows * len(losses)), peak_bytes
 
-    def _confine(self, weights: Sequence[np.ndarray[Any, Any]], number: int, ram_bytes: int) -> None:
+    def _confine(self, weights: Arrays, number: int, ram_bytes: int) -> None:
         """Limit the process to what it takes without tensors in such a round, and the budget."""
-        before_bytes = 0
-        for _ in range(_MOST_REHEARSALS):
+        for _ in range(_REHEARSALS):  # in the first, libraries make their tables
             with Rehearsal() as rehearsal:
                 peak_bytes = self._trained(weights, number)[-1]
-            if 0 < rehearsal.most_bytes <= before_bytes + _STEADY_BYTES:
-                break
-            before_bytes = rehearsal.most_bytes
         Confinement(rehearsal.idle_bytes(peak_bytes), ram_bytes).enforce()
         self._is_confined = True
 
@@ -155,7 +138,7 @@ def tensors_of(plan: PlanFile) -> dict[str, TensorType]:
     return parameters | {name: types[value] for name, value in graph.states}
 
 
-def _named(file: PlanFile, weights: Sequence[np.ndarray[Any, Any]]) -> dict[str, torch.Tensor]:
+def _named(file: PlanFile, weights: Arrays) -> dict[str, torch.Tensor]:
     """Weights as they came, by the module's names and in its types."""
     wanted = tensors_of(file)
     if len(wanted) != len(weights):
@@ -182,34 +165,29 @@ class LibraryClient(_Client):
         super().__init__(batches, name)
         self._library, self._pages = Path(library), pages
 
-    def get_parameters(self, config: dict[str, Any]) -> list[np.ndarray[Any, Any]]:
+    def get_parameters(self, config: dict[str, Any]) -> Arrays:
         """The state that the library begins with."""
         with Step(self._library, pages=self._pages) as step:
             return _kept(step)
 
-    def _round(
-        self, weights: Sequence[np.ndarray[Any, Any]], number: int
-    ) -> tuple[list[np.ndarray[Any, Any]], list[float], int]:
-        losses, samples = [], 0
-        seed = seed_of(self.name, number)
-        with Step(self._library, pages=self._pages, seed=seed) as step:
+    def _round(self, weights: Arrays, number: int) -> Round:
+        losses = []
+        with Step(self._library, pages=self._pages, seed=seed_of(self.name, number)) as step:
             if len(weights) != step.facts.kept:
-                raise InputError(
-                    f"the server sends {len(weights)} tensors, the library has {step.facts.kept}"
-                )
+                raise InputError(f"{len(weights)} tensors came, the library has {step.facts.kept}")
             for index, item in enumerate(weights):
-                step.put(index, item) if item.size else None
+                if item.size:  # else it is a constant
+                    step.put(index, item)
             for inputs, classes in self._batches(number):
                 step.set_input(0, inputs)
                 step.set_classes(classes)
                 losses.append(step.train())
-                samples += step.facts.rows
-            return _kept(step), losses, samples
+            return _kept(step), losses, step.facts.rows * len(losses)
 
 
-def _kept(step: Step) -> list[np.ndarray[Any, Any]]:
-    found = (step.kept(index) for index in range(step.facts.kept))
-    return [np.zeros(0, dtype=np.float32) if item is None else item for item in found]
+def _kept(step: Step) -> Arrays:
+    nothing = np.zeros(0, dtype=np.float32)
+    return [nothing if (item := step.kept(index)) is None else item for index in range(step.facts.kept)]
 
 
 class FedAvgAgain(FedAvg):  # type: ignore[misc]
@@ -231,7 +209,7 @@ class FedAvgAgain(FedAvg):  # type: ignore[misc]
         )  # fmt: skip
         self._clients, self._rounds = clients, rounds
         self.completed = 0
-        self.weights: list[np.ndarray[Any, Any]] = []
+        self.weights: Arrays = []
 
     def configure_fit(self, server_round: int, parameters: Any, client_manager: Any) -> Any:
         """See `FedAvg`; nobody is asked once all rounds are complete."""
@@ -241,11 +219,7 @@ class FedAvgAgain(FedAvg):  # type: ignore[misc]
         return super().configure_fit(server_round, parameters, client_manager)
 
     def aggregate_fit(self, server_round: int, results: Any, failures: Any) -> Any:
-        """See `FedAvg`.
-
-        Raises:
-            InputError: two clients have one name.
-        """
+        """See `FedAvg`; raises InputError where two clients have one name."""
         if failures or len(results) != self._clients:
             return None, {}
         found = sorted((item for _, item in results), key=lambda item: str(item.metrics["client"]))
@@ -254,5 +228,4 @@ class FedAvgAgain(FedAvg):  # type: ignore[misc]
         pairs = [(parameters_to_ndarrays(item.parameters), item.num_examples) for item in found]
         self.weights = aggregate(pairs)
         self.completed += 1
-        losses = {str(item.metrics["client"]): item.metrics["loss"] for item in found}
-        return ndarrays_to_parameters(self.weights), losses
+        return ndarrays_to_parameters(self.weights), {}

@@ -35,19 +35,16 @@ class PoetCallback(TrainerCallback):  # type: ignore[misc]
         Raises:
             InputError: the Trainer does what a plan cannot: another device, several, a compiled model.
         """
-        refused = {
-            f"device {args.device}": args.device.type != "cpu",
-            f"{args.world_size} processes": args.world_size > 1,
-            "torch_compile": args.torch_compile,
-            "gradient_checkpointing": args.gradient_checkpointing,
-            "fp16 (bf16 is planned)": args.fp16,
-        }
-        for what, is_asked in refused.items():
-            if is_asked:
-                raise InputError(
-                    f"the Trainer is set to {what}, which a plan is not for: one process on the CPU "
-                    "(use_cpu=True), eager, and recomputing by the plan alone"
-                )
+        refused = [
+            name for name in ("torch_compile", "gradient_checkpointing", "fp16") if getattr(args, name)
+        ]
+        refused += [f"device {args.device}"] if args.device.type != "cpu" else []
+        refused += [f"{args.world_size} processes"] if args.world_size > 1 else []
+        if refused:
+            raise InputError(
+                f"the Trainer is set to {refused[0]}, which a plan is not for: one process on the CPU "
+                "(use_cpu=True), eager, float32 or bf16, and recomputing by the plan alone"
+            )
         model: nn.Module = kwargs["model"]
         release(model)  # of a training that was broken off
         plan_forward(model, **self._options)

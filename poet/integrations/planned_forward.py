@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.utils import _pytree as pytree
 
-from poet.errors import Infeasible, InputError
+from poet.errors import InputError
 from poet.frontend.wrapped import Structure, check_leaves
 from poet.integrations.wrapping import HOOKS, Wrapped, wrap
 
@@ -57,8 +57,6 @@ def plan_forward(
     """
     if planned_forward_of(model) is not None or isinstance(model, Wrapped):
         raise InputError(f"{type(model).__name__} is planned already")
-    if "ram" in options or "backward_from" in options:
-        raise InputError("backward_from is chosen by plan_forward; use poet.wrap to choose it")
     vars(model)["forward"] = PlannedForward(model, page_file, most_plans, {**options, "ram": ram})
     return model
 
@@ -94,31 +92,19 @@ class PlannedForward:
             for item in inspect.signature(model.forward).parameters.values()
             if item.kind in (item.POSITIONAL_OR_KEYWORD, item.POSITIONAL_ONLY)
         ]
-        self._plans: dict[object, Wrapped] = {}
-
-    @property
-    def plans(self) -> tuple[Wrapped, ...]:
-        """See the class."""
-        return tuple(self._plans.values())
+        self.plans: dict[object, Wrapped] = {}
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """What the model's own forward returns.
-
-        Raises:
-            InputError: arguments that a plan cannot take, or a kind of batch more than there may be.
-            Infeasible: a batch of this kind does not train inside the budget.
-            ReplayError: as of `poet.wrap`.
-        """
+        """What the model's own forward returns; errors as of `poet.wrap`."""
         with self._as_it_was():
             if not (torch.is_grad_enabled() and self._model.training):
                 return self._model.forward(*args, **kwargs)
             self._check()
             named = self._named(args, kwargs)
-            wrapped = self._plans.get(self._kind(named))
-            if wrapped is not None:
-                return _guarded(wrapped, wrapped(**named))
+            if (known := self.plans.get(self._kind(named))) is not None:
+                return _guarded(known(**named))
             own = self._own_outputs(named)  # before planning: a model may settle its configuration here
-            wrapped = self._plans.get(self._kind(named)) or self._planned(named)
+            wrapped = self.plans.get(self._kind(named)) or self._planned(named)
             returned = wrapped(**named)
             if not _equal(own, returned):
                 own = self._own_outputs(named, with_gradients=True)
@@ -128,18 +114,15 @@ class PlannedForward:
                     "looks at what a batch holds; pass what it looks at (such as a mask) otherwise, or "
                     "train without a plan"
                 )
-            return _guarded(wrapped, returned)
+            return _guarded(returned)
 
     def close(self) -> None:
         """Give the model its forward back."""
-        own = vars(self._model)
-        if own.get("forward") is self:
-            del own["forward"]
-            if self._own_forward is not None:
-                own["forward"] = self._own_forward
-        for wrapped in self._plans.values():
+        if vars(self._model).get("forward") is self:
+            self._put_own_forward()
+        for wrapped in self.plans.values():
             wrapped.close()
-        self._plans.clear()
+        self.plans.clear()
 
     def __deepcopy__(self, memo: object) -> NoReturn:
         raise InputError("a planned model is bound to its plans; copy it before plan_forward, or release it")
@@ -154,12 +137,15 @@ class PlannedForward:
         put_aside = {key: own[key] for key in HOOKS} | {"forward": own.get("forward")}
         try:
             own.update({key: type(own[key])() for key in HOOKS})
-            del own["forward"]
-            if self._own_forward is not None:
-                own["forward"] = self._own_forward
+            self._put_own_forward()
             yield
         finally:
             own.update(put_aside)
+
+    def _put_own_forward(self) -> None:
+        del vars(self._model)["forward"]
+        if self._own_forward is not None:
+            vars(self._model)["forward"] = self._own_forward
 
     def _check(self) -> None:
         if any(getattr(part, "gradient_checkpointing", False) is True for part in self._model.modules()):
@@ -172,19 +158,17 @@ class PlannedForward:
         if len(args) > len(self._names):
             raise InputError("the model takes any number of positional arguments; pass them by name")
         named = dict(zip(self._names, args, strict=False)) | kwargs
-        made: dict[str, Any] = pytree.tree_map_only(Tensor, _without_gaps, named)
-        return made
+        return dict(pytree.tree_map_only(Tensor, _without_gaps, named))
 
     def _kind(self, named: Mapping[str, Any]) -> object:
         """What makes another plan: all of a call but what is in its tensors, and the configuration."""
         structure = Structure.of(((), dict(named)))
         check_leaves(structure, f"{type(self._model).__name__} is called with")
-        tensors = pytree.tree_leaves(named)
         found = [
             (item.dtype, item.shape, item.stride(), item.requires_grad)
             if isinstance(item, Tensor)
             else (type(item), item)
-            for item in tensors
+            for item in pytree.tree_leaves(named)
         ]
         seen = [
             bool(item.all())
@@ -195,25 +179,21 @@ class PlannedForward:
         return repr((structure.spec, found, seen, sorted(vars(settings).items()) if settings else None))
 
     def _planned(self, named: dict[str, Any]) -> Wrapped:
-        number = len(self._plans)
+        number = len(self.plans)
         if number >= self._most:
             shapes = {key: list(item.shape) for key, item in named.items() if isinstance(item, Tensor)}
             raise InputError(
                 f"a batch of another kind came ({shapes}) after {number}, and most_plans is {self._most}; "
                 "pad to fewer lengths (pad_to_multiple_of of the collator), or give more plans"
             )
-        path = self._page_file
-        if path is not None and number:
-            path = f"{path}.{number}"
-        options = {"backward_from": "loss", "page_file": path, **self._options}
+        path = f"{self._page_file}.{number}" if self._page_file and number else self._page_file
+        options = {**self._options, "backward_from": "loss", "page_file": path}
         state = torch.get_rng_state()
         try:
             made = wrap(self._model, named, **options)
-        except Infeasible as error:
-            raise Infeasible(f"batches of this kind: {error}") from None
         finally:
             torch.set_rng_state(state)
-        self._plans[self._kind(named)] = made
+        self.plans[self._kind(named)] = made
         return made
 
     def _own_outputs(self, named: dict[str, Any], *, with_gradients: bool = False) -> list[object]:
@@ -245,17 +225,14 @@ def _equal(own: Sequence[object], returned: object) -> bool:
     )
 
 
-def _guarded(wrapped: Wrapped, returned: Any) -> Any:
+def _guarded(returned: Any) -> Any:
     """``returned``, whose outputs beside those that backward begins from refuse to be gone back through."""
     leaves, spec = pytree.tree_flatten(returned)
     loss = next(item for item in leaves if isinstance(item, Tensor) and item.requires_grad)
-    kept = [
-        _LeftOut.apply(loss, item)  # type: ignore[no-untyped-call]
-        if isinstance(item, Tensor) and item.is_floating_point() and not item.requires_grad
-        else item
-        for item in leaves
-    ]
-    return pytree.tree_unflatten(kept, spec)
+    for place, item in enumerate(leaves):
+        if isinstance(item, Tensor) and item.is_floating_point() and not item.requires_grad:
+            leaves[place] = _LeftOut.apply(loss, item)  # type: ignore[no-untyped-call]
+    return pytree.tree_unflatten(leaves, spec)
 
 
 class _LeftOut(torch.autograd.Function):

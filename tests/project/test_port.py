@@ -15,7 +15,12 @@ import pytest
 PAGE = (Path(__file__).parents[2] / "docs" / "port-your-script.md").read_text(encoding="utf-8")
 BLOCK = re.compile(r'^```(python|sh) title="(before|after)"\n(.*?)^```', re.MULTILINE | re.DOTALL)
 SECTIONS = {text.partition("\n")[0]: text for text in PAGE.split("\n## ")[1:]}
-NEEDS = {"A Hugging Face model": "transformers", "A Keras file": "keras"}
+NEEDS = {
+    "A Hugging Face model": "transformers",
+    "Hugging Face's Trainer": "accelerate",
+    "A Lightning module": "pytorch_lightning",
+    "A Keras file": "keras",
+}
 """What a script imports that poet does not install; its test runs where somebody has it."""
 ROUNDING = {"A Keras file": 1e-4}
 """Of the loss, where other kernels are compared; else the bits are."""
@@ -55,6 +60,6 @@ def test_both_sides_train_alike(title: str, tmp_path: Path) -> None:
 
 
 def test_every_script_has_two_sides() -> None:
-    assert len(SECTIONS) == 4
+    assert len(SECTIONS) == 6
     for text in SECTIONS.values():
         assert {side for _, side, _ in BLOCK.findall(text)} == {"before", "after"}

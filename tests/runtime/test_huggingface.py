@@ -193,18 +193,15 @@ def test_recomputing_and_paging_give_the_same_bits_inside_the_plan(
     name: str, recompute: bool, paging: bool, tmp_path: Path
 ) -> None:
     pytest.importorskip("peft")
-    from trainer_loops import Watched
+    from trainer_loops import Watched, half_way
 
     if not available():
         pytest.skip("peaks are counted by the native allocator")
     torch.set_num_threads(1)
     expected = _run(name, tmp_path / "plain", None, steps=4, batch=16)
     allowed = {"recompute": recompute, "paging": paging}
-    whole = Watched(name, ram=None, steps=2, batch=16, **OPTIONS, **allowed).run()
-    assert whole.plan is not None
-    least = whole.plan.prediction.lower_bound_ram_bytes
-    ram_bytes = int(least + 0.6 * (whole.plan.prediction.peak_ram_bytes - least))
-    found = Watched(name, ram=ram_bytes, steps=4, batch=16, **OPTIONS, **allowed).run()
+    planning = {"ram": half_way(name, batch=16), **OPTIONS, **allowed}
+    found = Watched(name, planning=planning, steps=4, batch=16).run()
     assert found.losses == expected[0]
     assert found.plan is not None
     trace = found.plan.trace

@@ -67,11 +67,7 @@ class FromPlan:
     def __init__(
         self, file: PlanFile, *, seed: int | None = None, weights: Mapping[str, torch.Tensor] | None = None
     ) -> None:
-        """Prepare; ``weights``: parameters and module state by the module's names, in place of the plan's.
-
-        Raises:
-            InputError: they are not those of the plan's model.
-        """
+        """Prepare; ``weights`` as of `Trainer.open`."""
         self.steps = 0
         self.seed = seed
         self.random_state = None if seed is None else seeded(seed).get_state()
