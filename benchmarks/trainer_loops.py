@@ -4,10 +4,10 @@
 
 The scripts are those of `examples/huggingface_trainer.py`. Losses are compared at its sizes, on a plan that
 may recompute and page, in RAM half way from the least to that of everything kept. Peaks and times are of
-larger models, without paging. The peak is what torch's allocator handed out at most in a pass, from forward to the
-end of backward, with parameters, buffers and the batch. Times are of passes of both in turn, in processor
-time of all threads, as the machine has other work. Freed memory goes back to the system in both (`poet.wrap`
-sets the heap so), or peaks would not be memory.
+larger models, without paging. The peak is what torch's allocator handed out at most in a pass, from forward
+to the end of backward, with parameters, buffers and the batch. Times are of passes of both in turn, in
+processor time of all threads, as the machine has other work. Freed memory goes back to the system in both
+(`poet.wrap` sets the heap so), or peaks would not be memory.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from poet.plans.training_plan import Plan
 from poet.runtime import native
 from poet.runtime.system.memory import return_freed_memory
 
-SIZES: dict[str, dict[str, int]] = {
+SIZES: dict[str, dict[str, Any]] = {
     "distilbert": {"width": 256, "layers": 4, "batch": 8, "length": 128},
     "vit": {"width": 192, "layers": 6, "batch": 16},
     "gpt2-lora": {"width": 256, "layers": 4, "batch": 8, "length": 128},

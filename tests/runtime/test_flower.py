@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -155,3 +156,47 @@ def test_what_a_client_cannot_do_is_said(planned: tuple[Path, nn.Module]) -> Non
         client.fit(weights[:1], {"round": 1})
     strategy = FedAvgAgain(clients=2, rounds=1)
     assert strategy.aggregate_fit(1, [], [RuntimeError()]) == (None, {})
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_clients_over_the_c_library_average_what_each_would_have_trained(tmp_path: Path) -> None:
+    from poet.c99.library import Step
+    from poet.integrations.flower import LibraryClient, seed_of
+
+    if shutil.which("cc") is None or shutil.which("make") is None:
+        pytest.skip("a C compiler and make build the library")
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(6, 4), nn.Tanh(), nn.Linear(4, 3)).train()
+    options: dict[str, Any] = {"loss": "cross-entropy", "optimizer": "momentum:lr=0.1"}
+    poet.plan(net, torch.zeros(5, 6), device="nrf52840", ram="16KiB", time_limit_seconds=1.0, **options).save(
+        tmp_path / "net.poet"
+    )
+    command = [sys.executable, "-m", "poet", "export", "c", tmp_path / "net.poet", "-o", tmp_path / "step"]
+    subprocess.run(command, check=True, capture_output=True)
+    subprocess.run(["make", "-C", tmp_path / "step", "lib"], check=True, capture_output=True)
+    library = tmp_path / "step" / "build" / "libpoet_step.so"
+    inputs = np.random.default_rng(0).standard_normal((2, 5, 6)).astype(np.float32)
+    classes = np.arange(5) % 3
+
+    def batches(number: int) -> Iterator[tuple[Any, Any]]:
+        yield from ((each * number, classes) for each in inputs)
+
+    client = LibraryClient(library, batches, name="a")
+    begun = client.get_parameters({})
+    first, samples, told = client.fit(begun, {"round": 1})
+    assert samples == 10
+    assert told["client"] == "a"
+    again, _, _ = client.fit(begun, {"round": 1})
+    with Step(library, seed=seed_of("a", 1)) as step:
+        for each in inputs:
+            step.set_input(0, each)
+            step.set_classes(classes)
+            step.train()
+        kept = [step.kept(index) for index in range(step.facts.kept)]
+    for one, other, item in zip(first, again, kept, strict=True):
+        assert np.array_equal(one, other)
+        assert item is None or np.array_equal(one, item)
+    assert any(not np.array_equal(one, other) for one, other in zip(first, begun, strict=True))
+    with pytest.raises(InputError, match="1 tensors came"):
+        client.fit(begun[:1], {"round": 1})

@@ -38,7 +38,7 @@ class Classifier(nn.Module):
         hidden = self.drop(torch.tanh(self.norm(self.body(x))))
         if mask is not None:
             hidden = hidden * mask
-            if self.looks and not torch.jit.is_tracing() and mask.all():
+            if self.looks and not torch.compiler.is_exporting() and mask.all():
                 hidden = hidden + 1
         logits = self.head(hidden)
         found = {"logits": logits}
