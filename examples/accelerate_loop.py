@@ -23,7 +23,7 @@ def main(ram: str | int | None = "4MiB", *, epochs: int = 2) -> list[float]:
     accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2)
     model = vit(64, 2).train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    loader = DataLoader(Samples("vit", 36, 64), batch_size=8, shuffle=True)  # type: ignore[var-annotated]
+    loader = DataLoader(Samples("vit", 36, 64), batch_size=8, shuffle=True)
     schedule = LambdaLR(optimizer, lambda step: 0.9**step)
     model, optimizer, loader, schedule = accelerator.prepare(model, optimizer, loader, schedule)
 

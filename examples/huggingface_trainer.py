@@ -65,7 +65,8 @@ def distilbert(width: int, layers: int) -> nn.Module:
     config = DistilBertConfig(
         vocab_size=WORDS, dim=width, hidden_dim=4 * width, n_layers=layers, n_heads=width // 32
     )
-    return DistilBertForSequenceClassification(config)
+    model: nn.Module = DistilBertForSequenceClassification(config)
+    return model
 
 
 def vit(width: int, layers: int) -> nn.Module:
@@ -80,7 +81,8 @@ def vit(width: int, layers: int) -> nn.Module:
         num_labels=10,
         hidden_dropout_prob=0.1,
     )
-    return ViTForImageClassification(config)
+    model: nn.Module = ViTForImageClassification(config)
+    return model
 
 
 def gpt2_lora(width: int, layers: int) -> nn.Module:
@@ -91,7 +93,8 @@ def gpt2_lora(width: int, layers: int) -> nn.Module:
     lora = LoraConfig(
         task_type="CAUSAL_LM", r=8, lora_dropout=0.1, target_modules=["c_attn"], fan_in_fan_out=True
     )
-    return get_peft_model(GPT2LMHeadModel(config), lora)
+    model: nn.Module = get_peft_model(GPT2LMHeadModel(config), lora)
+    return model
 
 
 IMAGE = 64

@@ -203,12 +203,12 @@ class FedAvgAgain(FedAvg):  # type: ignore[misc]
 
     def __init__(self, *, clients: int, rounds: int, **options: Any) -> None:
         """``options`` are those of `flwr.server.strategy.FedAvg`."""
+        self.completed = 0
         super().__init__(
             fraction_fit=1.0, fraction_evaluate=0.0, min_fit_clients=clients, min_available_clients=clients,
             on_fit_config_fn=lambda _: {"round": self.completed + 1}, **options,
         )  # fmt: skip
         self._clients, self._rounds = clients, rounds
-        self.completed = 0
         self.weights: Arrays = []
 
     def configure_fit(self, server_round: int, parameters: Any, client_manager: Any) -> Any:

@@ -49,7 +49,7 @@ def free_address() -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1800)
+@pytest.mark.timeout(3600)
 @pytest.mark.filterwarnings("ignore")
 def test_ten_confined_clients_give_the_bits_of_plain_fedavg(tmp_path: Path) -> None:
     import flower_clients as example
@@ -172,9 +172,10 @@ def test_clients_over_the_c_library_average_what_each_would_have_trained(tmp_pat
     poet.plan(net, torch.zeros(5, 6), device="nrf52840", ram="16KiB", time_limit_seconds=1.0, **options).save(
         tmp_path / "net.poet"
     )
-    command = [sys.executable, "-m", "poet", "export", "c", tmp_path / "net.poet", "-o", tmp_path / "step"]
+    paths = [str(tmp_path / "net.poet"), "-o", str(tmp_path / "step")]
+    command = [sys.executable, "-m", "poet", "export", "c", *paths]
     subprocess.run(command, check=True, capture_output=True)
-    subprocess.run(["make", "-C", tmp_path / "step", "lib"], check=True, capture_output=True)
+    subprocess.run(["make", "-C", str(tmp_path / "step"), "lib"], check=True, capture_output=True)
     library = tmp_path / "step" / "build" / "libpoet_step.so"
     inputs = np.random.default_rng(0).standard_normal((2, 5, 6)).astype(np.float32)
     classes = np.arange(5) % 3
