@@ -98,7 +98,7 @@ def check_leaves(structure: Structure, what: str) -> None:
             )
 
 
-_PLAIN = (type(None), bool, int, float, complex, str, bytes, Enum, torch.dtype, torch.device)
+_PLAIN = (type(None), int, float, complex, str, bytes, Enum, torch.dtype, torch.device, torch.Size)
 
 
 def arguments_of(example_inputs: object) -> tuple[tuple[object, ...], dict[str, object]]:
