@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from poet.api import Planned as Planned
     from poet.api import plan as plan
     from poet.integrations.partitioner import torch_solver as torch_solver
+    from poet.integrations.planned_forward import plan_forward as plan_forward
     from poet.integrations.wrapping import wrap as wrap
     from poet.ir.optimizer import OptimizerSpec as OptimizerSpec
     from poet.planning.auxiliary import plan_again as plan_again
@@ -50,6 +51,7 @@ _HOMES = {
     "contributions": "poet.planning.contributions",
     "plan": "poet.api",
     "plan_again": "poet.planning.auxiliary",
+    "plan_forward": "poet.integrations.planned_forward",
     "simulate": "poet.problem.simulator",
     "solve": "poet.solvers",
     "survey": "poet.planning.ram_survey",

@@ -24,8 +24,7 @@ from poet.plans.training_plan import Plan
 from poet.runtime.kernels.dequantised import as_used
 from poet.runtime.runs.confined import Emit, run_child
 from poet.runtime.runs.fit import Samples, load_samples
-from poet.runtime.steps.lasting import pieces
-from poet.runtime.storage.state import FromPlan
+from poet.runtime.storage.state import FromPlan, pieces
 from poet.runtime.system.confinement import Confinement, Rehearsal
 from poet.runtime.system.memory import PeakMeter
 

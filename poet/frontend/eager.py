@@ -19,7 +19,7 @@ import math
 import random
 import re
 import sys
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -307,8 +307,8 @@ def has_own_code(module: nn.Module) -> bool:
 
 def _read(item: Any) -> Contents:
     """What ``item`` itself holds, by key."""
-    if isinstance(item, dict):
-        return dict(dict.items(item))  # a lazy one of transformers would import what is asked for
+    if isinstance(item, dict):  # its own items: one that loads what it lacks is left alone
+        return dict(OrderedDict.items(item) if isinstance(item, OrderedDict) else dict.items(item))
     if isinstance(item, list | deque | set | tuple | frozenset):
         return dict(enumerate(item))
     if type(item) in _DRAWING:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any
 
 import torch
@@ -82,6 +83,24 @@ class Structure:
         return _shown([tensor if place in self.places else leaf for place, leaf in enumerate(self.leaves)])
 
 
+def check_leaves(structure: Structure, what: str) -> None:
+    """Refuse what may hold tensors that a plan would not see; ``what`` says who gives it.
+
+    Raises:
+        InputError: a leaf is neither a tensor nor a plain value.
+    """
+    for leaf in structure.leaves:
+        if not isinstance(leaf, _PLAIN):
+            raise InputError(
+                f"{what} a {type(leaf).__name__}, and a plan sees only tensors, numbers and text in tuples, "
+                "lists and mappings; give its parts, or leave it out (a cache of keys and values: "
+                "use_cache=False)"
+            )
+
+
+_PLAIN = (type(None), int, float, complex, str, bytes, Enum, torch.dtype, torch.device, torch.Size)
+
+
 def arguments_of(example_inputs: object) -> tuple[tuple[object, ...], dict[str, object]]:
     """Positional and keyword arguments of a call: of a tensor, a sequence, or a mapping of names."""
     if isinstance(example_inputs, Mapping):
@@ -148,7 +167,7 @@ class _CallersStep(Step):
         trained: Sequence[str],
         called: Structure,
         wanted: Sequence[int],
-        backward_from: Sequence[int] | None,
+        backward_from: Sequence[int] | str | None,
     ) -> None:
         super().__init__(module, trained, Loss(_LOSS, _no_loss, lambda output: None))
         self.called, self.wanted, self.backward_from = called, tuple(wanted), backward_from
@@ -171,7 +190,8 @@ class _CallersStep(Step):
         outputs = self.returns.tensors(returned, "the module returns")
         if not outputs:
             raise ModelError(f"{type(self.module).__name__} returns no tensor")
-        self.differentiated = self._chosen(outputs)
+        check_leaves(self.returns, f"{type(self.module).__name__} returns")
+        self.differentiated = self._chosen(returned, outputs)
         if targets is None:
             return [*outputs]
         parameters = dict(self.module.named_parameters())
@@ -181,12 +201,15 @@ class _CallersStep(Step):
         self.write_replaced()
         return [*outputs, *gradients]
 
-    def _chosen(self, outputs: Sequence[Tensor]) -> tuple[int, ...]:
+    def _chosen(self, returned: object, outputs: Sequence[Tensor]) -> tuple[int, ...]:
         able = [number for number, output in enumerate(outputs) if output.requires_grad]
         if not able:
             raise ModelError(f"no output of {type(self.module).__name__} depends on what is to be trained")
         if self.backward_from is None:
             return tuple(able)
+        if isinstance(self.backward_from, str):
+            named = returned.get(self.backward_from) if isinstance(returned, Mapping) else None
+            return tuple(number for number in able if outputs[number] is named) or tuple(able)
         for number in self.backward_from:
             if number not in able:
                 raise InputError(
@@ -224,7 +247,7 @@ def trace_wrapped(
     module: nn.Module,
     example_inputs: object,
     *,
-    backward_from: Sequence[int] | None = None,
+    backward_from: Sequence[int] | str | None = None,
     measure: bool = True,
 ) -> WrappedStep:
     """Trace forward and backward of ``module``, in the mode in which it and its parts are.
@@ -234,7 +257,8 @@ def trace_wrapped(
         example_inputs: a tensor, a sequence of positional or a mapping of keyword arguments. Gradients are
             made of the tensors among them that require one, beside those of the parameters that do.
         backward_from: numbers of the outputs whose gradients the caller will give, in the order of the
-            tensors that the module returns; not given: all that depend on what is to be trained.
+            tensors that the module returns, or the name of one in a mapping; not given, or no such name: all
+            that depend on what is to be trained.
         measure: run each distinct kernel once to find its workspace and its time.
 
     Raises:
@@ -247,6 +271,7 @@ def trace_wrapped(
     check_hooks_for_all()
     arguments = arguments_of(example_inputs)
     called = Structure.of(arguments)
+    check_leaves(called, "the module is called with")
     inputs = called.tensors(arguments, "the module is called with")
     trained = tuple(name for name, item in module.named_parameters() if item.requires_grad)
     wanted = [place for place, item in enumerate(inputs) if item.requires_grad]

@@ -50,7 +50,7 @@ def wrap(
     *,
     ram: str | int | None,
     device: str | Path | Profile = "x86-host",
-    backward_from: Sequence[int] | None = None,
+    backward_from: Sequence[int] | str | None = None,
     deadline: str | float | None = None,
     recompute: bool = True,
     paging: bool = True,
@@ -74,7 +74,8 @@ def wrap(
         ram: budget in bytes or as text (``"64MiB"``); ``None``: unlimited.
         device: whose costs decide what is recomputed and what paged; by name, file or record.
         backward_from: numbers of the outputs from which the loss is made, where the module returns more; the
-            others are handed out without a gradient.
+            others are handed out without a gradient. Or the name of one, as ``"loss"``, in a mapping that the
+            module returns; all, where it returns none of that name that has a gradient.
         deadline: for one pass: seconds, ``"20ms"``, or ``"1.3x"`` of running every op once.
         recompute: whether ops may run again.
         paging: whether tensors may move to storage. Parameters and the batch never do: others hold them.
@@ -293,7 +294,7 @@ def _lies_as(tensor: Tensor, kind: TensorType) -> bool:
 
 def _hooks_of(module: nn.Module) -> list[int]:
     """The hooks that the parts of ``module`` call, each by its number in the process."""
-    return [number for part in module.modules() for key in _HOOKS for number in vars(part).get(key, ())]
+    return [number for part in module.modules() for key in HOOKS for number in vars(part).get(key, ())]
 
 
 def _settings_of(module: nn.Module, memory: frozenset[int]) -> dict[tuple[str, str], object]:
@@ -318,7 +319,7 @@ def _settings_of(module: nn.Module, memory: frozenset[int]) -> dict[tuple[str, s
 _SETTINGS = frozenset({bool, int, float, str})
 _NO_SETTINGS = frozenset({"training", "_is_full_backward_hook"})
 """Modes are compared part by part; torch sets the other where it registers a hook."""
-_HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
+HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
 
 
 class _Ticket:

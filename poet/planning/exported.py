@@ -19,8 +19,7 @@ from poet.ir.named import Joined, named_parameters, packed_values
 from poet.plans.plan_file import PlanFile
 from poet.runtime.kernels import arguments
 from poet.runtime.kernels.dequantised import as_used
-from poet.runtime.steps.lasting import pieces
-from poet.runtime.storage.state import FromPlan, Saved
+from poet.runtime.storage.state import FromPlan, Saved, pieces
 
 
 @dataclass(frozen=True, slots=True)

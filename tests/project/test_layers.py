@@ -22,8 +22,10 @@ HOMES = {
     "scipy": {"devices"},
     "numpy": {
         "files", "devices", "solvers", "memory", "frontend", "runtime", "verification", "planning", "whatif",
-        "cli", "c99", "baselines", "report",
+        "cli", "c99", "baselines", "report", "integrations",
     },
+    "transformers": {"integrations"},
+    "flwr": {"integrations"},
     "onnx": {"frontend"},
     "onnxruntime": {"frontend"},  # where it is installed, it checks an exported file
     "google": {"frontend"},  # protobuf's errors while reading ONNX

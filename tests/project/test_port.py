@@ -13,9 +13,13 @@ from pathlib import Path
 import pytest
 
 PAGE = (Path(__file__).parents[2] / "docs" / "port-your-script.md").read_text(encoding="utf-8")
-BLOCK = re.compile(r'^```(python|sh) title="(before|after)"\n(.*?)^```', re.MULTILINE | re.DOTALL)
+BLOCK = re.compile(r'^```(python|sh) title="(before|after|both)"\n(.*?)^```', re.MULTILINE | re.DOTALL)
 SECTIONS = {text.partition("\n")[0]: text for text in PAGE.split("\n## ")[1:]}
-NEEDS = {"A Hugging Face model": "transformers", "A Keras file": "keras"}
+NEEDS = {
+    "Hugging Face's Trainer": "accelerate",
+    "A Lightning module": "pytorch_lightning",
+    "A Keras file": "keras",
+}
 """What a script imports that poet does not install; its test runs where somebody has it."""
 ROUNDING = {"A Keras file": 1e-4}
 """Of the loss, where other kernels are compared; else the bits are."""
@@ -34,12 +38,24 @@ def losses(script: str, folder: Path) -> list[float]:
     return found
 
 
+def sides(section: str) -> dict[tuple[str, str], str]:
+    """The blocks of a section; one of both sides has the lines of the second marked."""
+    found = {(kind, side): text for kind, side, text in BLOCK.findall(section)}
+    both = found.pop(("python", "both"), None)
+    if both is not None:
+        lines = both.splitlines(keepends=True)
+        found["python", "after"] = both
+        found["python", "before"] = "".join(line for line in lines if not line.endswith("  # new\n"))
+        assert found["python", "before"] != both
+    return found
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("title", SECTIONS)
 def test_both_sides_train_alike(title: str, tmp_path: Path) -> None:
     if title in NEEDS and importlib.util.find_spec(NEEDS[title]) is None:
         pytest.skip(f"{NEEDS[title]} is not installed")
-    blocks = {(kind, side): text for kind, side, text in BLOCK.findall(SECTIONS[title])}
+    blocks = sides(SECTIONS[title])
     before = losses(blocks["python", "before"], tmp_path)
     after = losses(blocks["python", "after"], tmp_path)
     assert len(before) == 3
@@ -55,6 +71,6 @@ def test_both_sides_train_alike(title: str, tmp_path: Path) -> None:
 
 
 def test_every_script_has_two_sides() -> None:
-    assert len(SECTIONS) == 4
+    assert len(SECTIONS) == 5
     for text in SECTIONS.values():
-        assert {side for _, side, _ in BLOCK.findall(text)} == {"before", "after"}
+        assert {side for _, side in sides(text)} == {"before", "after"}

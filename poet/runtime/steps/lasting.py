@@ -37,17 +37,9 @@ def joined(item: Joined, fetch: Callable[[str], Tensor]) -> Tensor:
     if not item.bounds:
         return fetch(item.values[0])
     whole = _empty(item)
-    for value, part in pieces(item, whole):
+    for value, part in state.pieces(item, whole):
         part.copy_(fetch(value))
     return whole
-
-
-def pieces(item: Joined, whole: Tensor) -> Iterator[tuple[str, Tensor]]:
-    """The values that make up ``item``, each with its rows of ``whole``."""
-    if not item.bounds:
-        yield item.values[0], whole
-    for value, (start, stop) in zip(item.values, item.bounds, strict=False):
-        yield value, whole[start:stop]
 
 
 def _empty(item: Joined) -> Tensor:

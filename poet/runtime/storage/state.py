@@ -14,7 +14,7 @@ import logging
 import math
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Protocol
 
@@ -64,11 +64,15 @@ class Source(Protocol):
 class FromPlan:
     """The state with which the plan was made; what the optimizer keeps is as new."""
 
-    def __init__(self, file: PlanFile, *, seed: int | None = None) -> None:
+    def __init__(
+        self, file: PlanFile, *, seed: int | None = None, weights: Mapping[str, torch.Tensor] | None = None
+    ) -> None:
+        """Prepare; ``weights`` as of `Trainer.open`."""
         self.steps = 0
         self.seed = seed
         self.random_state = None if seed is None else seeded(seed).get_state()
         self._file = file
+        self._given = {} if weights is None else _given(file.plan.graph, weights)
         for parameter in file.plan.graph.parameters:
             unknown = {name for name, _ in parameter.optimizer_state} - file.plan.optimizer.states.keys()
             if unknown:
@@ -81,7 +85,9 @@ class FromPlan:
 
     def fill(self, value: str, target: torch.Tensor) -> None:
         """Write the content of the graph's ``value`` into ``target``."""
-        if value in self._file.entries:
+        if value in self._given:
+            target.copy_(self._given[value])
+        elif value in self._file.entries:
             fill_from(self._file, value, target)
         else:
             target.fill_(self._fresh[value])
@@ -92,7 +98,35 @@ class FromPlan:
 
     def place_of(self, value: str) -> tuple[int, int] | None:
         """See `Source`."""
-        return self._file.place_of(value) if value in self._file.entries else None
+        is_in_file = value in self._file.entries and value not in self._given
+        return self._file.place_of(value) if is_in_file else None
+
+
+def pieces(item: Joined, whole: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
+    """The values that make up ``item``, each with its rows of ``whole``."""
+    if not item.bounds:
+        yield item.values[0], whole
+    for value, (start, stop) in zip(item.values, item.bounds, strict=False):
+        yield value, whole[start:stop]
+
+
+def _given(graph: Graph, weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Contents by value of the graph."""
+    parameters = {item.name: item.content for item in named_parameters(graph)}
+    types = {value.name: value.type for value in graph.values}
+    wanted = {name: item.type for name, item in parameters.items()}
+    wanted |= {name: types[value] for name, value in graph.states}
+    if odd := sorted(wanted.keys() ^ weights.keys()):
+        raise InputError(
+            f"weights: {odd[0]} is {'missing' if odd[0] in wanted else 'not of the plan'}; give all "
+            "parameters and module state by name, as state_dict() does"
+        )
+    for name, kind in wanted.items():
+        found = weights[name]
+        if (str(found.dtype), tuple(found.shape)) != (f"torch.{kind.dtype}", kind.shape):
+            raise InputError(f"weights: {name} is {found.dtype}{list(found.shape)}, the plan has {kind}")
+    made = {part: piece for name, item in parameters.items() for part, piece in pieces(item, weights[name])}
+    return made | {value: weights[name] for name, value in graph.states}
 
 
 class Saved(Closing):

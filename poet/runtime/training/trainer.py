@@ -10,7 +10,7 @@ from the last `Trainer.save`.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -68,6 +68,7 @@ class Trainer(TrainingState):
         learning_rate: float | None = None,
         seed: int | None = None,
         resume: str | Path | None = None,
+        weights: Mapping[str, torch.Tensor] | None = None,
         arena: ArenaUse = True,
         allow_nan: bool = False,
     ) -> Trainer:
@@ -87,6 +88,8 @@ class Trainer(TrainingState):
                 draws shares.
             resume: a file written by `save`, to go on from there: with its count of steps and its generator,
                 unless ``seed`` is another than that of the training that was saved.
+            weights: parameters and module state by the module's names, as `state_dict` gives them, to begin
+                with in place of the plan's.
             arena: place the memory of steps with the native allocator, where it can be compiled and the
                 budget holds it: the same bits, faster than the heap. One such trainer per process; `memory`
                 gives the outcome. ``"require"``: make no step that does not lie at the plan's places.
@@ -96,7 +99,8 @@ class Trainer(TrainingState):
         Raises:
             PlanError: a file is damaged, of another version, or does not fit.
             PageFileError: the page file cannot be had.
-            InputError: the page file is the plan or the state to resume.
+            InputError: the page file is the plan or the state to resume; or ``weights`` are of another model,
+                or given beside ``resume``.
             ReplayError: an arena is required and cannot be had; or an op that runs in strips gives other bits
                 here than it gives whole.
         """
@@ -108,6 +112,7 @@ class Trainer(TrainingState):
                 learning_rate=learning_rate,
                 seed=seed,
                 resume=resume,
+                weights=weights,
                 arena=arena,
                 allow_nan=allow_nan,
             )
@@ -121,6 +126,7 @@ class Trainer(TrainingState):
         learning_rate: float | None = None,
         seed: int | None = None,
         resume: str | Path | None = None,
+        weights: Mapping[str, torch.Tensor] | None = None,
         arena: ArenaUse = True,
         allow_nan: bool = False,
     ) -> Trainer:
@@ -130,8 +136,10 @@ class Trainer(TrainingState):
             check_calls(graph)  # before a form is tried
             check_exact(graph)
         with contextlib.ExitStack() as opened:
-            source: state.Source = state.FromPlan(file, seed=seed)
+            source: state.Source = state.FromPlan(file, seed=seed, weights=weights)
             if resume is not None:
+                if weights is not None:
+                    raise InputError("a training that is resumed has its own weights; give one of the two")
                 source = opened.enter_context(open_saved(resume, file, seed=seed))
             trainer = cls(file.plan, source, path=file.path, page_file=page_file, arena=arena)
         trainer.allow_nan = allow_nan

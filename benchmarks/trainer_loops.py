@@ -1,0 +1,212 @@
+"""Hugging Face's Trainer with a plan, beside gradient checkpointing: losses, peaks, time.
+
+    python -m benchmarks trainer-loops [MODEL ...] [--steps 100] [--pairs 7] [--write]
+
+The scripts are those of `examples/huggingface_trainer.py`. Losses are compared at its sizes, on a plan that
+may recompute and page, in RAM half way from the least to that of everything kept. Peaks and times are of
+larger models, without paging. The peak is what torch's allocator handed out at most in a pass, from forward
+to the end of backward, with parameters, buffers and the batch. Times are of passes of both in turn, in
+processor time of all threads, as the machine has other work. Freed memory goes back to the system in both
+(`poet.wrap` sets the heap so), or peaks would not be memory.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import time
+from typing import Any
+
+import huggingface_trainer as example
+import torch
+from result_file import RESULTS, write
+
+import poet
+from poet.errors import OutOfTime
+from poet.integrations.huggingface import PoetCallback
+from poet.integrations.planned_forward import planned_forward_of
+from poet.plans.training_plan import Plan
+from poet.runtime import native
+from poet.runtime.system.memory import return_freed_memory
+
+SIZES: dict[str, dict[str, Any]] = {
+    "distilbert": {"width": 256, "layers": 4, "batch": 8, "length": 128},
+    "vit": {"width": 192, "layers": 6, "batch": 16},
+    "gpt2-lora": {"width": 256, "layers": 4, "batch": 8, "length": 128},
+}
+SHARES = (1.0, 0.7)  # of checkpointing's peak
+OPTIONS: dict[str, Any] = {"minimise": "time", "paging": False, "time_limit_seconds": 75.0}
+WARM = 2  # passes that are not timed
+MIB = 1 << 20
+
+
+class Watched:
+    """A script whose passes are measured.
+
+    Attributes:
+        losses: of its steps.
+        seconds: of processor time, of each pass.
+        peaks: in bytes, of each pass.
+        plan: that was replayed last; ``None``: it is plain.
+    """
+
+    def __init__(self, name: str, *, planning: dict[str, Any] | None = None, **options: Any) -> None:
+        """``planning``: of `plan_forward`; ``None``: plain; ``options`` are the script's."""
+        log = example.Losses()
+        self.losses = log.found
+        self.seconds: list[float] = []
+        self.peaks: list[int] = []
+        self.plan: Plan | None = None
+        self.trainer = example.trainer_of(name, **options)
+        self.trainer.add_callback(log)
+        if planning is not None:
+            self.trainer.add_callback(PoetCallback(**planning))
+        self._pass, self.trainer.training_step = self.trainer.training_step, self.step
+
+    @property
+    def peak_bytes(self) -> int:
+        """The most of passes after the first ones."""
+        return max(self.peaks[WARM:] or self.peaks[-1:])
+
+    def run(self) -> Watched:
+        """Train to the end."""
+        self.trainer.train()
+        return self
+
+    def step(self, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+        """A pass of the Trainer, measured."""
+        allocator = native.load()
+        assert allocator is not None, native.why_unavailable()
+        tensors = (*model.parameters(), *model.buffers(), *inputs.values())
+        held_bytes = sum(item.nbytes for item in tensors)
+        with allocator.tracking() as tracked:
+            began = time.process_time()
+            loss = self._pass(model, inputs, *args, **kwargs)
+            self.seconds.append(time.process_time() - began)
+            self.peaks.append(tracked.peak_bytes + held_bytes)
+        forward = planned_forward_of(model)
+        if forward is not None:
+            self.plan = list(forward.plans.values())[-1].plan
+        return loss
+
+
+def half_way(name: str, **options: Any) -> int:
+    """Bytes half way from the least RAM of a script's pass to that of everything kept."""
+    whole = Watched(name, planning={"ram": None, "time_limit_seconds": 0.5}, steps=1, **options).run().plan
+    assert whole is not None
+    found = whole.prediction
+    assert found.lower_bound_ram_bytes is not None
+    return (found.lower_bound_ram_bytes + found.peak_ram_bytes) // 2
+
+
+def equal_losses(name: str, steps: int) -> tuple[int, int, int]:
+    """Of how many steps the losses are equal; recomputed runs and paged bytes of a step."""
+    plain = Watched(name, steps=steps).run()
+    planning = {"ram": half_way(name), "device": "rpi4b", "time_limit_seconds": 5.0}
+    planned = Watched(name, planning=planning, steps=steps).run()
+    assert planned.plan is not None
+    trace = planned.plan.trace
+    equal = sum(one == other for one, other in zip(plain.losses, planned.losses, strict=True))
+    return equal, trace.recomputed_runs, trace.written_bytes
+
+
+def side_by_side(name: str, ram_bytes: int, pairs: int) -> tuple[Watched, Watched]:
+    """Passes with the plan and with checkpointing, in turn."""
+    planned, checkpointed = (Watched(name, steps=1, **SIZES[name]) for _ in range(2))
+    poet.plan_forward(planned.trainer.model, ram=ram_bytes, **OPTIONS)
+    checkpointed.trainer.model.gradient_checkpointing_enable()
+    for item in (planned, checkpointed):
+        item.trainer.current_gradient_accumulation_steps = 1
+        item.trainer.model.train()
+    batch = next(iter(planned.trainer.get_train_dataloader()))
+    for _ in range(WARM + pairs):
+        for item in (planned, checkpointed):
+            item.trainer.model.zero_grad()
+            item.step(item.trainer.model, dict(batch))
+    return planned, checkpointed
+
+
+def measured(name: str, steps: int, pairs: int) -> tuple[list[str], list[str]]:
+    """A row of each table per model and budget, and what is wrong."""
+    return_freed_memory()
+    equal, recomputed, paged_bytes = equal_losses(name, steps)
+    rows = [f"| {name} | {equal} of {steps} | {recomputed} | {paged_bytes / 1024:.0f} |"]
+    wrong = [f"{name}: {equal} of {steps} losses are equal"] if equal != steps else []
+    plain = Watched(name, steps=WARM + 1, **SIZES[name]).run().peak_bytes
+    kept = Watched(name, steps=WARM + 1, gradient_checkpointing=True, **SIZES[name]).run().peak_bytes
+    for share in SHARES:
+        try:
+            planned, checkpointed = side_by_side(name, int(share * kept), pairs)
+        except OutOfTime:
+            missing = f"{plain / MIB:.1f} | {kept / MIB:.1f} | {share * kept / MIB:.1f} asked | none | | |"
+            rows.append(f"| {name} | {missing} |")
+            continue
+        assert planned.plan is not None
+        said = planned.plan.prediction.peak_ram_bytes
+        if planned.peak_bytes > 1.01 * said:
+            wrong.append(f"{name}: the peak is {planned.peak_bytes} bytes, the plan says {said}")
+        times = [item.seconds[WARM:] for item in (planned, checkpointed)]
+        ratio = statistics.median(one / other for one, other in zip(*times, strict=True))
+        peaks = (plain, checkpointed.peak_bytes, said, planned.peak_bytes)
+        cells = [f"{size / MIB:.1f}" for size in peaks]
+        cells += [f"{statistics.median(item):.3f}" for item in reversed(times)]
+        rows.append(f"| {name} | {' | '.join(cells)} | {ratio:.3f} |")
+        print(rows[-1], flush=True)
+    return rows, wrong
+
+
+_TEXT = """# In Hugging Face's Trainer, beside gradient checkpointing
+
+Made by `python -m benchmarks trainer-loops --write` with torch {torch}, 1 thread: models from a
+configuration, random data, AdamW, dropout.
+
+## Losses
+
+| model | losses equal to plain | recomputed runs a step | KiB paged out a step |
+|---|---|---|---|
+{losses}
+
+## Peaks and times
+
+Peaks in MiB, seconds of a pass in processor time, medians of {pairs} pairs in turn on a machine with other
+work; *ratio* is the median of the pairs' ratios. Plans minimise time in checkpointing's peak, and in 0.7 of
+it; *none* where {limit:.0f} s of search, beside that work, found none.
+
+| model | plain | checkpointing | plan says | plan | s, checkpointing | s, plan | ratio |
+|---|---|---|---|---|---|---|---|
+{times}
+"""
+
+
+def main() -> None:
+    """Measure, show, and write where asked."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("models", nargs="*", metavar="MODEL", help=f"of {', '.join(SIZES)}; none: all")
+    parser.add_argument("--steps", type=int, default=100)
+    parser.add_argument("--pairs", type=int, default=7)
+    parser.add_argument("--write", action="store_true")
+    asked = parser.parse_args()
+    torch.set_num_threads(1)
+    losses, times, errors = [], [], []
+    for name in asked.models or SIZES:
+        (first, *others), wrong = measured(name, asked.steps, asked.pairs)
+        losses.append(first)
+        times += others
+        errors += wrong
+        page = _page(losses, times, asked.pairs)
+        if asked.write:
+            write(RESULTS / "trainer-loops.json", page)
+    print(page)
+    if errors:
+        sys.exit("\n".join(errors))
+
+
+def _page(losses: list[str], times: list[str], pairs: int) -> str:
+    tables = {"losses": "\n".join(losses), "times": "\n".join(times)}
+    limit = OPTIONS["time_limit_seconds"]
+    return _TEXT.format(torch=torch.__version__, pairs=pairs, limit=limit, **tables)
+
+
+if __name__ == "__main__":
+    main()
