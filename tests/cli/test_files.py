@@ -40,6 +40,10 @@ class Row:
 
 ROWS = {
     "check": Row("check {model} --json {json_file}", ("model",), ("json_file",)),
+    "contributions": Row(
+        "contributions {model} --data {data} --device {device} --names {names} -o {output}",
+        ("model", "data", "device", "names"), ("output",),
+    ),
     "devices calibrate": Row(
         "devices calibrate -o {output} --no-storage --phase 0.1s --time-limit 0.1s", (), ("output",)
     ),
@@ -88,9 +92,9 @@ ROWS = {
         (("resume", "output"), ("resume", "best")),
     ),
     "solve": Row(
-        "solve {model} --device {device} --names {names} --ram 1MiB -o {file} --json {json_file} "
-        "--log {log}",
-        ("model", "device", "names"), ("file", "json_file", "log"),
+        "solve {model} --device {device} --names {names} --weights {weights} --choose {choose} --most "
+        "--ram 1MiB -o {file} --json {json_file} --log {log}",
+        ("model", "device", "names", "weights", "choose"), ("file", "json_file", "log"),
     ),
     "verify": Row(
         "verify {plan_file} --c-library {c_library} --data {data} --page-file {page_file} --json {json_file}",

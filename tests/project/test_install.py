@@ -111,7 +111,9 @@ def test_the_runtime_asks_for_torch_and_numpy_and_an_extra_for_the_rest() -> Non
     extras = PROJECT["optional-dependencies"]
     assert sorted(map(_name, extras["plan"])) == sorted(PLAN_PACKAGES)
     for name, items in extras.items():
-        assert name == "plan" or "poet-edge-training[plan]" in items, f"{name} is of no use without planning"
+        assert name in ("plan", "flower") or "poet-edge-training[plan]" in items, (
+            f"{name} is of no use without planning"
+        )
     assert ".[dev]" in (ROOT / "Makefile").read_text()
 
 

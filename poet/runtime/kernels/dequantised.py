@@ -20,12 +20,12 @@ from poet.runtime import native
 _ROWS_AT_ONCE_BYTES = 1 << 18  # of packed rows: NumPy has a few times that beside the result
 
 
-def dequantise(packed: Tensor, format_: str, shape: Sequence[int]) -> Tensor:
+def dequantise(packed: Tensor, format: str, shape: Sequence[int]) -> Tensor:
     """The elements that packed rows stand for.
 
     Args:
         packed: uint8[..., bytes of a row], contiguous; at least one row.
-        format_: how a row is packed.
+        format: how a row is packed.
         shape: of the result; each row has as many elements as the next.
 
     Returns:
@@ -39,23 +39,23 @@ def dequantise(packed: Tensor, format_: str, shape: Sequence[int]) -> Tensor:
     if (
         packed.dtype != torch.uint8
         or not packed.is_contiguous()
-        or format_ not in FORMATS
+        or format not in FORMATS
         or rows * columns != math.prod(shape)
-        or row_bytes(format_, columns) != packed.shape[-1]
+        or row_bytes(format, columns) != packed.shape[-1]
         or not columns
     ):
-        raise PlanError(f"{packed.dtype} of {list(packed.shape)} are no {list(shape)} packed as {format_}")
+        raise PlanError(f"{packed.dtype} of {list(packed.shape)} are no {list(shape)} packed as {format}")
     made = torch.empty(tuple(shape), dtype=torch.float32)
     allocator = native.load()
     if allocator is not None:
-        kind = FORMATS.index(format_)
+        kind = FORMATS.index(format)
         allocator.library.c.poet_dequantise(packed.data_ptr(), kind, rows, columns, made.data_ptr())
         return made
     given, found = packed.view(rows, -1).numpy(), made.view(rows, columns).numpy()
     step = max(1, _ROWS_AT_ONCE_BYTES // packed.shape[-1])
     for start in range(0, rows, step):
         with np.errstate(all="ignore"):  # a scale may be anything
-            _fill(given[start : start + step], format_, found[start : start + step])
+            _fill(given[start : start + step], format, found[start : start + step])
     return made
 
 
@@ -64,15 +64,15 @@ def as_used(weight: Tensor, packed: Packed | None) -> Tensor:
     return weight if packed is None else dequantise(weight, packed.format, packed.shape)
 
 
-def _fill(packed: npt.NDArray[np.uint8], format_: str, made: npt.NDArray[np.float32]) -> None:
+def _fill(packed: npt.NDArray[np.uint8], format: str, made: npt.NDArray[np.float32]) -> None:
     """Write what packed rows stand for into ``made``, float32[rows, columns]."""
-    if format_ == "int8":
+    if format == "int8":
         scales = np.ascontiguousarray(packed[:, :4]).view("<f4")
         np.multiply(packed[:, 4:].view(np.int8).astype(np.float32), scales, out=made)
         return
-    blocks = packed.reshape(-1, BLOCK_BYTES[format_])
+    blocks = packed.reshape(-1, BLOCK_BYTES[format])
     scales = np.ascontiguousarray(blocks[:, :2]).view("<f2").astype(np.float32)
-    if format_ == "q8_0":
+    if format == "q8_0":
         numbers = blocks[:, 2:].view(np.int8).astype(np.float32)
     else:
         numbers = np.concatenate([blocks[:, 2:] & 15, blocks[:, 2:] >> 4], axis=1).astype(np.float32) - 8

@@ -32,7 +32,7 @@ def loss(
     reduction: int,
     ignored: int,
     rows: int,
-    format_: str = "",
+    format: str = "",
     block: int = 0,
     is_shared: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -46,7 +46,7 @@ def loss(
         reduction: 1: mean, 2: sum.
         ignored: the class that is left out.
         rows: of a strip.
-        format_: how rows of the weight are packed; empty: they are not.
+        format: how rows of the weight are packed; empty: they are not.
         block: rows of the weight that are used at a time; 0: all.
         is_shared: sums over classes are made as where each thread has an even share of them.
 
@@ -60,7 +60,7 @@ def loss(
     safe = classes.masked_fill(classes == ignored, 0).unsqueeze(1)
     for start in range(0, count, rows):
         stop = min(start + rows, count)
-        scores = _logits(hidden[start:stop], weight, bias, format_, block)
+        scores = _logits(hidden[start:stop], weight, bias, format, block)
         largest[start:stop] = scores.amax(1, keepdim=True)
         _aten._log_softmax.out(scores, 1, False, out=scores)
         shift[start:stop] = scores.amax(1, keepdim=True)  # the largest logit's own is 0 - the logarithm
@@ -80,7 +80,7 @@ def hidden_gradient(
     reduction: int,
     ignored: int,
     rows: int,
-    format_: str = "",
+    format: str = "",
     block: int = 0,
     is_shared: bool = False,
 ) -> Tensor:
@@ -88,14 +88,14 @@ def hidden_gradient(
     made = torch.empty_like(hidden)
     for start in range(0, len(hidden), rows):
         stop = min(start + rows, len(hidden))
-        scores = _logits(hidden[start:stop], weight, bias, format_, block)
+        scores = _logits(hidden[start:stop], weight, bias, format, block)
         _aten._log_softmax.out(scores, 1, False, out=scores)
         of_scores = _aten.nll_loss_backward.default(
             gradient, scores, classes[start:stop], None, reduction, ignored, total
         )
         _aten._log_softmax_backward_data.out(of_scores, scores, 1, torch.float32, out=of_scores)
         del scores
-        made[start:stop] = _summed(of_scores, weight, hidden.shape[1], format_, block, is_shared=is_shared)
+        made[start:stop] = _summed(of_scores, weight, hidden.shape[1], format, block, is_shared=is_shared)
         del of_scores
     return made
 
@@ -172,35 +172,35 @@ def _by_one_thread() -> Iterator[None]:
 
 
 def _blocks(
-    weight: Tensor, format_: str, width: int, start: int, stop: int, block: int
+    weight: Tensor, format: str, width: int, start: int, stop: int, block: int
 ) -> Iterator[tuple[int, int, Tensor]]:
     """Rows ``start`` to ``stop`` of a weight, some at a time: the first, the one after the last, float32."""
     for first in range(start, stop, block or max(stop - start, 1)):
         last = min(first + block, stop) if block else stop
         part = weight[first:last]
-        yield first, last, dequantise(part, format_, (last - first, width)) if format_ else part
+        yield first, last, dequantise(part, format, (last - first, width)) if format else part
 
 
-def _logits(hidden: Tensor, weight: Tensor, bias: Tensor | None, format_: str, block: int) -> Tensor:
+def _logits(hidden: Tensor, weight: Tensor, bias: Tensor | None, format: str, block: int) -> Tensor:
     """The logits of some rows, for all classes."""
     if block >= len(weight):
-        ((_, _, weight),) = _blocks(weight, format_, hidden.shape[1], 0, len(weight), 0)
+        ((_, _, weight),) = _blocks(weight, format, hidden.shape[1], 0, len(weight), 0)
     if not 0 < block < len(weight):
         return _product(hidden, weight, bias)
     made = hidden.new_empty(len(hidden), len(weight))
     with _by_one_thread():
-        for start, stop, part in _blocks(weight, format_, hidden.shape[1], 0, len(weight), block):
+        for start, stop, part in _blocks(weight, format, hidden.shape[1], 0, len(weight), block):
             made[:, start:stop] = _product(hidden, part, None if bias is None else bias[start:stop])
     return made
 
 
 def _summed(
-    of_logits: Tensor, weight: Tensor, width: int, format_: str, block: int, *, is_shared: bool
+    of_logits: Tensor, weight: Tensor, width: int, format: str, block: int, *, is_shared: bool
 ) -> Tensor:
     """The product of ``of_logits`` (n, V) with the weight, whose rows are added up block by block."""
     total: Tensor | None = None
     if block >= len(weight):
-        ((_, _, weight),) = _blocks(weight, format_, width, 0, len(weight), 0)
+        ((_, _, weight),) = _blocks(weight, format, width, 0, len(weight), 0)
     if not 0 < block < len(weight):
         return _aten.mm.default(of_logits, weight)  # type: ignore[no-any-return]
     count, shares = len(weight), torch.get_num_threads() if is_shared else 1
@@ -208,7 +208,7 @@ def _summed(
         for share in range(shares):
             found: Tensor | None = None
             bounds = count * share // shares, count * (share + 1) // shares
-            for first, last, part in _blocks(weight, format_, width, *bounds, block):
+            for first, last, part in _blocks(weight, format, width, *bounds, block):
                 given = of_logits[:, first:last]
                 found = (
                     _aten.mm.default(given, part)

@@ -111,7 +111,8 @@ class Pager:
         Raises:
             PageFileError: the storage refused it, or an earlier transfer has failed.
         """
-        self._ask(functools.partial(self._pages.write, form=form), tensor, data)
+        write = self._pages.write if form is None else functools.partial(self._pages.write, form=form)
+        self._ask(write, tensor, data)
 
     def read_into(self, tensor: str, target: memoryview, form: PageForm | None = None) -> None:
         """Fill ``target`` with what was last written, in ``form``; in the background it must
@@ -120,7 +121,8 @@ class Pager:
         Raises:
             PageFileError: that cannot be had, or an earlier transfer has failed.
         """
-        self._ask(functools.partial(self._pages.read_into, form=form), tensor, target, is_read=True)
+        read = self._pages.read_into if form is None else functools.partial(self._pages.read_into, form=form)
+        self._ask(read, tensor, target, is_read=True)
 
     def read_row(self, tensor: str, row: int, target: memoryview) -> None:
         """Fill ``target`` with one row, once what was asked for before is done.
