@@ -265,7 +265,7 @@ class LoweredStep:
         accumulates, has_blocks = self.micro is not None, any(blocks.values())
         if has_blocks and (accumulates or optimizer.clip_norm is not None):
             raise ModelError(
-                "blocks of output channels go with no micro-batches and no clip_norm; train wholes"
+                "blocks of output channels go with no micro-batches and no clip_norm; train whole parameters"
             )
         less = has_blocks or trained is not None
         assembly = Assembly(

@@ -120,7 +120,7 @@ class _Partial:
 
 
 class _Measuring:
-    """A measurement under way, kept in a folder."""
+    """A measurement that is going on, kept in a folder."""
 
     def __init__(
         self, request: PlanRequest, data: _Data, by: str, blocks: int, batches: int, folder: Path
@@ -198,7 +198,7 @@ class _Measuring:
             raise InputError(f"the data has {len(self._batches)} batches, {self._count} are asked for")
         data = _digest("", (item for batch in self._batches for part in batch for item in as_tensors(part)))
         if self._kept.data not in ("", data):
-            raise InputError(f"{self.file.parent} is of other batches; remove it to begin anew")
+            raise InputError(f"{self.file.parent} is of other batches; remove it to begin again")
         self._kept.data = data
 
     def _go_on(self) -> None:
@@ -212,7 +212,7 @@ class _Measuring:
             raise InputError(f"{self.file}: it has scores of other layers; remove it")
         if found.asked != self._kept.asked:
             what = "another model, other weights, limits or options"
-            raise InputError(f"{self.file.parent} is of {what}; remove it to begin anew")
+            raise InputError(f"{self.file.parent} is of {what}; remove it to begin again")
         self._kept = found
 
 

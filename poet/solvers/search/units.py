@@ -3,7 +3,7 @@
 RAM does not ask on which unit an op runs, so a schedule for one choice is one for all, at other costs. The
 portfolio plans the problem in which no op takes more than on any unit: its bound holds for every choice. A
 small program then gives the units that are best for the schedule found, which count as often as it runs each
-op; with those, the portfolio plans again. Where the gap stays open, few choices are searched one by one; of
+op; with those, the portfolio plans again. Where a gap is left, few choices are searched one by one; of
 many, the windows relaxation with the choice among its columns gives bounds, and choices to plan with.
 """
 
