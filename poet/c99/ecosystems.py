@@ -53,7 +53,9 @@ def for_ecosystem(project: CProject, ecosystem: Ecosystem, *, name: str, model: 
         )
     licence = metadata.distribution("poet-edge-training").read_text("licenses/LICENSE")
     if licence is None:
-        raise PoetError("the installation of poet lacks its LICENSE, which the folder needs; install it again")
+        raise PoetError(
+            "the installation of poet lacks its LICENSE, which the folder needs; install it again"
+        )
     sentence = f"A training step of {re.sub(r'[^A-Za-z0-9 ._-]', '_', model)[:80]}, planned by poet."
     own = _parts(filled(f"{ecosystem.value}.txt", NAME=name, SENTENCE=sentence))
     about, example = project.files["README.md"].partition("## Build")[0], _EXAMPLES[ecosystem]
