@@ -10,6 +10,7 @@ import typer
 from poet.c99.targets import Ecosystem
 from poet.errors import InputError
 from poet.util.streams import say
+from poet.util.units import format_bytes
 
 from .options import Group, PlanArgument
 from .output import check_files, write_json, write_text
@@ -22,6 +23,8 @@ EXAMPLES = (
     "poet export c plan.poet -o step/",
     "poet export c plan.poet -o step/ --image cortex-m7",
     "poet export c plan.poet -o poet_step/ --for esp-idf",
+    "poet export pt2 plan.poet -o step.pt2",
+    "poet export pte plan.poet -o step.pte",
 )
 
 app = typer.Typer(cls=Group, help="Write a plan in another format.")
@@ -143,3 +146,18 @@ def c(
         return
     size_bytes = sum(len(text.encode()) for text in made.files.values())
     say(f"{folder}: {len(made.files)} files, {size_bytes:,} bytes; try: make -C {folder} test")
+
+
+@app.command()
+def pt2(plan_file: PlanArgument, output: _FileOption, state: _StateOption = None) -> None:
+    """Write the training step as a torch.export program whose graph is the schedule; it needs no poet to run.
+
+    torch.export.load(FILE).module() takes the batch, makes a step and keeps parameters and optimizer state.
+    """
+    from poet.programs.pt2 import export_pt2
+
+    check_files({"-o": output}, reads={"PLAN": plan_file, "--state": state})
+    made = export_pt2(plan_file, output, state=state)
+    say(
+        f"{output}: {made.calls:,} calls, {made.reruns} ops run again, {format_bytes(made.ram_bytes)} as planned"
+    )

@@ -52,7 +52,7 @@ def export_state(plan: str | Path, output: str | Path, *, state: str | Path | No
         PlanError: a file is damaged, or the state is of another plan's model.
         PoetError: the file cannot be written.
     """
-    with PlanFile(plan) as file, _opened(file, state) as source:
+    with PlanFile(plan) as file, opened(file, state) as source:
         names, packed = _state_names(file.plan.graph), packed_values(file.plan.graph)
 
         def of_value(value: str) -> Iterable[memoryview]:
@@ -111,7 +111,7 @@ def export_onnx(plan: str | Path, output: str | Path, *, state: str | Path | Non
 
 def _trained(file: PlanFile, state: str | Path | None) -> tuple[dict[str, Tensor], int]:
     """Parameters, module state and constants, by every name of each, and the steps behind them."""
-    with _opened(file, state) as source:
+    with opened(file, state) as source:
         found: dict[tuple[str, ...], Tensor] = {}
         names = _every_name(file.plan.graph)
         for item in names.values():
@@ -125,7 +125,7 @@ def _trained(file: PlanFile, state: str | Path | None) -> tuple[dict[str, Tensor
 
 
 @contextlib.contextmanager
-def _opened(file: PlanFile, state: str | Path | None) -> Iterator[FromPlan | Saved]:
+def opened(file: PlanFile, state: str | Path | None) -> Iterator[FromPlan | Saved]:
     """What ``state`` has, or the plan where it is none."""
     if state is None:
         yield FromPlan(file)

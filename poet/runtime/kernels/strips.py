@@ -29,6 +29,7 @@ class StripRun:
         types: Mapping[str, TensorType],
         *,
         is_whole: bool = False,
+        blank: Callable[[TensorType], Tensor] = arguments.blank,
     ) -> None:
         """Prepare.
 
@@ -38,6 +39,7 @@ class StripRun:
             types: of the graph's values, by name.
             is_whole: whether each call runs once, on all of what it is given, with a result of its own; so do
                 strips of one block, but for those that write over an operand.
+            blank: makes the tensors whose contents nothing reads.
 
         Raises:
             PlanError: a call of an operator, or an argument, that this runtime does not have.
@@ -65,6 +67,7 @@ class StripRun:
                 is_whole=is_whole,
                 spent=[root for root, at in last.items() if at == number],
                 over=over,
+                blank=blank,
             )
             for number, link in enumerate(strip.links if over is None else strip.links[:1])
         ]
@@ -152,8 +155,9 @@ class _BoundLink:
         is_whole: bool,
         spent: Sequence[str],
         over: str | None = None,
+        blank: Callable[[TensorType], Tensor],
     ) -> None:
-        self._over = over
+        self._over, self._blank = over, blank
         self._kernel = kernels.kernel(link.call.target)
         if over is not None:
             self._kernel = overwriting.kernel(link.call.target)
@@ -167,7 +171,7 @@ class _BoundLink:
         self._cuts, self._dims = dict(link.cuts), dict(link.made)
         self._args, self._kwargs = link.call.args, link.call.kwargs
         self._fixed = {
-            place: arguments.constant(argument)
+            place: blank(argument.type) if isinstance(argument, Blank) else arguments.constant(argument)
             for place, argument in enumerate(self._args)
             if place not in self._cuts and not isinstance(argument, Ref | Symbol | tuple)
         }
@@ -193,7 +197,7 @@ class _BoundLink:
                     return self._inner_block(argument.value, blocks, length)
                 return tensor(argument.value).narrow(dim, start, length)
             if isinstance(argument, Blank):
-                return arguments.blank(cut_type(argument.type, dim, length))
+                return self._blank(cut_type(argument.type, dim, length))
             if isinstance(argument, int):
                 return length
             assert isinstance(argument, tuple)

@@ -1,0 +1,234 @@
+"""A schedule as a function of tensors, for tracers: every run in its place, and nothing kept beyond a free.
+
+Calls see tensors without content. What a runtime does with them is given as a function of one call, so that
+the same walk writes down PyTorch's kernels or those of another library.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from poet.errors import PlanError, PoetError
+from poet.ir.graph import Argument, Blank, Call, Graph, Op, Ref, Symbol, TensorType
+from poet.ir.named import Joined, named_parameters
+from poet.ir.operators import RANDOM
+from poet.planning.exported import opened
+from poet.plans.plan_file import PlanFile
+from poet.plans.planned_step import PlannedStep
+from poet.plans.training_plan import Plan
+from poet.problem.schedule import Compute, Free
+from poet.runtime.kernels import arguments
+from poet.runtime.steps.lasting import pieces
+
+Run = Callable[[Op, Call, "Walk"], Sequence[Tensor | None]]
+"""Makes the outputs of an op by a call, with what the walk holds."""
+
+
+def lasting(graph: Graph) -> dict[str, Joined]:
+    """What lives across steps, by the module's names: parameters, module state, then constants and the rest.
+
+    What the optimizer keeps stands under ``optimizer.STATE.PARAMETER``, so that names are attribute paths.
+    """
+    types = {value.name: value.type for value in graph.values}
+    named = named_parameters(graph)
+    found = [item.content for item in named]
+    found += [Joined(name, types[value], (value,)) for name, value in (*graph.states, *graph.constants)]
+    by_name = {item.name: item for item in found}
+    for item in named:
+        by_name |= {f"optimizer.{state}.{item.name}": joined for state, joined in item.optimizer_state}
+    return by_name
+
+
+def unchanging(plan: Plan) -> dict[str, float]:
+    """The optimizer's scalars, where no step changes them.
+
+    Raises:
+        PlanError: one changes from step to step.
+    """
+    first, *later = (plan.optimizer.hyperparameters(step) for step in (1, 2, 3))
+    changed = {name for each in later for name in each if each[name] != first[name]}
+    if changed:
+        raise PlanError(
+            f"{plan.model.name}: {min(changed)} of optimizer {plan.optimizer.name} is another in each step, and "
+            "a program has fixed numbers; plan with --optimizer sgd or momentum"
+        )
+    return first
+
+
+def refuse_foreign(plan: Plan, what: str) -> None:
+    """Hold that one call of one program can be the whole step of ``plan``.
+
+    Raises:
+        PlanError: it cannot; the message names the way out.
+    """
+    where, ways = plan.model.name, []
+    if plan.slots or any(op.stored for op in plan.graph.ops):
+        ways.append("its plan pages, and a program has no page file; plan with --no-paging")
+    if plan.accumulation is not None:
+        ways.append("its step is several micro-batches; plan without --micro")
+    for op in plan.graph.ops:
+        calls = [op.call] if op.strip is None else [link.call for link in op.strip.links]
+        drawn = next((call.target for call in calls if call.target in RANDOM or "rng" in call.target), None)
+        if drawn or op.random:
+            ways.append(
+                f"op {op.name} ({drawn}) draws random numbers, and a program has no generator to rerun it with; "
+                "plan the model without dropout"
+            )
+    if ways:
+        raise PlanError(f"{where} cannot be {what}: {ways[0]}")
+
+
+class Walk:
+    """The tensors in RAM while a schedule is walked.
+
+    Attributes:
+        scalars: of the optimizer, by name.
+        graph: that the schedule is of.
+        types: of its values.
+    """
+
+    def __init__(self, step: PlannedStep, run: Run, scalars: Mapping[str, Any]) -> None:
+        self.graph, self._schedule, self._run = step.graph, step.schedule, run
+        self.scalars = scalars
+        self._values = {value.name: value for value in step.graph.values}
+        self.types = {value.name: value.type for value in step.graph.values}
+        self._sizes_bytes = {buffer.name: buffer.size_bytes for buffer in step.graph.buffers}
+        self._held: dict[str, tuple[Tensor, int]] = {}  # by buffer, and the element where it begins
+        self._views: dict[str, dict[str, Tensor]] = {}
+
+    def install(self, value: str, tensor: Tensor) -> None:
+        """Let ``tensor`` be ``value``, and all other values of its buffer views of it."""
+        buffer, kind = self._values[value].buffer, self._values[value].type
+        self._held[buffer] = tensor, int(tensor.storage_offset()) - kind.offset
+        self._views[buffer] = {value: tensor}
+
+    def tensor(self, value: str) -> Tensor:
+        """What ``value`` is now."""
+        buffer, kind = self._values[value].buffer, self._values[value].type
+        views = self._views[buffer]
+        if value not in views:
+            whole, begin = self._held[buffer]
+            if whole.dtype != arguments.dtype(kind.dtype):
+                raise PlanError(f"value {value} views memory of {whole.dtype} as {kind.dtype}")
+            views[value] = whole.as_strided(kind.shape, kind.strides, begin + kind.offset)
+        return views[value]
+
+    def given(self, argument: Argument) -> Any:
+        """What a kernel is given for ``argument``."""
+        if isinstance(argument, Blank):
+            return self.blank(argument.type)
+        if isinstance(argument, Ref):
+            return self.tensor(argument.value)
+        if isinstance(argument, Symbol) and argument.kind == "hyperparameter":
+            return self.scalars[argument.name]
+        if isinstance(argument, tuple):
+            return [self.given(item) for item in argument]
+        return arguments.constant(argument)
+
+    def blank(self, kind: TensorType) -> Tensor:
+        """A tensor whose contents nothing reads: memory that is there already, or none at all."""
+        for buffer, (whole, begin) in self._held.items():
+            if (
+                whole.dtype == arguments.dtype(kind.dtype)
+                and kind.extent_bytes <= self._sizes_bytes[buffer]
+                and not begin
+            ):
+                return whole.as_strided(kind.shape, kind.strides, 0)
+        made = empty(kind)
+        torch.ops.inductor.resize_storage_bytes_(made, 0)
+        return made
+
+    def walk(self) -> tuple[Tensor, ...]:
+        """Run the schedule on what was installed; the loss, then the predictions.
+
+        Raises:
+            PlanError: an op cannot be written down.
+        """
+        ops, ran = {op.name: op for op in self.graph.ops}, set[str]()
+        for step in self._schedule:
+            if isinstance(step, Free):
+                del self._held[step.tensor], self._views[step.tensor]
+            elif isinstance(step, Compute):
+                op = ops[step.op]
+                call = op.recall if op.name in ran and op.recall is not None else op.call
+                ran.add(op.name)
+                self._compute(op, call)
+        return tuple(self.tensor(name) for name in (self.graph.loss, *self.graph.predictions))
+
+    def _compute(self, op: Op, call: Call) -> None:
+        try:
+            made = self._run(op, call, self)
+        except PoetError:
+            raise
+        except Exception as error:
+            said = str(error).splitlines()[0] if str(error) else type(error).__name__
+            raise PlanError(f"op {op.name} ({call.target}) cannot be written down: {said}") from error
+        for place, name in enumerate(op.outputs):
+            if name is None or self._values[name].buffer in self._held:
+                continue
+            result, kind = made[place], self._values[name].type
+            if result is None:
+                raise PlanError(f"op {op.name} ({call.target}) gives no {name}")
+            self.install(name, self._as_planned(result, kind, self._sizes_bytes[self._values[name].buffer]))
+
+    def _as_planned(self, result: Tensor, kind: TensorType, size_bytes: int) -> Tensor:
+        """``result`` in no more memory than the plan has for it, with the plan's strides."""
+        element = arguments.dtype(kind.dtype)
+        if (result.dtype, tuple(result.shape)) != (element, kind.shape):
+            raise PlanError(f"a result came out as {result.dtype}{list(result.shape)}, the plan says {kind}")
+        if result.untyped_storage().nbytes() > size_bytes:
+            return empty(kind).copy_(result)
+        if result.stride() != kind.strides:
+            return result.as_strided(kind.shape, kind.strides, result.storage_offset())
+        return result
+
+
+def contents(file: PlanFile, state: str | Path | None) -> dict[str, Tensor]:
+    """What `lasting` names, with what ``state`` holds of it; ``None``: as the plan begins.
+
+    Raises:
+        PlanError: a file is damaged, or the state is of another plan's model.
+    """
+    found = {}
+    with opened(file, state) as source:
+        for name, item in lasting(file.plan.graph).items():
+            found[name] = empty(item.type)
+            for value, part in pieces(item, found[name]):
+                source.fill(value, part)
+    return found
+
+
+def traced(plan: Plan, run: Run) -> fx.GraphModule:
+    """The schedule of ``plan`` as a graph of what ``run`` calls; first come what lives across steps, then inputs.
+
+    Raises:
+        PlanError: an op cannot be written down.
+    """
+    named, scalars = lasting(plan.graph), unchanging(plan)
+
+    def step(*tensors: Tensor) -> tuple[Tensor, ...]:
+        walk = Walk(plan, run, scalars)
+        for item, whole in zip(named.values(), tensors, strict=False):
+            for value, part in pieces(item, whole):
+                walk.install(value, part)
+        for value, given in zip(plan.graph.inputs, tensors[len(named) :], strict=True):
+            walk.install(value, given)
+        return walk.walk()
+
+    with FakeTensorMode(), torch.no_grad():
+        given = [empty(kind) for kind in (*(item.type for item in named.values()), *plan.given_types)]
+        made: fx.GraphModule = make_fx(step, tracing_mode="fake")(*given)
+    made.graph.eliminate_dead_code()  # outputs that no call reads; what writes in place stays
+    return made
+
+
+def empty(kind: TensorType) -> Tensor:
+    """A tensor of this type."""
+    return torch.empty_strided(kind.shape, kind.strides, dtype=arguments.dtype(kind.dtype))
