@@ -7,7 +7,7 @@ one that joins equal calls would undo every recomputation.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -93,8 +93,13 @@ def _run(op: Op, call: Call, walk: Walk) -> Sequence[Tensor | None]:
     return kernels.outputs_of(kernel(*map(walk.given, call.args), **named))
 
 
-def as_program(made: fx.GraphModule, state: dict[str, Tensor], parameters: set[str]) -> ExportedProgram:
-    """The program of a traced step whose first inputs are ``state``; ``parameters`` are some of its names."""
+def as_program(
+    made: fx.GraphModule, state: dict[str, Tensor], parameters: set[str], *, mutated: Iterable[str] = ()
+) -> ExportedProgram:
+    """The program of a traced step whose first inputs are ``state``; ``parameters`` are some of its names.
+
+    Its first results are the new contents of what is ``mutated``.
+    """
     places = made.graph.find_nodes(op="placeholder")
     kinds = [InputKind.PARAMETER if name in parameters else InputKind.BUFFER for name in state]
     inputs = [
@@ -105,13 +110,18 @@ def as_program(made: fx.GraphModule, state: dict[str, Tensor], parameters: set[s
     inputs += [InputSpec(InputKind.USER_INPUT, TensorArgument(node.name), None) for node in given]
     results = made.graph.output_node().args[0]
     assert isinstance(results, tuple | list)
-    outputs = [OutputSpec(OutputKind.USER_OUTPUT, TensorArgument(node.name), None) for node in results]
+    outputs = [
+        OutputSpec(OutputKind.BUFFER_MUTATION, TensorArgument(node.name), name)
+        for name, node in zip(mutated, results, strict=False)
+    ]
+    own = results[len(outputs) :]
+    outputs += [OutputSpec(OutputKind.USER_OUTPUT, TensorArgument(node.name), None) for node in own]
     example = tuple(torch.zeros(node.meta["val"].shape, dtype=node.meta["val"].dtype) for node in given)
     call = ModuleCallSignature(
-        inputs=[item.arg for item in inputs[len(state) :]],
-        outputs=[item.arg for item in outputs],
+        inputs=[],  # their names would bind passes that rename nodes
+        outputs=[],
         in_spec=pytree.tree_structure((example, {})),
-        out_spec=pytree.tree_structure(tuple(results)),
+        out_spec=pytree.tree_structure(tuple(own)),
     )
     held = {
         name: nn.Parameter(tensor, requires_grad=False) if name in parameters else tensor

@@ -31,10 +31,11 @@ Run = Callable[[Op, Call, "Walk"], Sequence[Tensor | None]]
 """Makes the outputs of an op by a call, with what the walk holds."""
 
 
-def lasting(graph: Graph) -> dict[str, Joined]:
+def lasting(graph: Graph, *, whole: bool = True) -> dict[str, Joined]:
     """What lives across steps, by the module's names: parameters, module state, then constants and the rest.
 
-    What the optimizer keeps stands under ``optimizer.STATE.PARAMETER``, so that names are attribute paths.
+    What the optimizer keeps stands under ``optimizer.STATE.PARAMETER``, so that names are attribute paths. Where
+    they are not to be ``whole``, the parts of a tensor stand by themselves, under ``NAME.rows_FIRST``.
     """
     types = {value.name: value.type for value in graph.values}
     named = named_parameters(graph)
@@ -43,7 +44,13 @@ def lasting(graph: Graph) -> dict[str, Joined]:
     by_name = {item.name: item for item in found}
     for item in named:
         by_name |= {f"optimizer.{state}.{item.name}": joined for state, joined in item.optimizer_state}
-    return by_name
+    if whole:
+        return by_name
+    return {
+        f"{name}.rows_{first}" if item.bounds else name: Joined(name, types[value], (value,))
+        for name, item in by_name.items()
+        for value, (first, _) in zip(item.values, item.bounds or ((0, 0),), strict=True)
+    }
 
 
 def unchanging(plan: Plan) -> dict[str, float]:
@@ -101,12 +108,14 @@ class Walk:
         self.types = {value.name: value.type for value in step.graph.values}
         self._sizes_bytes = {buffer.name: buffer.size_bytes for buffer in step.graph.buffers}
         self._held: dict[str, tuple[Tensor, int]] = {}  # by buffer, and the element where it begins
+        self._kinds: dict[str, TensorType] = {}
         self._views: dict[str, dict[str, Tensor]] = {}
+        self._persistent = step.graph.persistent()
 
     def install(self, value: str, tensor: Tensor) -> None:
         """Let ``tensor`` be ``value``, and all other values of its buffer views of it."""
         buffer, kind = self._values[value].buffer, self._values[value].type
-        self._held[buffer] = tensor, int(tensor.storage_offset()) - kind.offset
+        self._held[buffer], self._kinds[buffer] = (tensor, int(tensor.storage_offset()) - kind.offset), kind
         self._views[buffer] = {value: tensor}
 
     def tensor(self, value: str) -> Tensor:
@@ -190,7 +199,7 @@ class Walk:
         return result
 
 
-def contents(file: PlanFile, state: str | Path | None) -> dict[str, Tensor]:
+def contents(file: PlanFile, state: str | Path | None, *, whole: bool = True) -> dict[str, Tensor]:
     """What `lasting` names, with what ``state`` holds of it; ``None``: as the plan begins.
 
     Raises:
@@ -198,29 +207,29 @@ def contents(file: PlanFile, state: str | Path | None) -> dict[str, Tensor]:
     """
     found = {}
     with opened(file, state) as source:
-        for name, item in lasting(file.plan.graph).items():
+        for name, item in lasting(file.plan.graph, whole=whole).items():
             found[name] = empty(item.type)
             for value, part in pieces(item, found[name]):
                 source.fill(value, part)
     return found
 
 
-def traced(plan: Plan, run: Run) -> fx.GraphModule:
+def traced(plan: Plan, run: Run, *, walk: type[Walk] = Walk) -> fx.GraphModule:
     """The schedule of ``plan`` as a graph of what ``run`` calls; first come what lives across steps, then inputs.
 
     Raises:
         PlanError: an op cannot be written down.
     """
-    named, scalars = lasting(plan.graph), unchanging(plan)
+    named, scalars = lasting(plan.graph, whole=walk is Walk), unchanging(plan)
 
     def step(*tensors: Tensor) -> tuple[Tensor, ...]:
-        walk = Walk(plan, run, scalars)
+        held = walk(plan, run, scalars)
         for item, whole in zip(named.values(), tensors, strict=False):
             for value, part in pieces(item, whole):
-                walk.install(value, part)
+                held.install(value, part)
         for value, given in zip(plan.graph.inputs, tensors[len(named) :], strict=True):
-            walk.install(value, given)
-        return walk.walk()
+            held.install(value, given)
+        return held.walk()
 
     with FakeTensorMode(), torch.no_grad():
         given = [empty(kind) for kind in (*(item.type for item in named.values()), *plan.given_types)]

@@ -1,0 +1,299 @@
+"""A plan as a program of ExecuTorch, for its unmodified wheel: the schedule in portable kernels, placed here.
+
+Parameters and what the optimizer keeps are mutable buffers of the method and lie in its planned memory, as
+everything does that the plan counts. Where a kernel may write over an operand, it does.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+from torch.export import ExportedProgram
+
+from poet.errors import PlanError, PoetError
+from poet.files import tensorfile
+from poet.ir.graph import Argument, Blank, Graph, Ref, TensorType, Value
+from poet.memory.layout import Block, check_layout, lay_out
+from poet.plans.plan_file import PlanFile
+from poet.plans.training_plan import Plan
+from poet.programs import portable
+from poet.programs.pt2 import as_program
+from poet.programs.schedule import Walk, contents, lasting, refuse_foreign, traced
+from poet.runtime.kernels import arguments
+from poet.util.units import format_bytes
+
+_aten = torch.ops.aten
+
+WHEEL = "1.5.1"
+"""The version of ExecuTorch whose kernels were held against PyTorch."""
+
+ALIGNMENT_BYTES = 16
+"""What ExecuTorch aligns tensors to."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExportedMethod:
+    """What was written.
+
+    Attributes:
+        calls: of kernels in a step.
+        reruns: of ops that the schedule runs again.
+        planned_bytes: of memory that the runtime asks for, which is all that the plan counts.
+    """
+
+    calls: int
+    reruns: int
+    planned_bytes: int
+
+
+def export_pte(plan: str | Path, output: str | Path, *, state: str | Path | None = None) -> ExportedMethod:
+    """Write the method ``forward`` that makes a plan's training step on ExecuTorch.
+
+    It takes the model's inputs and targets and gives the loss and the model's outputs.
+
+    Args:
+        plan: path of the plan file.
+        output: of the new file, written whole or not at all.
+        state: a state that training with the plan saved; ``None``: the weights that the plan begins with.
+
+    Raises:
+        PlanError: the plan cannot be such a method, or a file is damaged.
+        PoetError: ExecuTorch is not installed, or the file cannot be written.
+    """
+    with PlanFile(plan) as file:
+        step, method = file.plan, lowered(file, state=state)
+    with tensorfile.replaced(Path(output)) as target:
+        target.write(method.buffer)
+    made = method.executorch_program.execution_plan[0]
+    calls = sum(type(item.instr_args).__name__ == "KernelCall" for item in made.chains[0].instructions)
+    return ExportedMethod(calls, step.trace.recomputed_runs, made.non_const_buffer_sizes[1])
+
+
+def lowered(file: PlanFile, *, state: str | Path | None = None) -> Any:
+    """ExecuTorch's manager of the method of the plan in ``file``; see `export_pte`.
+
+    Raises:
+        PlanError: the plan cannot be such a method.
+        PoetError: ExecuTorch is not installed.
+    """
+    plan = file.plan
+    refuse_foreign(plan, "an ExecuTorch program")
+    changed = mutated(plan.graph)
+    made = traced(plan, portable.run, walk=RowMajorWalk)
+    program = as_program(made, contents(file, state, whole=False), set(), mutated=changed)
+    return with_executorch(program, placed_in=Placing(plan_bytes(plan)))
+
+
+def with_executorch(program: ExportedProgram, *, placed_in: Placing | None) -> Any:
+    """ExecuTorch's manager of a program of portable operators; ``None``: it plans the memory itself.
+
+    Raises:
+        PoetError: ExecuTorch is not installed, or is of another version.
+    """
+    try:
+        from executorch.exir import EdgeCompileConfig, EdgeProgramManager, ExecutorchBackendConfig
+        from executorch.exir.passes import MemoryPlanningPass
+        from executorch.exir.program._program import _generate_edge_program
+    except ImportError as error:
+        raise PoetError(
+            f"export pte needs ExecuTorch {WHEEL}: pip install 'poet-edge-training[executorch]' ({error})"
+        ) from None
+    config = EdgeCompileConfig(_check_ir_validity=False)
+    edge = EdgeProgramManager(_generate_edge_program(config, program), None, config)
+    return edge.to_executorch(
+        ExecutorchBackendConfig(
+            memory_planning_pass=placed_in or MemoryPlanningPass(), emit_mutable_buffer_names=True
+        )
+    )
+
+
+def plan_bytes(plan: Plan) -> int:
+    """What a plan counts in all: its arena where it has one."""
+    size_bytes = plan.step_peak_ram_bytes if plan.arena is None else plan.arena.size_bytes
+    return -(-size_bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+
+
+def mutated(graph: Graph) -> dict[str, str]:
+    """What lives across steps and is changed by one: names as the program has them, and values."""
+    changed = {name for op in graph.ops for name in op.updates}
+    named = lasting(graph, whole=False).items()
+    return {name: item.values[0] for name, item in named if graph.buffer_of(item.values[0]) in changed}
+
+
+class RowMajorWalk(Walk):
+    """A walk whose tensors all lie in row-major order: views are copies, but for those that only reshape."""
+
+    def tensor(self, value: str) -> Tensor:
+        buffer, kind = self._values[value].buffer, self.types[value]
+        held, whole = self._held[buffer][0], self._kinds[buffer]
+        if (kind.shape, kind.strides, kind.offset) == (whole.shape, whole.strides, whole.offset):
+            return held
+        if not whole.is_contiguous or whole.offset:
+            order = sorted(range(len(whole.shape)), key=lambda dim: (-whole.strides[dim], dim))
+            if not whole.is_dense or whole.offset:
+                raise PlanError(f"value {value} views what does not lie densely; ExecuTorch has no such tensors")
+            held = _aten.permute_copy.default(held, order)
+        if kind.is_contiguous and kind.elements == whole.elements:
+            return _aten.view_copy.default(held, kind.shape)
+        return _aten.as_strided_copy.default(held, kind.shape, kind.strides, kind.offset)
+
+    def given(self, argument: Argument) -> Any:
+        return argument if isinstance(argument, Blank) else super().given(argument)
+
+    def transposed(self, argument: Argument) -> Tensor | None:
+        """The matrix of which ``argument`` is the transpose, where that is what lies in memory."""
+        if not isinstance(argument, Ref):
+            return None
+        kind, buffer = self.types[argument.value], self._values[argument.value].buffer
+        whole = self._kinds[buffer]
+        if len(kind.shape) != 2 or kind.offset or whole.offset or not whole.is_contiguous:
+            return None
+        if kind.strides != (1, kind.shape[0]) or kind.elements != whole.elements:
+            return None
+        return _aten.view_copy.default(self._held[buffer][0], kind.shape[::-1])
+
+    def write(self, argument: Argument, tensor: Tensor) -> None:
+        """Let a value be ``tensor`` from now on: what lives across steps in place."""
+        assert isinstance(argument, Ref)
+        value = self._values[argument.value]
+        held = self._held[value.buffer][0]
+        if self._kinds[value.buffer] != value.type:
+            raise PlanError(f"a step writes {argument.value}, a part of a tensor; plan with --gradients keep")
+        if value.buffer in self._persistent:
+            held.copy_(tensor)
+        else:
+            self._held[value.buffer] = tensor, 0
+
+    def inside(self, inner: Mapping[str, Value]) -> RowMajorWalk:
+        """The same walk, which knows the values inside a strip as well."""
+        made = copy.copy(self)
+        made._values = {**self._values, **inner}
+        made.types = {**self.types, **{name: value.type for name, value in inner.items()}}
+        return made
+
+    def walk(self) -> tuple[Tensor, ...]:
+        results = super().walk()
+        held = (self._held[self.graph.buffer_of(value)][0] for value in mutated(self.graph).values())
+        return (*held, *results)
+
+    def _as_planned(self, result: Tensor, kind: TensorType, size_bytes: int) -> Tensor:
+        if (result.dtype, tuple(result.shape)) != (arguments.dtype(kind.dtype), kind.shape):
+            raise PlanError(f"a result came out as {result.dtype}{list(result.shape)}, the plan says {kind}")
+        return result.contiguous()
+
+
+class Placing:
+    """ExecuTorch's pass for the places of tensors: `poet.memory.layout` inside the plan's bytes.
+
+    A result lies where an operand did whose last use it is, or in what it is written back to, where its kernel
+    reads each element before it writes it; the copy back is then no call.
+    """
+
+    def __init__(self, size_bytes: int) -> None:
+        self.size_bytes = size_bytes
+        self._unread: list[Any] = []
+
+    def run(self, module: fx.GraphModule, signature: Any) -> Any:
+        """What ExecuTorch calls, when every result has a tensor to be written to."""
+        from executorch.exir.passes import MemoryPlanningPass
+
+        for node in module.graph.find_nodes(op="placeholder"):
+            node.meta["et_init_buffer"] = True
+        self._share(module, signature)
+        self._unread = _unread(module)
+        return MemoryPlanningPass(memory_planning_algo=self._place).run(module, signature)
+
+    def _share(self, module: fx.GraphModule, signature: Any) -> None:
+        last = _last_uses(module)
+        place = {node: number for number, node in enumerate(module.graph.nodes)}
+        for node in list(module.graph.nodes):
+            name = _name(node)
+            if name == "copy_" and _name(node.args[1]) and len(node.args[1].users) == 1:
+                into, made = node.args[:2]
+                if "spec" in into.meta and (into not in made.args or _writes_late(made, into)):
+                    made.meta["spec"] = _root(into).meta["spec"]
+                    for spec in signature.output_specs:
+                        spec.arg.name = made.name if spec.arg.name == node.name else spec.arg.name
+                    node.replace_all_uses_with(made)
+                    module.graph.erase_node(node)
+            elif name in portable.IN_PLACE:
+                for operand in node.args:
+                    if isinstance(operand, fx.Node) and _writes_late(node, operand):
+                        root = _root(operand)
+                        if root.op != "placeholder" and last[root] == place[node]:
+                            node.meta["spec"] = operand.meta["spec"]
+                            break
+        module.recompile()
+
+    def _place(self, _: int, specs: Any, *rest: Any) -> list[int]:
+        unread = set(map(id, self._unread))
+        every = [spec for spec in specs if type(spec).__name__ != "_ViewSpec" and id(spec) not in unread]
+        blocks = [
+            Block(str(number), None, spec.nbytes(), (tuple(spec.lifetime),), ALIGNMENT_BYTES)
+            for number, spec in enumerate(every)
+        ]
+        layout = lay_out(blocks, enough_bytes=self.size_bytes)
+        check_layout(layout)
+        if layout.arena_bytes > self.size_bytes:
+            raise PlanError(
+                f"ExecuTorch's kernels need {format_bytes(layout.arena_bytes)} for this schedule, the plan has "
+                f"{format_bytes(self.size_bytes)}: they make more temporaries; plan with less --ram, or export pt2"
+            )
+        for number, (spec, offset) in enumerate(zip(every, layout.offsets_bytes, strict=True)):
+            spec.mem_id, spec.mem_offset, spec.mem_obj_id = 1, offset, number
+        for spec in self._unread:
+            spec.mem_id, spec.mem_offset, spec.mem_obj_id = 1, 0, 0
+        return [0, self.size_bytes]
+
+
+def _unread(module: fx.GraphModule) -> list[Any]:
+    """The tensors whose contents no kernel reads or writes: given for their shapes, or for what is not wanted."""
+    found = []
+    for node in list(module.graph.nodes):
+        name = _name(node)
+        if name in ("empty", "_empty_dim_order"):
+            alloc = node.kwargs["out"]
+            alloc.meta["spec"] = node.meta["spec"]
+            node.replace_all_uses_with(alloc)
+            module.graph.erase_node(node)
+            found.append(alloc.meta["spec"])
+        elif name == "convolution_backward":
+            wanted = zip(node.args[-1], node.meta["spec"], strict=True)
+            found += [spec for is_wanted, spec in wanted if spec is not None and not is_wanted]
+    module.recompile()
+    return found
+
+
+def _name(node: Any) -> str:
+    """Of the kernel that a node calls; empty: it calls none."""
+    schema = getattr(getattr(node, "target", None), "_schema", None)
+    return "" if schema is None else schema.name.partition("::")[2]
+
+
+def _root(node: fx.Node) -> fx.Node:
+    """What a node without a kernel views."""
+    while node.op == "call_function" and not _name(node) and "view" in str(node.target):
+        node = node.args[0]  # type: ignore[assignment]
+    return node
+
+
+def _writes_late(node: fx.Node, operand: fx.Node) -> bool:
+    """Whether the result of ``node`` may lie where ``operand`` does, being alike and read before it is written."""
+    mine, theirs = node.meta.get("spec"), operand.meta.get("spec")
+    is_alike = getattr(mine, "shape", 0) == getattr(theirs, "shape", 1) and mine.dtype == theirs.dtype
+    return is_alike and _name(node) in portable.IN_PLACE
+
+
+def _last_uses(module: fx.GraphModule) -> dict[fx.Node, int]:
+    """Per node that has memory, the number of the last one that reads it."""
+    last: dict[fx.Node, int] = {}
+    for number, node in enumerate(module.graph.nodes):
+        for operand in node.all_input_nodes:
+            last[_root(operand)] = number
+    return last
