@@ -161,3 +161,18 @@ def pt2(plan_file: PlanArgument, output: _FileOption, state: _StateOption = None
     say(
         f"{output}: {made.calls:,} calls, {made.reruns} ops run again, {format_bytes(made.ram_bytes)} as planned"
     )
+
+
+@app.command()
+def pte(plan_file: PlanArgument, output: _FileOption, state: _StateOption = None) -> None:
+    """Write the training step as a method of ExecuTorch, whose planned memory is what the plan counts.
+
+    Its runtime makes two steps first, whose losses are held against the plan's. Needs poet-edge-training[executorch].
+    """
+    from poet.programs.pte import export_pte
+
+    check_files({"-o": output}, reads={"PLAN": plan_file, "--state": state})
+    made = export_pte(plan_file, output, state=state)
+    say(
+        f"{output}: {made.calls:,} kernel calls, {made.reruns} ops run again, {made.planned_bytes:,} bytes planned"
+    )

@@ -55,11 +55,6 @@ def _rule(*targets: str) -> Callable[[Rule], Rule]:
     return add
 
 
-def known(target: str) -> bool:
-    """Whether an operator can be written in portable kernels."""
-    return target in PLAIN or target in _RULES or target in _WRITING
-
-
 def run(op: Op, call: Call, walk: Walk) -> Sequence[Tensor | None]:
     """Make ``call``, or the calls of a strip one after the other on all they are given.
 
@@ -166,7 +161,9 @@ def _copy(source: Tensor, shape: Sequence[int], _: Sequence[int], element: torch
 
 
 @_rule("aten.slice_backward.default")
-def _slice_backward(gradient: Tensor, sizes: Sequence[int], dim: int, start: int, end: int, step: int) -> Tensor:
+def _slice_backward(
+    gradient: Tensor, sizes: Sequence[int], dim: int, start: int, end: int, step: int
+) -> Tensor:
     zeros = _aten.full.default(sizes, 0.0, dtype=gradient.dtype)
     return _aten.slice_scatter.default(zeros, gradient, dim, start, end, step)
 
@@ -217,6 +214,16 @@ def empty_of(shape: Sequence[int], element: torch.dtype) -> Tensor:
     return made
 
 
+def _row_products(one: Tensor, other: Tensor, rows: int, shape: Sequence[int]) -> Tensor:
+    """The inner product of each of so many rows of both, without a tensor as large as they are."""
+    length = one.numel() // max(rows, 1)
+    if length == 1:
+        return _aten.view_copy.default(_aten.mul.Tensor(one, other), shape)
+    flat, upright = _aten.view_copy.default(one, [rows, 1, length]), [rows, length, 1]
+    made = _aten.bmm.default(flat, _aten.view_copy.default(other, upright))
+    return _aten.view_copy.default(made, shape)
+
+
 @_rule("aten.native_batch_norm_backward.default")
 def _batch_norm_backward(
     gradient: Tensor,
@@ -237,12 +244,7 @@ def _batch_norm_backward(
     of_gradient = _aten.sum.dim_IntList(gradient, dims, False)
     batch, channels = source.shape[:2]
     pixels = source.numel() // max(batch * channels, 1)
-    if pixels == 1:
-        products = _aten.view_copy.default(_aten.mul.Tensor(gradient, source), [batch, channels])
-    else:  # without a product as large as the source
-        rows = _aten.view_copy.default(gradient, [batch * channels, 1, pixels])
-        columns = _aten.view_copy.default(source, [batch * channels, pixels, 1])
-        products = _aten.view_copy.default(_aten.bmm.default(rows, columns), [batch, channels])
+    products = _row_products(gradient, source, batch * channels, [batch, channels])
     of_products = _aten.sum.dim_IntList(products, [0], False)
     to_weight = _aten.sub.Tensor(of_products, _aten.mul.Tensor(mean, of_gradient))
     to_weight = _aten.mul.Tensor(to_weight, root)
@@ -279,7 +281,10 @@ def _layer_norm_backward(
     mask: Sequence[bool],
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
     """Ba et al., "Layer normalization", 2016."""
-    outer, inner = list(range(source.dim() - len(shape))), list(range(source.dim() - len(shape), source.dim()))
+    outer, inner = (
+        list(range(source.dim() - len(shape))),
+        list(range(source.dim() - len(shape), source.dim())),
+    )
     normed = _aten.mul.Tensor(_aten.sub.Tensor(source, mean), root)
     to_weight = _aten.sum.dim_IntList(_aten.mul.Tensor(normed, gradient), outer, False) if mask[1] else None
     to_bias = _aten.sum.dim_IntList(gradient, outer, False) if mask[2] else None
@@ -316,7 +321,9 @@ def _convolution_backward(
 ) -> Any:
     transposed, mask = rest[3], list(rest[6])
     if transposed:
-        raise PlanError("ExecuTorch has no gradients of transposed convolutions; upsample and convolve instead")
+        raise PlanError(
+            "ExecuTorch has no gradients of transposed convolutions; upsample and convolve instead"
+        )
     made = list(_aten.convolution_backward.default(
         gradient, _filled(source), _filled(weight), sizes or [gradient.shape[1]], *rest[:6], mask
     ))  # fmt: skip
@@ -362,7 +369,9 @@ def _avg_pool_backward(
     if kernel == shape[2:] and not any(padding):
         return _aten.expand_copy.default(_aten.mul.Scalar(gradient, share), shape)
     if ceil_mode or (any(padding) and not counts_padding):
-        raise PlanError("average pooling with ceil_mode or uncounted padding is not written out for ExecuTorch")
+        raise PlanError(
+            "average pooling with ceil_mode or uncounted padding is not written out for ExecuTorch"
+        )
     reached = [(gradient.shape[2 + i] - 1) * stride[i] - 2 * padding[i] + kernel[i] for i in range(2)]
     window = _aten.full.default([shape[1], 1, *kernel], share, dtype=gradient.dtype)
     rest = [shape[2 + i] - reached[i] for i in range(2)]
@@ -387,7 +396,11 @@ def _max_pool_backward(gradient: Tensor, source: Tensor | Blank, *rest: Any) -> 
 
 @_rule("aten._softmax_backward_data.default")
 def _softmax_backward(gradient: Tensor, output: Tensor, dim: int, _: Any) -> Tensor:
-    along = _aten.sum.dim_IntList(_aten.mul.Tensor(gradient, output), [dim], True)
+    if dim in (-1, output.dim() - 1):
+        shape = [*output.shape[:-1], 1]
+        along = _row_products(gradient, output, math.prod(shape), shape)
+    else:
+        along = _aten.sum.dim_IntList(_aten.mul.Tensor(gradient, output), [dim], True)
     return _aten.mul.Tensor(_aten.sub.Tensor(gradient, along), output)
 
 
@@ -409,7 +422,9 @@ def _nll_loss(
     scores: Tensor, classes: Tensor, weight: Tensor | None, reduction: int, ignored: int
 ) -> tuple[Tensor, Tensor]:
     if weight is not None or reduction == 0 or scores.dim() != 2:
-        raise PlanError("a weighted or unreduced cross-entropy is not written out for ExecuTorch; use the mean")
+        raise PlanError(
+            "a weighted or unreduced cross-entropy is not written out for ExecuTorch; use the mean"
+        )
     numbers, counts = _chosen(classes, ignored, scores.dtype)
     picked = _aten.squeeze_copy.dims(_aten.gather.default(scores, 1, numbers), [1])
     total = _aten.sum.dim_IntList(counts, [0], False)

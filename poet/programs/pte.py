@@ -7,6 +7,7 @@ everything does that the plan counts. Where a kernel may write over an operand, 
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,13 +26,16 @@ from poet.plans.training_plan import Plan
 from poet.programs import portable
 from poet.programs.pt2 import as_program
 from poet.programs.schedule import Walk, contents, lasting, refuse_foreign, traced
+from poet.runtime.data.random_batches import random_batch
 from poet.runtime.kernels import arguments
-from poet.util.units import format_bytes
+from poet.runtime.training.trainer import Trainer
 
 _aten = torch.ops.aten
 
 WHEEL = "1.5.1"
 """The version of ExecuTorch whose kernels were held against PyTorch."""
+
+_TOLERANCE = 1e-3  # of a loss: kernels sum in other orders
 
 ALIGNMENT_BYTES = 16
 """What ExecuTorch aligns tensors to."""
@@ -55,7 +59,8 @@ class ExportedMethod:
 def export_pte(plan: str | Path, output: str | Path, *, state: str | Path | None = None) -> ExportedMethod:
     """Write the method ``forward`` that makes a plan's training step on ExecuTorch.
 
-    It takes the model's inputs and targets and gives the loss and the model's outputs.
+    It takes the model's inputs and targets and gives the loss and the model's outputs. Before anything is written,
+    one step of it in ExecuTorch's runtime is held against one of the plan.
 
     Args:
         plan: path of the plan file.
@@ -63,11 +68,12 @@ def export_pte(plan: str | Path, output: str | Path, *, state: str | Path | None
         state: a state that training with the plan saved; ``None``: the weights that the plan begins with.
 
     Raises:
-        PlanError: the plan cannot be such a method, or a file is damaged.
+        PlanError: the plan cannot be such a method or its loss comes out otherwise, or a file is damaged.
         PoetError: ExecuTorch is not installed, or the file cannot be written.
     """
     with PlanFile(plan) as file:
         step, method = file.plan, lowered(file, state=state)
+    _check(step, method.buffer, plan, state)
     with tensorfile.replaced(Path(output)) as target:
         target.write(method.buffer)
     made = method.executorch_program.execution_plan[0]
@@ -87,7 +93,8 @@ def lowered(file: PlanFile, *, state: str | Path | None = None) -> Any:
     changed = mutated(plan.graph)
     made = traced(plan, portable.run, walk=RowMajorWalk)
     program = as_program(made, contents(file, state, whole=False), set(), mutated=changed)
-    return with_executorch(program, placed_in=Placing(plan_bytes(plan)))
+    budget_bytes = plan.request.limits.ram_budget_bytes
+    return with_executorch(program, placed_in=Placing(plan_bytes(plan), budget_bytes))
 
 
 def with_executorch(program: ExportedProgram, *, placed_in: Placing | None) -> Any:
@@ -111,6 +118,28 @@ def with_executorch(program: ExportedProgram, *, placed_in: Placing | None) -> A
             memory_planning_pass=placed_in or MemoryPlanningPass(), emit_mutable_buffer_names=True
         )
     )
+
+
+def _check(plan: Plan, program: bytes, path: str | Path, state: str | Path | None) -> None:
+    """Hold the loss of a step on random data against that of the plan's replay, after a step before it.
+
+    Raises:
+        PlanError: a kernel computes something else.
+    """
+    from executorch.runtime import Runtime
+
+    method = Runtime.get().load_program(program).load_method("forward")
+    with Trainer.open(path, resume=state, arena=False) as trainer:
+        for seed in (0, 1):
+            inputs, targets = random_batch(plan, seed)
+            rest = [targets] if isinstance(targets, Tensor) else list(targets or ())
+            expected = trainer.step(inputs, targets).loss
+            found = float(method.execute([*inputs, *rest])[0])
+            if not math.isclose(found, expected, rel_tol=_TOLERANCE, abs_tol=_TOLERANCE):
+                raise PlanError(
+                    f"{plan.model.name}: step {seed + 1} in ExecuTorch has a loss of {found:.6g}, the plan's is "
+                    f"{expected:.6g}: a kernel of its wheel is wrong here; use `poet export pt2`"
+                )
 
 
 def plan_bytes(plan: Plan) -> int:
@@ -137,7 +166,9 @@ class RowMajorWalk(Walk):
         if not whole.is_contiguous or whole.offset:
             order = sorted(range(len(whole.shape)), key=lambda dim: (-whole.strides[dim], dim))
             if not whole.is_dense or whole.offset:
-                raise PlanError(f"value {value} views what does not lie densely; ExecuTorch has no such tensors")
+                raise PlanError(
+                    f"value {value} views what does not lie densely; ExecuTorch has no such tensors"
+                )
             held = _aten.permute_copy.default(held, order)
         if kind.is_contiguous and kind.elements == whole.elements:
             return _aten.view_copy.default(held, kind.shape)
@@ -195,8 +226,14 @@ class Placing:
     reads each element before it writes it; the copy back is then no call.
     """
 
-    def __init__(self, size_bytes: int) -> None:
-        self.size_bytes = size_bytes
+    def __init__(self, size_bytes: int, budget_bytes: int | None) -> None:
+        """Prepare.
+
+        Args:
+            size_bytes: that the plan counts.
+            budget_bytes: that it may, where kernels here make more temporaries; ``None``: any.
+        """
+        self.size_bytes, self.budget_bytes = size_bytes, budget_bytes
         self._unread: list[Any] = []
 
     def run(self, module: fx.GraphModule, signature: Any) -> Any:
@@ -240,16 +277,17 @@ class Placing:
         ]
         layout = lay_out(blocks, enough_bytes=self.size_bytes)
         check_layout(layout)
-        if layout.arena_bytes > self.size_bytes:
+        size_bytes = max(self.size_bytes, layout.arena_bytes)
+        if self.budget_bytes is not None and size_bytes > max(self.size_bytes, self.budget_bytes):
             raise PlanError(
-                f"ExecuTorch's kernels need {format_bytes(layout.arena_bytes)} for this schedule, the plan has "
-                f"{format_bytes(self.size_bytes)}: they make more temporaries; plan with less --ram, or export pt2"
+                f"ExecuTorch's kernels need {size_bytes:,} bytes for this schedule, more temporaries than the "
+                f"plan's budget of {self.budget_bytes:,} holds; plan with another --ram, or use export pt2"
             )
         for number, (spec, offset) in enumerate(zip(every, layout.offsets_bytes, strict=True)):
             spec.mem_id, spec.mem_offset, spec.mem_obj_id = 1, offset, number
         for spec in self._unread:
             spec.mem_id, spec.mem_offset, spec.mem_obj_id = 1, 0, 0
-        return [0, self.size_bytes]
+        return [0, size_bytes]
 
 
 def _unread(module: fx.GraphModule) -> list[Any]:

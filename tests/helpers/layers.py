@@ -26,6 +26,7 @@ LAYERS: dict[str, str] = {
     "frontend": "modules and ONNX files to training graphs",
     "c99": "a plan as C: kernels, calls, text",
     "planning": "the way from a model to a plan",
+    "programs": "a plan as a program of torch.export or ExecuTorch",
     "integrations": "poet in torch's and others' own loops",
     "verification": "proof by trial that a plan is exact",
     "enforce": "a run in a process that may not grow",

@@ -17,8 +17,9 @@ from poet.version import __version__
 HOMES = {
     "torch": {
         "frontend", "passes", "runtime", "verification", "enforce", "planning", "api",
-        "whatif", "cli", "c99", "calibration", "integrations",
+        "whatif", "cli", "c99", "calibration", "integrations", "programs",
     },
+    "executorch": {"programs"},
     "scipy": {"devices"},
     "numpy": {
         "files", "devices", "solvers", "memory", "frontend", "runtime", "verification", "planning", "whatif",

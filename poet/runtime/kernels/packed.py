@@ -209,8 +209,9 @@ def max_pool_backward(
     for sample, begin, end in _planes(places.shape, _BLOCK_ELEMENTS):
         found, given = places[sample, begin:end].contiguous(), gradient[sample, begin:end].contiguous()
         made = result[sample, begin:end]
-        asked = (found.data_ptr(), end - begin, size)
-        spots = (windows.first.data_ptr(), offsets.data_ptr(), len(offsets), last)
+        if library is not None:
+            asked = (found.data_ptr(), end - begin, size)
+            spots = (windows.first.data_ptr(), offsets.data_ptr(), len(offsets), last)
         if library is not None and gradient.dtype == torch.float32:
             library.c.poet_max_pool_backward(given.data_ptr(), *asked, *spots, made.data_ptr())
             continue
@@ -275,7 +276,8 @@ class _Windows:
     def place_of_offset(self) -> Tensor:
         """uint8: the reverse of `offset_of_place`."""
         offsets = self.offset_of_place()
-        table = torch.zeros(int(offsets[-1]) + 1, dtype=torch.uint8)
+        last = (self.kernel[0] - 1) * self.dilation[0] * self.width + (self.kernel[1] - 1) * self.dilation[1]
+        table = torch.zeros(last + 1, dtype=torch.uint8)
         table[offsets] = torch.arange(len(offsets)).to(torch.uint8)
         return table
 
@@ -293,8 +295,13 @@ def _planes(shape: Sequence[int], elements: int) -> Iterator[tuple[int, int, int
 
 def _library() -> Library | None:
     """The compiled kernels, where there are any; the Python beside each call gives the same bits."""
-    allocator = native.load()
+    allocator = None if _is_traced() else native.load()
     return None if allocator is None else allocator.library
+
+
+def _is_traced() -> bool:
+    """Whether tensors have no content now: `poet.programs` writes calls down, and NumPy is not among them."""
+    return torch._C._len_torch_dispatch_stack() > 0
 
 
 def _scratch(made: Tensor, element: torch.dtype) -> Tensor:
@@ -311,6 +318,14 @@ def _packed_by(library: Library, tensor: Tensor, bits: Tensor) -> None:
 def _pack(tensor: Tensor, bits: Tensor, compared: Callable[..., Tensor], flags: Tensor) -> None:
     """Set a bit wherever an element of a contiguous tensor and 0 are as ``compared`` asks."""
     if not tensor.numel():
+        return
+    if _is_traced():
+        for row, packed in zip(tensor.view(len(bits), -1), bits, strict=True):
+            for begin, end in _blocks(row.numel()):
+                some = compared(row[begin:end], 0, out=flags[: end - begin])
+                some = torch.constant_pad_nd(some.view(torch.uint8), (0, -len(some) % 8))
+                some = torch.bitwise_left_shift(some.view(-1, 8), _places_of_bits())
+                torch.sum(some, 1, dtype=torch.uint8, out=packed[begin // 8 : row_bytes(end)])
         return
     for row, packed in zip(tensor.view(len(bits), -1), bits.numpy(), strict=True):
         for begin, end in _blocks(row.numel()):
@@ -341,9 +356,18 @@ def _blocks_of(
     """Elements of ``given``, their bits as numbers 0 and 1 of its type, and of ``made``, block by block."""
     for part, packed, target in _rows_of(given, bits, made):
         for begin, end in _blocks(len(target)):
-            short = packed[begin // 8 : row_bytes(end)].numpy()
-            flags = np.unpackbits(short, count=end - begin, bitorder="little")
-            yield part[begin:end], numbers[: end - begin].copy_(torch.from_numpy(flags)), target[begin:end]
+            short = packed[begin // 8 : row_bytes(end)]
+            if _is_traced():
+                shifted = torch.bitwise_right_shift(short.unsqueeze(1), _places_of_bits())
+                flags = shifted.bitwise_and_(1).view(-1)[: end - begin]
+            else:
+                found = np.unpackbits(short.numpy(), count=end - begin, bitorder="little")
+                flags = torch.from_numpy(found)
+            yield part[begin:end], numbers[: end - begin].copy_(flags), target[begin:end]
+
+
+def _places_of_bits() -> Tensor:
+    return torch.arange(8, dtype=torch.uint8)
 
 
 def _blocks(elements: int) -> Iterator[tuple[int, int]]:
