@@ -237,14 +237,14 @@ def plans_of(name: str, folder: Path) -> tuple[Path, Path]:
     }  # fmt: skip
     everything, small = folder / f"{name}-all.poet", folder / f"{name}.poet"
     if not small.exists():
-        plain = poet.plan(net_of(case), source, ram=None, **options)
+        plain = poet.plan(net_of(case), source, ram=None, time_limit_seconds=5.0, **options)
         plain.save(everything)
         made = plain.plan.prediction
         assert made.lower_bound_ram_bytes is not None
         assert made.plain_peak_ram_bytes is not None
         spread = made.plain_peak_ram_bytes - made.lower_bound_ram_bytes
         ram = int(made.lower_bound_ram_bytes + case.share * spread)
-        poet.plan(net_of(case), source, ram=ram, time_limit_seconds=20.0, **options).save(small)
+        poet.plan(net_of(case), source, ram=ram, time_limit_seconds=5.0, **options).save(small)
     return small, everything
 
 

@@ -158,21 +158,19 @@ def pt2(plan_file: PlanArgument, output: _FileOption, state: _StateOption = None
 
     check_files({"-o": output}, reads={"PLAN": plan_file, "--state": state})
     made = export_pt2(plan_file, output, state=state)
-    say(
-        f"{output}: {made.calls:,} calls, {made.reruns} ops run again, {format_bytes(made.ram_bytes)} as planned"
-    )
+    held = format_bytes(made.ram_bytes)
+    say(f"{output}: {made.calls:,} calls, {made.reruns} ops run again, {held} as planned")
 
 
 @app.command()
 def pte(plan_file: PlanArgument, output: _FileOption, state: _StateOption = None) -> None:
     """Write the training step as a method of ExecuTorch, whose planned memory is what the plan counts.
 
-    Its runtime makes two steps first, whose losses are held against the plan's. Needs poet-edge-training[executorch].
+    Its runtime makes two steps first, whose losses are held against the plan's. Needs the extra executorch.
     """
     from poet.programs.pte import export_pte
 
     check_files({"-o": output}, reads={"PLAN": plan_file, "--state": state})
     made = export_pte(plan_file, output, state=state)
-    say(
-        f"{output}: {made.calls:,} kernel calls, {made.reruns} ops run again, {made.planned_bytes:,} bytes planned"
-    )
+    done = f"{made.calls:,} kernel calls, {made.reruns} ops run again"
+    say(f"{output}: {done}, {made.planned_bytes:,} bytes planned")

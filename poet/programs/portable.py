@@ -2,8 +2,8 @@
 
 What the kernels lack, or compute wrongly, is written out in others: gradients of norms by means and products,
 of pooling by scattering (the kernel of maximum pooling's gradient adds to memory that nobody set to zero), of
-losses by gathering. Each rule is held against PyTorch by a test, in the wheel. The arithmetic is chosen so that
-few temporaries are as large as what it works on.
+losses by gathering. A test holds each rule and kernel against PyTorch, in the wheel. The arithmetic is chosen
+so that few temporaries are as large as what it works on.
 """
 
 from __future__ import annotations
@@ -16,40 +16,47 @@ import torch
 from torch import Tensor
 
 from poet.errors import PlanError
-from poet.ir.graph import Blank, Call, Op, Ref
-from poet.programs.schedule import Walk, empty
+from poet.ir.graph import Blank, Call, Op
+from poet.programs.schedule import Walk
+from poet.runtime.kernels.arguments import dtype
 
 _aten = torch.ops.aten
 
-PLAIN = frozenset(
-    f"aten.{name}"
-    for name in (
-        "abs.default add.Scalar add.Tensor sub.Scalar sub.Tensor mul.Scalar mul.Tensor div.Scalar div.Tensor "
-        "neg.default exp.default log.default sqrt.default rsqrt.default reciprocal.default sigmoid.default "
-        "tanh.default relu.default hardtanh.default gelu.default leaky_relu.default erf.default sin.default "
-        "cos.default pow.Tensor_Scalar maximum.default minimum.default clamp.default eq.Scalar eq.Tensor "
-        "ne.Scalar ne.Tensor ge.Scalar gt.Scalar le.Scalar lt.Scalar logical_and.default logical_not.default "
-        "logical_or.default where.self masked_fill.Scalar sum.dim_IntList mean.dim mean.default var.correction "
-        "amax.default amin.default bmm.default mm.default convolution.default constant_pad_nd.default "
-        "avg_pool2d.default max_pool2d_with_indices.default _softmax.default _log_softmax.default "
-        "embedding.default cat.default clone.default gather.default index_select.default "
-        "tril.default flip.default repeat.default stack.default"
-    ).split()
-)
+_PLAIN = """
+    _log_softmax _softmax abs add.Scalar add.Tensor amax amin avg_pool2d bmm cat clamp clone convolution cos
+    div.Scalar div.Tensor embedding eq.Scalar eq.Tensor erf exp flip gather ge.Scalar gelu gt.Scalar hardtanh
+    index_select le.Scalar leaky_relu log logical_and logical_not logical_or lt.Scalar masked_fill.Scalar
+    max_pool2d_with_indices maximum mean mean.dim minimum mul.Scalar mul.Tensor native_layer_norm ne.Scalar
+    ne.Tensor neg pow.Tensor_Scalar reciprocal relu repeat rsqrt sigmoid sin sqrt stack sub.Scalar sub.Tensor
+    sum.dim_IntList tanh tril var.correction where.self
+"""
+PLAIN = frozenset(f"aten.{name if '.' in name else name + '.default'}" for name in _PLAIN.split())
 """Operators whose portable kernels are used as they are."""
 
-IN_PLACE = frozenset(
-    "add mul sub div neg exp sqrt rsqrt reciprocal sigmoid tanh relu hardtanh erf maximum".split()
-)
-"""Operators that read each element before they write it: a result may lie where an operand of its shape does."""
+_IN_PLACE = "add div erf exp hardtanh maximum mul neg reciprocal relu rsqrt sigmoid sqrt sub tanh"
+IN_PLACE = frozenset(_IN_PLACE.split())
+"""Operators that read each element before they write it: the result may lie where an operand does."""
 
 Rule = Callable[..., Any]
-_RULES: dict[str, Rule] = {}
+RULES: dict[str, Rule] = {
+    "aten._adaptive_avg_pool2d_backward.default": lambda g, x: _spread(
+        g / math.prod(_shape(x)[2:]), _shape(x)
+    ),
+    "aten.hardtanh_backward.default": lambda g, x, low, high: g * ((x > low).logical_and(x < high)),
+    "aten.select_backward.default": lambda g, sizes, *at: _zeros(sizes, g).select_scatter(g, *at),
+    "aten.sigmoid_backward.default": lambda g, y: (1.0 - y) * y * g,
+    "aten.silu.default": lambda x: torch.sigmoid(x) * x,
+    "aten.slice_backward.default": lambda g, sizes, *at: _zeros(sizes, g).slice_scatter(g, *at),
+    "aten.tanh_backward.default": lambda g, y: (1.0 - y * y) * g,
+    "aten.threshold_backward.default": lambda g, y, threshold: g * (y > threshold),
+    "poet.full": lambda shape, _, element, fill: torch.full(shape, fill, dtype=element),
+}
+"""Those that are written out, with the operator's arguments; what is read for its shape may be a blank."""
 
 
-def _rule(*targets: str) -> Callable[[Rule], Rule]:
+def _rule(target: str) -> Callable[[Rule], Rule]:
     def add(rule: Rule) -> Rule:
-        _RULES.update(dict.fromkeys(targets, rule))
+        RULES[target] = rule
         return rule
 
     return add
@@ -62,155 +69,64 @@ def run(op: Op, call: Call, walk: Walk) -> Sequence[Tensor | None]:
         PlanError: there are no kernels for it.
     """
     if op.strip is None:
-        return _outputs(_made(op, call, walk))
-    made: dict[str, Tensor] = {}
+        return outputs(made(op.name, call, walk))
+    results: dict[str, Tensor] = {}
     inside = walk.inside({value.name: value for value in op.strip.inner})
     for link in op.strip.links:
-        for name, result in zip(link.outputs, _outputs(_made(op, link.call, inside)), strict=False):
+        for name, result in zip(link.outputs, outputs(made(op.name, link.call, inside)), strict=False):
             if name is not None and result is not None:
-                made[name] = result
-                if name in inside.types:
-                    inside.install(name, result)
-    return [None if name is None else made[name] for name in op.outputs]
+                results[name] = result
+                inside.install(name, result)
+    return [None if name is None else results[name] for name in op.outputs]
 
 
-def _outputs(result: Any) -> tuple[Tensor | None, ...]:
+def outputs(result: Any) -> tuple[Tensor | None, ...]:
+    """What an operator gives, as a tuple."""
     return tuple(result) if isinstance(result, tuple | list) else (result,)
 
 
-def _made(op: Op, call: Call, walk: Walk) -> Any:
+def made(where: str, call: Call, walk: Walk) -> Any:
+    """The result of one call.
+
+    Raises:
+        PlanError: there are no kernels for it.
+    """
     target = call.target
-    if target in _WRITING:
-        return _WRITING[target](walk, call)
+    if target in READING:
+        return READING[target](walk, call)
     given = [walk.given(argument) for argument in call.args]
     named = {key: walk.given(argument) for key, argument in call.kwargs}
-    if target in _RULES:
-        return _RULES[target](*given, **named)
-    if target in PLAIN:
-        given = [empty(item.type) if isinstance(item, Blank) else item for item in given]
-        return getattr(getattr(_aten, target.split(".")[1]), target.split(".")[2])(*given, **named)
-    raise PlanError(
-        f"op {op.name}: ExecuTorch has no kernel for {target}, and poet does not write it out in others; "
-        "use `poet export pt2`, or another layer in its place"
-    )
+    if target in RULES:
+        return RULES[target](*given, **named)
+    if target not in PLAIN:
+        raise PlanError(
+            f"op {where}: ExecuTorch has no kernel for {target}, and poet does not write it out in others; "
+            "use `poet export pt2`, or another layer in its place"
+        )
+    given = list(map(_filled, given))
+    _, name, overload = target.split(".")
+    return getattr(getattr(_aten, name), overload)(*given, **named)
 
 
-# --- element by element -------------------------------------------------------------------------
+def _refused(what: str, way: str) -> PlanError:
+    return PlanError(f"{what} is not written out for ExecuTorch; {way}, or use `poet export pt2`")
 
 
-@_rule("aten.threshold_backward.default")
-def _threshold_backward(gradient: Tensor, output: Tensor, threshold: float) -> Tensor:
-    return _aten.mul.Tensor(gradient, _aten.gt.Scalar(output, threshold))
+def _shape(given: Tensor | Blank) -> list[int]:
+    return list(given.type.shape if isinstance(given, Blank) else given.shape)
 
 
-@_rule("aten.hardtanh_backward.default")
-def _hardtanh_backward(gradient: Tensor, source: Tensor, low: float, high: float) -> Tensor:
-    inside = _aten.logical_and.default(_aten.gt.Scalar(source, low), _aten.lt.Scalar(source, high))
-    return _aten.mul.Tensor(gradient, inside)
+def _filled(given: Any) -> Any:
+    blank = isinstance(given, Blank)
+    return torch.empty(_shape(given), dtype=dtype(given.type.dtype)) if blank else given
 
 
-@_rule("aten.tanh_backward.default")
-def _tanh_backward(gradient: Tensor, output: Tensor) -> Tensor:
-    slope = _aten.add.Scalar(_aten.neg.default(_aten.mul.Tensor(output, output)), 1.0)
-    return _aten.mul.Tensor(slope, gradient)
+def _zeros(shape: Sequence[int], like: Tensor) -> Tensor:
+    return torch.full(shape, 0.0, dtype=like.dtype)
 
 
-@_rule("aten.sigmoid_backward.default")
-def _sigmoid_backward(gradient: Tensor, output: Tensor) -> Tensor:
-    slope = _aten.mul.Tensor(_aten.add.Scalar(_aten.neg.default(output), 1.0), output)
-    return _aten.mul.Tensor(slope, gradient)
-
-
-@_rule("aten.silu.default")
-def _silu(source: Tensor) -> Tensor:
-    return _aten.mul.Tensor(_aten.sigmoid.default(source), source)
-
-
-@_rule("aten.gelu_backward.default")
-def _gelu_backward(gradient: Tensor, source: Tensor, *, approximate: str = "none") -> Tensor:
-    """Hendrycks and Gimpel, "Gaussian error linear units", 2016: the slope is cdf + x pdf."""
-    square = _aten.mul.Tensor(source, source)
-    if approximate == "tanh":
-        scale = math.sqrt(2 / math.pi)
-        inner = _aten.mul.Tensor(_aten.add.Scalar(_aten.mul.Scalar(square, 0.044715), 1.0), source)
-        bent = _aten.tanh.default(_aten.mul.Scalar(inner, scale))
-        steep = _aten.mul.Scalar(_aten.add.Scalar(_aten.mul.Scalar(square, 3 * 0.044715), 1.0), scale / 2)
-        flat = _aten.add.Scalar(_aten.neg.default(_aten.mul.Tensor(bent, bent)), 1.0)
-        tail = _aten.mul.Tensor(_aten.mul.Tensor(steep, flat), source)
-        body = _aten.mul.Scalar(_aten.add.Scalar(bent, 1.0), 0.5)
-    else:
-        density = _aten.exp.default(_aten.mul.Scalar(square, -0.5))
-        tail = _aten.mul.Tensor(_aten.mul.Scalar(density, 1 / math.sqrt(2 * math.pi)), source)
-        body = _aten.erf.default(_aten.mul.Scalar(source, math.sqrt(0.5)))
-        body = _aten.mul.Scalar(_aten.add.Scalar(body, 1.0), 0.5)
-    return _aten.mul.Tensor(_aten.add.Tensor(body, tail), gradient)
-
-
-@_rule("poet.full")
-def _full(shape: Sequence[int], _: Sequence[int], element: torch.dtype, fill: float) -> Tensor:
-    return _aten.full.default(shape, fill, dtype=element)
-
-
-@_rule("poet.copy")
-def _copy(source: Tensor, shape: Sequence[int], _: Sequence[int], element: torch.dtype) -> Tensor:
-    if source.dtype != element:
-        source = _aten._to_copy.default(source, dtype=element)
-    if list(source.shape) == list(shape):
-        return _aten.clone.default(source)
-    return _aten.expand_copy.default(source, shape)
-
-
-@_rule("aten.slice_backward.default")
-def _slice_backward(
-    gradient: Tensor, sizes: Sequence[int], dim: int, start: int, end: int, step: int
-) -> Tensor:
-    zeros = _aten.full.default(sizes, 0.0, dtype=gradient.dtype)
-    return _aten.slice_scatter.default(zeros, gradient, dim, start, end, step)
-
-
-@_rule("aten.select_backward.default")
-def _select_backward(gradient: Tensor, sizes: Sequence[int], dim: int, index: int) -> Tensor:
-    zeros = _aten.full.default(sizes, 0.0, dtype=gradient.dtype)
-    return _aten.select_scatter.default(zeros, gradient, dim, index)
-
-
-# --- norms --------------------------------------------------------------------------------------
-
-
-def _channels(source: Tensor) -> tuple[list[int], list[int]]:
-    """The dims that batch norm sums over, and the shape in which a channel's number meets the source."""
-    dims = [dim for dim in range(source.dim()) if dim != 1]
-    return dims, [source.shape[1] if dim == 1 else 1 for dim in range(source.dim())]
-
-
-def batch_norm(walk: Walk, call: Call) -> tuple[Tensor, Tensor, Tensor]:
-    """``aten.native_batch_norm``; in training it moves the running statistics that it is given."""
-    source, weight, bias, mean, variance, training, momentum, eps = map(walk.given, call.args)
-    dims, shape = _channels(source)
-    if training:
-        found = _aten.mean.dim(source, dims, False)
-        spread = _aten.var.correction(source, dims, correction=0, keepdim=False)
-        count = source.numel() // source.shape[1]
-        for place, new, scale in ((3, found, 1.0), (4, spread, count / max(count - 1, 1))):
-            if call.args[place] is not None:
-                old = _aten.mul.Scalar(walk.given(call.args[place]), 1 - momentum)
-                walk.write(call.args[place], _aten.add.Tensor(old, new, alpha=momentum * scale))
-    else:
-        found, spread = mean, variance
-    root = _aten.rsqrt.default(_aten.add.Scalar(spread, eps))
-    scale = root if weight is None else _aten.mul.Tensor(root, weight)
-    shift = _aten.neg.default(_aten.mul.Tensor(found, scale))
-    shift = shift if bias is None else _aten.add.Tensor(shift, bias)
-    made = _aten.mul.Tensor(source, _aten.view_copy.default(scale, shape))
-    made = _aten.add.Tensor(made, _aten.view_copy.default(shift, shape))
-    if not training:
-        found = root = empty_of([0], source.dtype)
-    return made, found, root
-
-
-def empty_of(shape: Sequence[int], element: torch.dtype) -> Tensor:
-    """A tensor without contents."""
-    made: Tensor = _aten.empty.memory_format(shape, dtype=element)
+def _spread(source: Tensor, shape: Sequence[int]) -> Tensor:
+    made: Tensor = _aten.expand_copy.default(source, shape)
     return made
 
 
@@ -218,84 +134,126 @@ def _row_products(one: Tensor, other: Tensor, rows: int, shape: Sequence[int]) -
     """The inner product of each of so many rows of both, without a tensor as large as they are."""
     length = one.numel() // max(rows, 1)
     if length == 1:
-        return _aten.view_copy.default(_aten.mul.Tensor(one, other), shape)
-    flat, upright = _aten.view_copy.default(one, [rows, 1, length]), [rows, length, 1]
-    made = _aten.bmm.default(flat, _aten.view_copy.default(other, upright))
-    return _aten.view_copy.default(made, shape)
+        return (one * other).view(shape)
+    return torch.bmm(one.view(rows, 1, length), other.view(rows, length, 1)).view(shape)
+
+
+# --- element by element -------------------------------------------------------------------------
+
+
+@_rule("aten.gelu_backward.default")
+def _gelu_backward(g: Tensor, x: Tensor, *, approximate: str = "none") -> Tensor:
+    """Hendrycks and Gimpel, "Gaussian error linear units", 2016: the slope is cdf + x pdf."""
+    if approximate == "tanh":
+        root = math.sqrt(2 / math.pi)
+        bent = torch.tanh((x * x * 0.044715 + 1.0) * x * root)
+        tail = (x * x * (3 * 0.044715) + 1.0) * (root / 2) * (1.0 - bent * bent) * x
+        return ((bent + 1.0) * 0.5 + tail) * g
+    tail = torch.exp(x * x * -0.5) * (1 / math.sqrt(2 * math.pi)) * x
+    return ((torch.erf(x * math.sqrt(0.5)) + 1.0) * 0.5 + tail) * g
+
+
+@_rule("poet.copy")
+def _copy(source: Tensor, shape: Sequence[int], _: Sequence[int], element: torch.dtype) -> Tensor:
+    source = source if source.dtype == element else source.to(element)
+    return source.clone() if list(source.shape) == list(shape) else _spread(source, shape)
+
+
+@_rule("aten.constant_pad_nd.default")
+def _pad(source: Tensor, pads: Sequence[int], value: float = 0.0) -> Tensor:
+    """The kernel takes no negative padding, by which tensors are cut."""
+    for place, (before, after) in enumerate(zip(pads[::2], pads[1::2], strict=True)):
+        dim = source.dim() - 1 - place
+        if before < 0 or after < 0:
+            source = _aten.slice_copy.Tensor(source, dim, max(-before, 0), source.shape[dim] + min(after, 0))
+    added = [max(pad, 0) for pad in pads]
+    return _aten.constant_pad_nd.default(source, added, value) if any(added) else source
+
+
+def _bits() -> Tensor:
+    """1, 2, 4 ... 128 as uint8."""
+    return torch.pow(2.0, torch.arange(8, dtype=torch.float32)).to(torch.uint8)
+
+
+@_rule("poet.relu")
+def _packed_relu(source: Tensor, rows: int) -> tuple[Tensor, Tensor]:
+    """A rectifier, and a bit of each element for backward; see `poet.runtime.kernels.packed`."""
+    output, length = torch.relu(source), source.numel() // rows
+    flags = (output > 0).to(torch.uint8).view(rows, length)
+    if length % 8:
+        flags = _aten.constant_pad_nd.default(flags, [0, -length % 8], 0)
+    packed = (flags.view(-1, 8) * _bits()).sum([1], dtype=torch.uint8)
+    return output, packed.view(rows, -(-length // 8))
+
+
+@_rule("poet.relu_backward")
+def _packed_relu_backward(gradient: Tensor, bits: Tensor) -> Tensor:
+    rows, length = bits.shape[0], gradient.numel() // bits.shape[0]
+    flags = (bits.view(-1, 1) & _bits()).ne(0).view(rows, -1)
+    flags = _aten.slice_copy.Tensor(flags, 1, 0, length) if length % 8 else flags
+    return gradient * _aten.view_copy.default(flags, gradient.shape)
+
+
+# --- norms --------------------------------------------------------------------------------------
+
+
+def _batch_norm(walk: Walk, call: Call) -> tuple[Tensor, Tensor, Tensor]:
+    """``native_batch_norm``; in training it moves the running statistics that it is given."""
+    source, weight, bias, mean, variance, training, momentum, eps = map(walk.given, call.args)
+    dims, count = [dim for dim in range(source.dim()) if dim != 1], source.numel() // source.shape[1]
+    if training:
+        mean, variance = source.mean(dims), source.var(dims, correction=0)
+        for place, new, scale in ((3, mean, 1.0), (4, variance, count / max(count - 1, 1))):
+            if call.args[place] is not None:
+                walk.write(call.args[place], walk.given(call.args[place]) * (1 - momentum))
+                old = walk.given(call.args[place])
+                walk.write(call.args[place], old.add(new, alpha=momentum * scale))
+    root = torch.rsqrt(variance + eps)
+    scale = root if weight is None else root * weight
+    shift = -(mean * scale) if bias is None else -(mean * scale) + bias
+    shape = [source.shape[1], *[1] * (source.dim() - 2)]
+    result = source * scale.view(shape) + shift.view(shape)
+    nothing = torch.empty([0], dtype=source.dtype)
+    return (result, mean, root) if training else (result, nothing, nothing)
 
 
 @_rule("aten.native_batch_norm_backward.default")
 def _batch_norm_backward(
-    gradient: Tensor,
-    source: Tensor,
-    weight: Tensor | None,
-    running_mean: Tensor | None,
-    running_variance: Tensor | None,
-    mean: Tensor | None,
-    root: Tensor | None,
-    training: bool,
-    eps: float,
-    mask: Sequence[bool],
-) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-    """Ioffe and Szegedy, "Batch normalization", 2015, section 3: the sums of g and g x say it all."""
-    dims, shape = _channels(source)
+    g: Tensor, x: Tensor, weight: Tensor | None, running_mean: Tensor, running_variance: Tensor,
+    mean: Tensor, root: Tensor, training: bool, eps: float, mask: Sequence[bool],
+) -> tuple[Tensor | None, Tensor, Tensor]:  # fmt: skip
+    """Ioffe and Szegedy, "Batch normalization", 2015, section 3: the sums of g and of g x say it all."""
     if not training:
-        mean, root = running_mean, _aten.rsqrt.default(_aten.add.Scalar(running_variance, eps))
-    of_gradient = _aten.sum.dim_IntList(gradient, dims, False)
-    batch, channels = source.shape[:2]
-    pixels = source.numel() // max(batch * channels, 1)
-    products = _row_products(gradient, source, batch * channels, [batch, channels])
-    of_products = _aten.sum.dim_IntList(products, [0], False)
-    to_weight = _aten.sub.Tensor(of_products, _aten.mul.Tensor(mean, of_gradient))
-    to_weight = _aten.mul.Tensor(to_weight, root)
-    to_source = None
+        mean, root = running_mean, torch.rsqrt(running_variance + eps)
+    (batch, channels), count = x.shape[:2], x.numel() // x.shape[1]
+    of_gradient = g.sum([dim for dim in range(x.dim()) if dim != 1])
+    products = _row_products(g, x, batch * channels, [batch, channels]).sum([0])
+    to_weight, to_source = (products - mean * of_gradient) * root, None
     if mask[0]:
-        scale = root if weight is None else _aten.mul.Tensor(root, weight)
-        if training:
-            share = _aten.mul.Scalar(_aten.mul.Tensor(to_weight, root), -1 / (batch * pixels))
-            shift = _aten.mul.Tensor(mean, share)
-            shift = _aten.add.Tensor(shift, of_gradient, alpha=1 / (batch * pixels))
-            to_source = _aten.mul.Tensor(source, _aten.view_copy.default(share, shape))
-            to_source = _aten.add.Tensor(to_source, gradient)
-            to_source = _aten.sub.Tensor(to_source, _aten.view_copy.default(shift, shape))
-            to_source = _aten.mul.Tensor(to_source, _aten.view_copy.default(scale, shape))
-        else:
-            to_source = _aten.mul.Tensor(gradient, _aten.view_copy.default(scale, shape))
-    return to_source, to_weight if mask[1] else None, of_gradient if mask[2] else None
-
-
-@_rule("aten.native_layer_norm.default")
-def _layer_norm(source: Tensor, shape: Sequence[int], *rest: Any) -> Any:
-    return _aten.native_layer_norm.default(source, shape, *rest)
+        shape = [channels, *[1] * (x.dim() - 2)]
+        scale = (root if weight is None else root * weight).view(shape)
+        share = to_weight * root * (-1 / count)
+        shift = (mean * share).add(of_gradient, alpha=1 / count)
+        to_source = (x * share.view(shape) + g - shift.view(shape)) * scale if training else g * scale
+    return to_source, to_weight, of_gradient
 
 
 @_rule("aten.native_layer_norm_backward.default")
 def _layer_norm_backward(
-    gradient: Tensor,
-    source: Tensor,
-    shape: Sequence[int],
-    mean: Tensor,
-    root: Tensor,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    mask: Sequence[bool],
-) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+    g: Tensor, x: Tensor, shape: Sequence[int], mean: Tensor, root: Tensor,
+    weight: Tensor | None, bias: Tensor | None, mask: Sequence[bool],
+) -> tuple[Tensor | None, Tensor | None, Tensor | None]:  # fmt: skip
     """Ba et al., "Layer normalization", 2016."""
-    outer, inner = (
-        list(range(source.dim() - len(shape))),
-        list(range(source.dim() - len(shape), source.dim())),
-    )
-    normed = _aten.mul.Tensor(_aten.sub.Tensor(source, mean), root)
-    to_weight = _aten.sum.dim_IntList(_aten.mul.Tensor(normed, gradient), outer, False) if mask[1] else None
-    to_bias = _aten.sum.dim_IntList(gradient, outer, False) if mask[2] else None
+    outer = list(range(x.dim() - len(shape)))
+    inner = list(range(x.dim() - len(shape), x.dim()))
+    normed = (x - mean) * root
+    to_weight = (normed * g).sum(outer) if mask[1] else None
+    to_bias = g.sum(outer) if mask[2] else None
     if not mask[0]:
         return None, to_weight, to_bias
-    scaled = gradient if weight is None else _aten.mul.Tensor(gradient, weight)
-    along = _aten.mean.dim(_aten.mul.Tensor(normed, scaled), inner, True)
-    to_source = _aten.neg.default(_aten.mul.Tensor(normed, along))
-    to_source = _aten.add.Tensor(to_source, scaled)
-    to_source = _aten.sub.Tensor(to_source, _aten.mean.dim(scaled, inner, True))
-    return _aten.mul.Tensor(to_source, root), to_weight, to_bias
+    scaled = g if weight is None else g * weight
+    along = (normed * scaled).mean(inner, True)
+    return (-(normed * along) + scaled - scaled.mean(inner, True)) * root, to_weight, to_bias
 
 
 # --- products, pooling --------------------------------------------------------------------------
@@ -304,117 +262,81 @@ def _layer_norm_backward(
 def _product(walk: Walk, call: Call) -> Tensor:
     """``mm`` and ``addmm``; of a transposed second factor ``linear``, which reads it where it lies."""
     *before, first, second = call.args
-    bias = walk.given(before[0]) if before else None
-    whole = walk.transposed(second)
     if call.kwargs:
-        raise PlanError(f"{call.target} with {call.kwargs[0][0]} is not written out for ExecuTorch")
+        raise _refused(f"{call.target} with {call.kwargs[0][0]}", "leave it out")
+    bias, whole = walk.given(before[0]) if before else None, walk.transposed(second)
     if whole is not None and (bias is None or bias.dim() == 1):
-        made: Tensor = _aten.linear.default(walk.given(first), whole, bias)
-        return made
-    made = _aten.mm.default(walk.given(first), walk.given(second))
-    return made if bias is None else _aten.add.Tensor(made, bias)
+        return torch.ops.aten.linear.default(walk.given(first), whole, bias)  # type: ignore[no-any-return]
+    result = torch.mm(walk.given(first), walk.given(second))
+    return result if bias is None else result + bias
 
 
 @_rule("aten.convolution_backward.default")
 def _convolution_backward(
-    gradient: Tensor, source: Tensor | Blank, weight: Tensor | Blank, sizes: Any, *rest: Any
+    g: Tensor, source: Tensor | Blank, weight: Tensor | Blank, sizes: Any, *rest: Any
 ) -> Any:
-    transposed, mask = rest[3], list(rest[6])
-    if transposed:
-        raise PlanError(
-            "ExecuTorch has no gradients of transposed convolutions; upsample and convolve instead"
-        )
-    made = list(_aten.convolution_backward.default(
-        gradient, _filled(source), _filled(weight), sizes or [gradient.shape[1]], *rest[:6], mask
-    ))  # fmt: skip
-    return made
-
-
-def _filled(given: Tensor | Blank) -> Tensor:
-    return empty_of(given.type.shape, getattr(torch, given.type.dtype)) if isinstance(given, Blank) else given
-
-
-def _shape(given: Tensor | Blank) -> list[int]:
-    return list(given.type.shape if isinstance(given, Blank) else given.shape)
+    if rest[3]:
+        raise _refused("the gradient of a transposed convolution", "upsample and convolve instead")
+    sizes = sizes or [g.shape[1]]
+    return _aten.convolution_backward.default(g, _filled(source), _filled(weight), sizes, *rest)
 
 
 @_rule("aten._adaptive_avg_pool2d.default")
-def _adaptive(source: Tensor, size: Sequence[int]) -> Tensor:
+def _adaptive_pool(source: Tensor, size: Sequence[int]) -> Tensor:
     if list(size) != [1, 1]:
-        raise PlanError(f"adaptive pooling to {list(size)} is not written out for ExecuTorch; use AvgPool2d")
-    return _aten.mean.dim(source, [-1, -2], True)
-
-
-@_rule("aten._adaptive_avg_pool2d_backward.default")
-def _adaptive_backward(gradient: Tensor, source: Tensor | Blank) -> Tensor:
-    shape = _shape(source)
-    return _aten.expand_copy.default(_aten.mul.Scalar(gradient, 1 / (shape[-1] * shape[-2])), shape)
+        raise _refused(f"adaptive pooling to {list(size)}", "use AvgPool2d")
+    return source.mean([-1, -2], True)
 
 
 @_rule("aten.avg_pool2d_backward.default")
 def _avg_pool_backward(
-    gradient: Tensor,
-    source: Tensor | Blank,
-    kernel: Sequence[int],
-    stride: Sequence[int],
-    padding: Sequence[int],
-    ceil_mode: bool,
-    counts_padding: bool,
-    divisor: int | None,
-) -> Tensor:
+    g: Tensor, source: Tensor | Blank, kernel: Sequence[int], stride: Sequence[int], padding: Sequence[int],
+    ceil_mode: bool, counts_padding: bool, divisor: int | None,
+) -> Tensor:  # fmt: skip
     """A transposed convolution of each channel by itself; of one window an expansion."""
     shape, kernel = _shape(source), list(kernel)
-    stride = list(stride) or kernel
-    share = 1 / (divisor or kernel[0] * kernel[1])
+    stride, share = list(stride) or kernel, 1 / (divisor or math.prod(kernel))
     if kernel == shape[2:] and not any(padding):
-        return _aten.expand_copy.default(_aten.mul.Scalar(gradient, share), shape)
+        return _spread(g * share, shape)
     if ceil_mode or (any(padding) and not counts_padding):
-        raise PlanError(
-            "average pooling with ceil_mode or uncounted padding is not written out for ExecuTorch"
-        )
-    reached = [(gradient.shape[2 + i] - 1) * stride[i] - 2 * padding[i] + kernel[i] for i in range(2)]
-    window = _aten.full.default([shape[1], 1, *kernel], share, dtype=gradient.dtype)
+        raise _refused("average pooling with ceil_mode or uncounted padding", "leave them out")
+    reached = [(g.shape[2 + i] - 1) * stride[i] - 2 * padding[i] + kernel[i] for i in range(2)]
     rest = [shape[2 + i] - reached[i] for i in range(2)]
-    return _aten.convolution.default(
-        gradient, window, None, stride, list(padding), [1, 1], True, rest, shape[1]
+    window = torch.full([shape[1], 1, *kernel], share, dtype=g.dtype)
+    result: Tensor = _aten.convolution.default(
+        g, window, None, stride, list(padding), [1, 1], True, rest, shape[1]
     )
+    return result
 
 
 @_rule("aten.max_pool2d_with_indices_backward.default")
-def _max_pool_backward(gradient: Tensor, source: Tensor | Blank, *rest: Any) -> Tensor:
-    shape, places = _shape(source), rest[-1]
-    rows = [shape[0], shape[1], -1] if len(shape) == 4 else [shape[0], -1]
-    last = len(rows) - 1
-    zeros = _aten.full.default([*rows[:-1], shape[-1] * shape[-2]], 0.0, dtype=gradient.dtype)
-    flat = [*rows[:-1], gradient.shape[-1] * gradient.shape[-2]]
-    given = (_aten.view_copy.default(places, flat), _aten.view_copy.default(gradient, flat))
-    return _aten.view_copy.default(_aten.scatter_add.default(zeros, last, *given), shape)
+def _max_pool_backward(g: Tensor, source: Tensor | Blank, *rest: Any) -> Tensor:
+    shape = _shape(source)
+    rows, pixels = math.prod(shape[:-2]), math.prod(shape[-2:])
+    zeros = _zeros([rows, pixels], g)
+    return zeros.scatter_add(1, rest[-1].view(rows, -1), g.view(rows, -1)).view(shape)
 
 
 # --- losses, tables -----------------------------------------------------------------------------
 
 
 @_rule("aten._softmax_backward_data.default")
-def _softmax_backward(gradient: Tensor, output: Tensor, dim: int, _: Any) -> Tensor:
-    if dim in (-1, output.dim() - 1):
-        shape = [*output.shape[:-1], 1]
-        along = _row_products(gradient, output, math.prod(shape), shape)
-    else:
-        along = _aten.sum.dim_IntList(_aten.mul.Tensor(gradient, output), [dim], True)
-    return _aten.mul.Tensor(_aten.sub.Tensor(gradient, along), output)
+def _softmax_backward(g: Tensor, output: Tensor, dim: int, _: Any) -> Tensor:
+    if dim not in (-1, output.dim() - 1):
+        return (g - (g * output).sum([dim], True)) * output
+    shape = [*output.shape[:-1], 1]
+    return (g - _row_products(g, output, math.prod(shape), shape)) * output
 
 
 @_rule("aten._log_softmax_backward_data.default")
-def _log_softmax_backward(gradient: Tensor, output: Tensor, dim: int, _: Any) -> Tensor:
-    along = _aten.sum.dim_IntList(gradient, [dim], True)
-    return _aten.add.Tensor(_aten.neg.default(_aten.mul.Tensor(_aten.exp.default(output), along)), gradient)
+def _log_softmax_backward(g: Tensor, output: Tensor, dim: int, _: Any) -> Tensor:
+    return -(torch.exp(output) * g.sum([dim], True)) + g
 
 
 def _chosen(classes: Tensor, ignored: int, element: torch.dtype) -> tuple[Tensor, Tensor]:
     """The numbers of classes, 0 for what is left out, and 1 or 0 for what counts."""
-    counts = _aten.ne.Scalar(classes, ignored)
-    numbers = _aten.mul.Tensor(classes, counts)
-    return _aten.unsqueeze_copy.default(numbers, 1), _aten._to_copy.default(counts, dtype=element)
+    counts = classes.ne(ignored)
+    return (classes * counts).unsqueeze(1), counts.to(element)
 
 
 @_rule("aten.nll_loss_forward.default")
@@ -422,61 +344,47 @@ def _nll_loss(
     scores: Tensor, classes: Tensor, weight: Tensor | None, reduction: int, ignored: int
 ) -> tuple[Tensor, Tensor]:
     if weight is not None or reduction == 0 or scores.dim() != 2:
-        raise PlanError(
-            "a weighted or unreduced cross-entropy is not written out for ExecuTorch; use the mean"
-        )
+        raise _refused("a weighted or unreduced cross-entropy", "take the mean of all classes alike")
     numbers, counts = _chosen(classes, ignored, scores.dtype)
-    picked = _aten.squeeze_copy.dims(_aten.gather.default(scores, 1, numbers), [1])
-    total = _aten.sum.dim_IntList(counts, [0], False)
-    loss = _aten.neg.default(_aten.sum.dim_IntList(_aten.mul.Tensor(picked, counts), [0], False))
-    return (_aten.div.Tensor(loss, total) if reduction == 1 else loss), total
+    total = counts.sum([0])
+    loss = -(torch.gather(scores, 1, numbers).squeeze(1) * counts).sum([0])
+    return (loss / total if reduction == 1 else loss), total
 
 
 @_rule("aten.nll_loss_backward.default")
 def _nll_loss_backward(
-    gradient: Tensor,
+    g: Tensor,
     scores: Tensor | Blank,
     classes: Tensor,
-    weight: Tensor | None,
+    weight: Any,
     reduction: int,
     ignored: int,
     total: Tensor,
 ) -> Tensor:
-    numbers, counts = _chosen(classes, ignored, gradient.dtype)
-    share = _aten.div.Tensor(gradient, total) if reduction == 1 else gradient
-    each = _aten.neg.default(_aten.mul.Tensor(counts, share))
-    zeros = _aten.full.default(_shape(scores), 0.0, dtype=gradient.dtype)
-    return _aten.scatter.src(zeros, 1, numbers, _aten.unsqueeze_copy.default(each, 1))
+    numbers, counts = _chosen(classes, ignored, g.dtype)
+    each = -(counts * (g / total if reduction == 1 else g))
+    return _zeros(_shape(scores), g).scatter(1, numbers, each.unsqueeze(1))
 
 
 @_rule("aten.mse_loss.default")
 def _mse_loss(source: Tensor, target: Tensor, reduction: int = 1) -> Tensor:
-    apart = _aten.sub.Tensor(source, target)
-    square = _aten.mul.Tensor(apart, apart)
-    dims = list(range(source.dim()))
-    if reduction == 0:
-        return square
-    return (_aten.mean.dim if reduction == 1 else _aten.sum.dim_IntList)(square, dims, False)
+    apart = source - target
+    dims, square = list(range(source.dim())), apart * apart
+    return square if reduction == 0 else square.mean(dims) if reduction == 1 else square.sum(dims)
 
 
 @_rule("aten.mse_loss_backward.default")
-def _mse_loss_backward(gradient: Tensor, source: Tensor, target: Tensor, reduction: int) -> Tensor:
-    share = 2 / source.numel() if reduction == 1 else 2.0
-    apart = _aten.mul.Scalar(_aten.sub.Tensor(source, target), share)
-    return _aten.mul.Tensor(apart, gradient)
+def _mse_loss_backward(g: Tensor, source: Tensor, target: Tensor, reduction: int) -> Tensor:
+    return (source - target) * (2 / source.numel() if reduction == 1 else 2.0) * g
 
 
 @_rule("aten.embedding_dense_backward.default")
-def _embedding_backward(gradient: Tensor, numbers: Tensor, rows: int, padding: int, scales: bool) -> Tensor:
+def _embedding_backward(g: Tensor, numbers: Tensor, rows: int, padding: int, scales: bool) -> Tensor:
     if scales:
-        raise PlanError("a table's gradient scaled by frequency is not written out for ExecuTorch")
-    width = gradient.shape[-1]
-    flat, each = _aten.view_copy.default(numbers, [-1]), _aten.view_copy.default(gradient, [-1, width])
-    if padding >= 0:
-        counts = _aten.unsqueeze_copy.default(_aten.ne.Scalar(flat, padding), 1)
-        each = _aten.mul.Tensor(each, counts)
-    zeros = _aten.full.default([rows, width], 0.0, dtype=gradient.dtype)
-    return _aten.index_put.default(zeros, [flat], each, True)
+        raise _refused("a table's gradient scaled by frequency", "leave scale_grad_by_freq out")
+    flat, each = numbers.view(-1), g.view(-1, g.shape[-1])
+    each = each if padding < 0 else each * flat.ne(padding).unsqueeze(1)
+    return _zeros([rows, g.shape[-1]], g).index_put([flat], each, True)
 
 
 # --- what writes --------------------------------------------------------------------------------
@@ -489,26 +397,24 @@ def _assign(walk: Walk, call: Call) -> tuple[()]:
 
 def _sgd(walk: Walk, call: Call) -> tuple[()]:
     parameter, gradient, lr, decay = map(walk.given, call.args)
-    if decay:
-        gradient = _aten.add.Tensor(gradient, parameter, alpha=decay)
-    walk.write(call.args[0], _aten.add.Tensor(parameter, gradient, alpha=-lr))
+    gradient = gradient.add(parameter, alpha=decay) if decay else gradient
+    walk.write(call.args[0], parameter.add(gradient, alpha=-lr))
     return ()
 
 
 def _momentum(walk: Walk, call: Call) -> tuple[()]:
-    parameter, gradient, buffer, lr, share, momentum, decay, nesterov = map(walk.given, call.args)
-    if decay:
-        gradient = _aten.add.Tensor(gradient, parameter, alpha=decay)
-    walk.write(call.args[2], _aten.mul.Scalar(buffer, momentum))
-    walk.write(call.args[2], _aten.add.Tensor(walk.given(call.args[2]), gradient, alpha=share))
+    parameter, gradient, kept, lr, share, momentum, decay, nesterov = map(walk.given, call.args)
+    gradient = gradient.add(parameter, alpha=decay) if decay else gradient
+    walk.write(call.args[2], kept * momentum)
+    walk.write(call.args[2], walk.given(call.args[2]).add(gradient, alpha=share))
     kept = walk.given(call.args[2])
-    gradient = _aten.add.Tensor(gradient, kept, alpha=momentum) if nesterov else kept
-    walk.write(call.args[0], _aten.add.Tensor(parameter, gradient, alpha=-lr))
+    gradient = gradient.add(kept, alpha=momentum) if nesterov else kept
+    walk.write(call.args[0], parameter.add(gradient, alpha=-lr))
     return ()
 
 
-_WRITING: Mapping[str, Callable[[Walk, Call], Any]] = {
-    "aten.native_batch_norm.default": batch_norm,
+READING: Mapping[str, Callable[[Any, Call], Any]] = {
+    "aten.native_batch_norm.default": _batch_norm,
     "aten.mm.default": _product,
     "aten.addmm.default": _product,
     "poet.assign": _assign,

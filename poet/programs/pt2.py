@@ -1,8 +1,8 @@
 """A plan as a program of `torch.export`: the schedule is the graph, updates are inside.
 
-The calls are those that the replay makes, so that the bits are. Each tensor dies after its last use, as
-`torch.fx` deletes it, which is no later than where the schedule frees it. No pass of torch's runs over the graph:
-one that joins equal calls would undo every recomputation.
+The calls are those that the replay makes, so that the bits are. `torch.fx` deletes each tensor after its last
+use, no later than the schedule frees it. No pass of torch's runs over the graph: one that joins equal calls
+would undo every recomputation.
 """
 
 from __future__ import annotations

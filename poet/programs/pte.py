@@ -59,8 +59,8 @@ class ExportedMethod:
 def export_pte(plan: str | Path, output: str | Path, *, state: str | Path | None = None) -> ExportedMethod:
     """Write the method ``forward`` that makes a plan's training step on ExecuTorch.
 
-    It takes the model's inputs and targets and gives the loss and the model's outputs. Before anything is written,
-    one step of it in ExecuTorch's runtime is held against one of the plan.
+    It takes the model's inputs and targets and gives the loss and the model's outputs. Before anything is
+    written, two of its steps in ExecuTorch's runtime are held against the plan's.
 
     Args:
         plan: path of the plan file.
@@ -121,7 +121,7 @@ def with_executorch(program: ExportedProgram, *, placed_in: Placing | None) -> A
 
 
 def _check(plan: Plan, program: bytes, path: str | Path, state: str | Path | None) -> None:
-    """Hold the loss of a step on random data against that of the plan's replay, after a step before it.
+    """Hold the losses of two steps on random data against those of the plan's replay.
 
     Raises:
         PlanError: a kernel computes something else.
@@ -137,7 +137,7 @@ def _check(plan: Plan, program: bytes, path: str | Path, state: str | Path | Non
             found = float(method.execute([*inputs, *rest])[0])
             if not math.isclose(found, expected, rel_tol=_TOLERANCE, abs_tol=_TOLERANCE):
                 raise PlanError(
-                    f"{plan.model.name}: step {seed + 1} in ExecuTorch has a loss of {found:.6g}, the plan's is "
+                    f"{plan.model.name}: step {seed + 1} in ExecuTorch has the loss {found:.6g}, in the plan "
                     f"{expected:.6g}: a kernel of its wheel is wrong here; use `poet export pt2`"
                 )
 
@@ -166,9 +166,7 @@ class RowMajorWalk(Walk):
         if not whole.is_contiguous or whole.offset:
             order = sorted(range(len(whole.shape)), key=lambda dim: (-whole.strides[dim], dim))
             if not whole.is_dense or whole.offset:
-                raise PlanError(
-                    f"value {value} views what does not lie densely; ExecuTorch has no such tensors"
-                )
+                raise PlanError(f"value {value} is a view with gaps; ExecuTorch has no such tensors")
             held = _aten.permute_copy.default(held, order)
         if kind.is_contiguous and kind.elements == whole.elements:
             return _aten.view_copy.default(held, kind.shape)
@@ -222,8 +220,8 @@ class RowMajorWalk(Walk):
 class Placing:
     """ExecuTorch's pass for the places of tensors: `poet.memory.layout` inside the plan's bytes.
 
-    A result lies where an operand did whose last use it is, or in what it is written back to, where its kernel
-    reads each element before it writes it; the copy back is then no call.
+    A result lies where an operand did whose last use it is, or in what it is written back to, where its
+    kernel reads each element before it writes it; the copy back is then no call.
     """
 
     def __init__(self, size_bytes: int, budget_bytes: int | None) -> None:
@@ -250,20 +248,25 @@ class Placing:
         last = _last_uses(module)
         place = {node: number for number, node in enumerate(module.graph.nodes)}
         for node in list(module.graph.nodes):
-            name = _name(node)
-            if name == "copy_" and _name(node.args[1]) and len(node.args[1].users) == 1:
+            name, root = _name(node), _root(node)
+            if root is not node:  # a view, of what may lie elsewhere now
+                base = root.meta["spec"]
+                spec = node.meta["spec"]
+                node.meta["spec"] = type(spec)(getattr(base, "_base", base), spec.shape)
+            elif name == "copy_" and _name(node.args[1]) and len(node.args[1].users) == 1:
                 into, made = node.args[:2]
-                if "spec" in into.meta and (into not in made.args or _writes_late(made, into)):
-                    made.meta["spec"] = _root(into).meta["spec"]
-                    for spec in signature.output_specs:
-                        spec.arg.name = made.name if spec.arg.name == node.name else spec.arg.name
+                if _may_overwrite(made, into):
+                    made.meta["spec"] = into.meta["spec"]
+                    for item in signature.output_specs:
+                        item.arg.name = made.name if item.arg.name == node.name else item.arg.name
                     node.replace_all_uses_with(made)
                     module.graph.erase_node(node)
             elif name in portable.IN_PLACE:
                 for operand in node.args:
-                    if isinstance(operand, fx.Node) and _writes_late(node, operand):
+                    if isinstance(operand, fx.Node) and _is_alike(node, operand):
                         root = _root(operand)
-                        if root.op != "placeholder" and last[root] == place[node]:
+                        is_last = root.op != "placeholder" and last[root] == place[node]
+                        if is_last and _may_overwrite(node, operand):
                             node.meta["spec"] = operand.meta["spec"]
                             break
         module.recompile()
@@ -277,11 +280,12 @@ class Placing:
         ]
         layout = lay_out(blocks, enough_bytes=self.size_bytes)
         check_layout(layout)
-        size_bytes = max(self.size_bytes, layout.arena_bytes)
+        blank_bytes = max((spec.nbytes() for spec in self._unread), default=0)
+        size_bytes = max(self.size_bytes, layout.arena_bytes, blank_bytes)
         if self.budget_bytes is not None and size_bytes > max(self.size_bytes, self.budget_bytes):
             raise PlanError(
-                f"ExecuTorch's kernels need {size_bytes:,} bytes for this schedule, more temporaries than the "
-                f"plan's budget of {self.budget_bytes:,} holds; plan with another --ram, or use export pt2"
+                f"ExecuTorch's kernels need {size_bytes:,} bytes for this schedule, more than the "
+                f"plan's budget of {self.budget_bytes:,}; plan with another --ram, or use export pt2"
             )
         for number, (spec, offset) in enumerate(zip(every, layout.offsets_bytes, strict=True)):
             spec.mem_id, spec.mem_offset, spec.mem_obj_id = 1, offset, number
@@ -291,7 +295,7 @@ class Placing:
 
 
 def _unread(module: fx.GraphModule) -> list[Any]:
-    """The tensors whose contents no kernel reads or writes: given for their shapes, or for what is not wanted."""
+    """The tensors whose contents no kernel touches: given for their shapes, or for what is not wanted."""
     found = []
     for node in list(module.graph.nodes):
         name = _name(node)
@@ -321,11 +325,22 @@ def _root(node: fx.Node) -> fx.Node:
     return node
 
 
-def _writes_late(node: fx.Node, operand: fx.Node) -> bool:
-    """Whether the result of ``node`` may lie where ``operand`` does, being alike and read before it is written."""
-    mine, theirs = node.meta.get("spec"), operand.meta.get("spec")
-    is_alike = getattr(mine, "shape", 0) == getattr(theirs, "shape", 1) and mine.dtype == theirs.dtype
-    return is_alike and _name(node) in portable.IN_PLACE
+def _memory(node: fx.Node) -> Any:
+    """What stands for the memory of a node."""
+    spec = _root(node).meta.get("spec")
+    return getattr(spec, "_base", spec)
+
+
+def _is_alike(node: fx.Node, other: fx.Node) -> bool:
+    """Whether both are tensors of one shape and type."""
+    mine, theirs = node.meta.get("spec"), other.meta.get("spec")
+    return getattr(mine, "shape", 0) == getattr(theirs, "shape", 1) and mine.dtype == theirs.dtype
+
+
+def _may_overwrite(node: fx.Node, target: fx.Node) -> bool:
+    """Whether the kernel of ``node`` may write where ``target`` lies: it reads nothing there, or in step."""
+    read = [item for item in node.args if isinstance(item, fx.Node) and _memory(item) is _memory(target)]
+    return all(_is_alike(node, item) for item in read) and (not read or _name(node) in portable.IN_PLACE)
 
 
 def _last_uses(module: fx.GraphModule) -> dict[fx.Node, int]:

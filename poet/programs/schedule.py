@@ -34,8 +34,8 @@ Run = Callable[[Op, Call, "Walk"], Sequence[Tensor | None]]
 def lasting(graph: Graph, *, whole: bool = True) -> dict[str, Joined]:
     """What lives across steps, by the module's names: parameters, module state, then constants and the rest.
 
-    What the optimizer keeps stands under ``optimizer.STATE.PARAMETER``, so that names are attribute paths. Where
-    they are not to be ``whole``, the parts of a tensor stand by themselves, under ``NAME.rows_FIRST``.
+    What the optimizer keeps stands under ``optimizer.STATE.PARAMETER``, so that names are attribute paths.
+    Where they are not to be ``whole``, the parts of a tensor stand by themselves, as ``NAME.rows_FIRST``.
     """
     types = {value.name: value.type for value in graph.values}
     named = named_parameters(graph)
@@ -63,8 +63,8 @@ def unchanging(plan: Plan) -> dict[str, float]:
     changed = {name for each in later for name in each if each[name] != first[name]}
     if changed:
         raise PlanError(
-            f"{plan.model.name}: {min(changed)} of optimizer {plan.optimizer.name} is another in each step, and "
-            "a program has fixed numbers; plan with --optimizer sgd or momentum"
+            f"{plan.model.name}: {min(changed)} of optimizer {plan.optimizer.name} is another in each step, "
+            "and a program has fixed numbers; plan with --optimizer sgd or momentum"
         )
     return first
 
@@ -85,8 +85,8 @@ def refuse_foreign(plan: Plan, what: str) -> None:
         drawn = next((call.target for call in calls if call.target in RANDOM or "rng" in call.target), None)
         if drawn or op.random:
             ways.append(
-                f"op {op.name} ({drawn}) draws random numbers, and a program has no generator to rerun it with; "
-                "plan the model without dropout"
+                f"op {op.name} ({drawn}) draws random numbers, and a program has no generator to rerun it "
+                "with; plan the model without dropout"
             )
     if ways:
         raise PlanError(f"{where} cannot be {what}: {ways[0]}")
@@ -215,7 +215,7 @@ def contents(file: PlanFile, state: str | Path | None, *, whole: bool = True) ->
 
 
 def traced(plan: Plan, run: Run, *, walk: type[Walk] = Walk) -> fx.GraphModule:
-    """The schedule of ``plan`` as a graph of what ``run`` calls; first come what lives across steps, then inputs.
+    """The schedule of ``plan`` as a graph of what ``run`` calls; it takes `lasting`, then inputs.
 
     Raises:
         PlanError: an op cannot be written down.

@@ -6,80 +6,24 @@ from pathlib import Path
 
 import pytest
 import torch
-from helpers import hand_net
 from helpers.command import invoke
 from helpers.hand_net import write_step
 from helpers.nets import small_net
-from helpers.part_nets import tiny_strips
-from helpers.schedules import keep_everything
-from torch import Tensor, nn
+from helpers.program_plans import written
+from torch import Tensor
 
-from poet.errors import InvalidSchedule
 from poet.frontend.trace import trace_training_step
-from poet.ir.optimizer import OptimizerSpec
-from poet.plans.plan_file import write_plan
 from poet.plans.training_plan import Plan
-from poet.problem import Problem
-from poet.problem.schedule import Compute, Free, Schedule
-from poet.problem.simulator import simulate
+from poet.problem.schedule import Compute
 from poet.runtime import Trainer, native
 from poet.runtime.data.random_batches import random_batch
-from poet.runtime.storage.state import raw_tensor
-
-
-def _net() -> nn.Module:
-    torch.manual_seed(0)
-    return nn.Sequential(
-        nn.Conv2d(3, 40, 3, padding=1),
-        nn.BatchNorm2d(40),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Conv2d(40, 48, 3, padding=1, groups=4, bias=False),
-        nn.Hardtanh(),
-        nn.Flatten(),
-        nn.Linear(48 * 9, 70),
-    ).train()
-
-
-def _written(path: Path, *, most: int = 99, optimizer: str = "momentum") -> Plan:
-    """A plan that runs up to ``most`` ops again and pages nothing, with gradients made block by block."""
-    spec = OptimizerSpec.parse(f"{optimizer}:lr=0.05,weight_decay=0.01")
-    with tiny_strips(LEAST_BYTES=1024):
-        step = trace_training_step(_net(), torch.zeros(2, 3, 6, 6), loss="cross-entropy", optimizer=spec)
-    assert any(op.strip is not None for op in step.graph.ops)
-    problem = hand_net.problem(step.graph, kernels=step.kernels)
-    schedule = rerunning(problem, most)
-    plan = hand_net.plan(
-        problem, step.graph, schedule, optimizer=spec, loss=step.loss, slack=1.0, kernels=step.kernels
-    )
-    write_plan(path, plan, {name: raw_tensor(tensor) for name, tensor in step.tensors.items()})
-    return plan
-
-
-def rerunning(problem: Problem, most: int) -> Schedule:
-    """The schedule that keeps everything, with up to ``most`` results dropped between two uses and made again."""
-    schedule, reruns = keep_everything(problem), 0
-    ops = {op.name: op for op in problem.ops}
-    for op in problem.ops:
-        runs = [index for index, step in enumerate(schedule) if isinstance(step, Compute)]
-        uses = [index for index in runs if op.outputs and op.outputs[0] in ops[schedule[index].op].inputs]
-        if len(uses) < 2 or len(op.outputs) != 1 or reruns == most:
-            continue
-        again = [Free(op.outputs[0]), *schedule[uses[0] + 1 : uses[-1]], Compute(op.name)]
-        changed = (*schedule[: uses[0] + 1], *again, *schedule[uses[-1] :])
-        try:
-            simulate(problem, changed)
-        except InvalidSchedule:
-            continue
-        schedule, reruns = changed, reruns + 1
-    return schedule
 
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Plan, Path]:
     """A plan file, its plan, and its program."""
     path = tmp_path_factory.mktemp("pt2") / "a.poet"
-    plan = _written(path)
+    plan = written(path)
     assert plan.trace.recomputed_runs
     code, _, said = invoke("export", "pt2", path, "-o", path.with_suffix(".pt2"))
     assert code == 0, said
@@ -157,7 +101,7 @@ def test_what_cannot_be_a_program_is_refused_in_one_line(tmp_path: Path, target:
     step = trace_training_step(small_net(), torch.zeros(6, 2, 8, 8), measure=False)
     assert write_step(paged, step, 0, in_storage=True).slots
     write_step(random, step, None)
-    _written(stepped, most=0, optimizer="adagrad")
+    written(stepped, most=0, optimizer="adamw")
     for path, way in ((paged, "--no-paging"), (random, "without dropout"), (stepped, "sgd")):
         code, _, said = invoke("export", target, path, "-o", tmp_path / "made")
         assert code == 2

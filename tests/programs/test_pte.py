@@ -1,0 +1,194 @@
+"""`poet export pte`: every rule and kernel that plans use, in ExecuTorch's wheel, against PyTorch; a whole step."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from helpers.command import invoke
+from helpers.program_plans import written
+from torch import Tensor, fx, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from poet.programs import portable, pte
+from poet.programs.pt2 import as_program
+from poet.runtime.data.random_batches import random_batch
+
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # ExecuTorch warns of its own code
+
+_F, _IMAGE, _ROWS = torch.float32, (2, 4, 6, 6), (3, 5, 8)
+
+
+def _positive(*shape: int) -> Tensor:
+    return torch.rand(shape) + 0.5
+
+
+def _cases() -> list[tuple[str, list[Any], dict[str, Any]]]:
+    """Operators with arguments as a trace has them."""
+    torch.manual_seed(0)
+    image, weight = torch.randn(_IMAGE), torch.randn(6, 2, 3, 3)
+    channel, rows, row = torch.randn(4), torch.randn(_ROWS), torch.randn(8)
+    convolution = [[2, 2], [1, 1], [1, 1], False, [0, 0], 2]
+    made = torch.ops.aten.convolution.default(image, weight, None, *convolution)
+    pool, spread = [[3, 3], [2, 2], [1, 1]], _positive(4)
+    pooled, places = torch.ops.aten.max_pool2d_with_indices.default(image, *pool, [1, 1], False)
+    normed = [channel, torch.rsqrt(spread)]
+    layer = [rows.mean(-1, True), torch.rsqrt(rows.var(-1, correction=0, keepdim=True) + 1e-5)]
+    scores, classes = torch.randn(5, 7).log_softmax(1), torch.tensor([0, 6, -100, 3, 3])
+    table = torch.randint(9, (3, 5))
+    one, small = torch.ones(()), torch.rand(_ROWS)
+    soft = rows.softmax(-1)
+    batch_norm = [image, channel, channel, None, None, True, 0.1, 1e-5]
+    cases: list[tuple[str, list[Any]]] = [
+        *((f"{name}.default", [rows]) for name in ["abs", "neg", "exp", "sigmoid", "tanh", "relu", "gelu", "erf", "sin", "cos", "silu", "clone", "mean"]),
+        *((f"{name}.default", [_positive(3, 4)]) for name in ["log", "sqrt", "rsqrt", "reciprocal"]),
+        *((f"{name}.Tensor", [rows, row]) for name in ["add", "sub", "mul", "div"]),
+        *((f"{name}.Scalar", [rows, 0.3]) for name in ["add", "sub", "mul", "div", "eq", "ne", "ge", "gt", "le", "lt"]),
+        ("maximum.default", [rows, small]), ("minimum.default", [rows, small]), ("clamp.default", [rows, -0.5, 0.5]),
+        ("hardtanh.default", [rows, 0.0, 1.0]), ("leaky_relu.default", [rows, 0.1]),
+        ("pow.Tensor_Scalar", [rows, 2.0]), ("where.self", [rows > 0, rows, small]),
+        ("masked_fill.Scalar", [rows, rows > 0, 0.0]), ("amax.default", [rows, [1], True]),
+        ("amin.default", [rows, [1], False]), ("sum.dim_IntList", [rows, [0, 2], True]), ("mean.dim", [rows, [0]]),
+        ("bmm.default", [rows, torch.randn(3, 8, 4)]), ("mm.default", [rows[0], torch.randn(8, 4)]),
+        ("addmm.default", [torch.randn(4), rows[0], torch.randn(8, 4)]),
+        ("convolution.default", [image, weight, torch.randn(6), *convolution]),
+        ("convolution_backward.default", [made, image, weight, [6], *convolution, [True, True, True]]),
+        ("constant_pad_nd.default", [image, [1, 2, 0, 1], 0.0]), ("constant_pad_nd.default", [image, [0, -1, -2, 1], 0.0]),
+        ("avg_pool2d.default", [image, [2, 2], [2, 2]]), ("avg_pool2d.default", [image, [6, 6], [6, 6]]),
+        ("avg_pool2d_backward.default", [torch.randn(2, 4, 3, 3), image, [2, 2], [2, 2], [0, 0], False, True, None]),
+        ("avg_pool2d_backward.default", [torch.randn(2, 4, 2, 2), image, [3, 3], [2, 2], [0, 0], False, True, None]),
+        ("avg_pool2d_backward.default", [torch.randn(2, 4, 1, 1), image, [6, 6], [6, 6], [0, 0], False, True, None]),
+        ("_adaptive_avg_pool2d.default", [image, [1, 1]]),
+        ("_adaptive_avg_pool2d_backward.default", [torch.randn(2, 4, 1, 1), image]),
+        ("max_pool2d_with_indices.default", [image, *pool, [1, 1], False]),
+        ("max_pool2d_with_indices_backward.default", [pooled, image, *pool, [1, 1], False, places]),
+        ("_softmax.default", [rows, -1, False]), ("_log_softmax.default", [rows, 1, False]),
+        ("_softmax_backward_data.default", [rows, soft, -1, _F]),
+        ("_softmax_backward_data.default", [rows, rows.softmax(1), 1, _F]),
+        ("_log_softmax_backward_data.default", [rows, rows.log_softmax(-1), -1, _F]),
+        ("threshold_backward.default", [rows, small - 0.5, 0]), ("hardtanh_backward.default", [rows, small, 0.2, 0.7]),
+        ("tanh_backward.default", [rows, small]), ("sigmoid_backward.default", [rows, small]),
+        ("gelu_backward.default", [rows, small * 4 - 2]),
+        ("native_batch_norm.default", batch_norm),
+        ("native_batch_norm.default", [image, channel, channel, channel, spread, False, 0.1, 1e-5]),
+        ("native_batch_norm_backward.default", [
+            image.flip(0), image, channel, None, None, *normed, True, 1e-5, [True, True, True]]),
+        ("native_batch_norm_backward.default", [
+            image.flip(0), image, channel, channel, spread, None, None, False, 1e-5, [True, True, True]]),
+        ("native_layer_norm.default", [rows, [8], row, row, 1e-5]),
+        ("native_layer_norm_backward.default", [rows.flip(0), rows, [8], *layer, row, row, [True, True, True]]),
+        ("nll_loss_forward.default", [scores, classes, None, 1, -100]),
+        ("nll_loss_backward.default", [one, scores, classes, None, 1, -100, torch.tensor(4.0)]),
+        ("mse_loss.default", [rows, small, 1]), ("mse_loss_backward.default", [one, rows, small, 1]),
+        ("embedding.default", [torch.randn(9, 4), table]),
+        ("embedding_dense_backward.default", [torch.randn(3, 5, 4), table, 9, 2, False]),
+        ("slice_backward.default", [rows, [3, 9, 8], 1, 2, 7, 1]), ("select_backward.default", [row, [3, 8], 0, 1]),
+        ("cat.default", [[rows, small], 1]), ("gather.default", [rows[0], 1, torch.zeros(5, 2, dtype=torch.int64)]),
+        ("repeat.default", [row, [2, 3]]), ("flip.default", [rows, [0]]), ("stack.default", [[row, row]]),
+    ]  # fmt: skip
+    tanh = ("aten.gelu_backward.default", [rows, small * 4 - 2], {"approximate": "tanh"})
+    return [*((f"aten.{name}", given, {}) for name, given in cases), tanh]
+
+
+class _Direct:
+    """A walk of calls that are given tensors themselves."""
+
+    def given(self, argument: Any) -> Any:
+        return argument
+
+    def transposed(self, _: Any) -> None:
+        return None
+
+
+def _by_rules(cases: list[tuple[str, list[Any], dict[str, Any]]]) -> list[Tensor]:
+    found: list[Tensor] = []
+    for target, given, named in cases:
+        call = SimpleNamespace(target=target, args=given, kwargs=tuple(named.items()))
+        made = portable.made(target, call, _Direct())  # type: ignore[arg-type]
+        found += [item for item in portable.outputs(made) if item is not None and item.numel()]
+    return found
+
+
+def _executed(program: bytes, given: list[Tensor]) -> list[Tensor]:
+    from executorch.runtime import Runtime
+
+    return list(Runtime.get().load_program(program).load_method("forward").execute(given))
+
+
+def test_rules_and_kernels_are_pytorchs() -> None:
+    pytest.importorskip("executorch")
+    cases = _cases()
+    tensors: list[Tensor] = []
+
+    def numbered(item: Any) -> Any:
+        if isinstance(item, list):
+            return [numbered(each) for each in item]
+        if not isinstance(item, Tensor):
+            return item
+        tensors.append(item.contiguous())
+        return len(tensors) - 1, Tensor
+
+    def filled(item: Any, of: tuple[Tensor, ...]) -> Any:
+        if isinstance(item, list):
+            return [filled(each, of) for each in item]
+        return of[item[0]] if isinstance(item, tuple) else item
+
+    marked = [(target, numbered(given), named) for target, given, named in cases]
+
+    def program(*of: Tensor) -> tuple[Tensor, ...]:
+        return tuple(_by_rules([(target, filled(given, of), named) for target, given, named in marked]))
+
+    with FakeTensorMode() as mode, torch.no_grad():
+        made: fx.GraphModule = make_fx(program, tracing_mode="fake")(*map(mode.from_tensor, tensors))
+    lowered = pte.with_executorch(as_program(made, {}, set()), placed_in=pte.Placing(0, None))
+    results = iter(_executed(lowered.buffer, tensors))
+    for target, given, named in cases:
+        expected = getattr(getattr(torch.ops.aten, target.split(".")[1]), target.split(".")[2])(
+            *given, **named
+        )
+        for item in portable.outputs(expected):
+            if item is not None and item.numel():
+                found = next(results)
+                close = torch.allclose(found.to(item.dtype), item, rtol=1e-4, atol=1e-5)
+                assert close, f"{target}: {found} in place of {item}"
+    tried = {target for target, _, _ in cases}
+    untried = {
+        name for name in (*portable.PLAIN, *portable.RULES, *portable.READING) if name[:5] == "aten."
+    }
+    assert untried - tried <= {
+        f"aten.{name}"  # whose kernels others of the list are, with other arguments
+        for name in [
+            "eq.Tensor",
+            "ne.Tensor",
+            "logical_and.default",
+            "logical_not.default",
+            "logical_or.default",
+            "var.correction",
+            "index_select.default",
+            "tril.default",
+        ]
+    }
+
+
+def test_a_step_trains_in_the_wheel_inside_the_plans_bytes(tmp_path: Path) -> None:
+    pytest.importorskip("executorch")
+    plan = written(tmp_path / "a.poet", pool=nn.AvgPool2d(2))
+    code, _, said = invoke("export", "pte", tmp_path / "a.poet", "-o", tmp_path / "a.pte")
+    assert code == 0, said
+    kept = written(tmp_path / "b.poet", most=0, pool=nn.AvgPool2d(2))
+    assert invoke("export", "pte", tmp_path / "b.poet", "-o", tmp_path / "b.pte")[0] == 0
+    assert plan.trace.recomputed_runs > kept.trace.recomputed_runs
+
+    from executorch.runtime import Runtime
+
+    both = [Runtime.get().load_program(tmp_path / name).load_method("forward") for name in ("a.pte", "b.pte")]
+    for number in range(3):
+        inputs, targets = random_batch(plan, number)
+        assert isinstance(targets, Tensor)
+        one, two = (method.execute([*inputs, targets]) for method in both)
+        assert torch.equal(one[0], two[0])
+        assert torch.equal(one[1], two[1])
