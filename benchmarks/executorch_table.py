@@ -1,11 +1,11 @@
-"""Training steps in the wheel of ExecuTorch, planned, unplanned and as it plans itself: results/executorch.json.
+"""Training steps in the wheel of ExecuTorch, planned, unplanned and as it plans: results/executorch.json.
 
     python -m benchmarks executorch-table [--only NAME ...] [--steps 100] [--folder build/executorch]
 
-Eight nets, small enough for portable kernels on a CPU. Each is planned inside a budget and exported, and so is
-the schedule that keeps everything; both train in the wheel on the same batches, beside plain PyTorch. The joint
-graph is ExecuTorch's way: forward and backward in the same kernels, gradients as outputs, placed by its own
-planner, parameters beside it and the update in a loop of one call each. Needs the extra ``executorch``.
+Eight nets, small enough for portable kernels on a CPU. Each is planned inside a budget and exported, and so
+is the schedule that keeps everything; both train in the wheel on the same batches, beside plain PyTorch. The
+joint graph is ExecuTorch's way: forward and backward in the same kernels, gradients as outputs, placed by its
+own planner, parameters beside it and the update in a loop of one call each. Needs the extra ``executorch``.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -39,7 +38,7 @@ LR = 0.01
 
 @dataclass(frozen=True)
 class Case:
-    """A net, what it is given, and the share of the way from the least to the plain bytes that it is planned in."""
+    """A net, what it is given, and how far from the least to the plain bytes its budget is."""
 
     build: Callable[[], nn.Module]
     batch: Callable[[], tuple[Tensor, Tensor]]
@@ -301,7 +300,7 @@ def found(name: str, steps: int, folder: Path) -> Found:
         size = pte.plan_bytes(file.plan)
     net = net_of(case)
     made = Found(
-        name, planned.planned_bytes, size, unplanned.planned_bytes, joint_bytes,
+        name, planned.ram_bytes, size, unplanned.ram_bytes, joint_bytes,
         sum(item.nbytes for item in net.parameters()), planned.calls, unplanned.calls, joint_calls,
         len(list(net.parameters())), planned.reruns, [],
     )  # fmt: skip
@@ -337,41 +336,44 @@ def page(rows: Sequence[Found]) -> str:
     lines = [
         "# Training steps in ExecuTorch's wheel",
         "",
-        "`python -m benchmarks executorch-table`; ExecuTorch 1.5.1, torch "
-        f"{torch.__version__}, one thread, SGD with learning rate {LR}, random batches. Sizes are chosen so that "
-        "portable kernels make 100 steps of each net in minutes.",
+        f"`python -m benchmarks executorch-table`; ExecuTorch 1.5.1, torch {torch.__version__}, one thread, "
+        f"SGD with learning rate {LR}, random batches. Sizes are chosen so that portable kernels make 100 "
+        "steps in minutes.",
         "",
-        "Planned: bytes of planned memory of the plan's program, parameters included; it equals what the plan "
-        "counts. Joint: what ExecuTorch's planner gives forward and backward in the same kernels with gradients "
-        "as outputs, parameters not included; beside it stands the joint graph with its parameters. Calls: of "
-        "kernels in a step, for the joint graph with one for the update of each parameter.",
+        "Planned: bytes of planned memory of the plan's program, with parameters. Joint: what ExecuTorch's "
+        "planner gives forward and backward in the same kernels, gradients being outputs and parameters not "
+        "included; then the joint graph with parameters. Calls: of kernels in a step, for the joint graph "
+        "with one for the update of each parameter.",
         "",
-        "| net | size | planned bytes | plan's bytes | kept bytes | joint bytes | with parameters | planned/joint "
-        "| planned/with parameters | calls | joint calls | calls/joint | ops run again |",
+        "| net | size | planned bytes | plan's bytes | kept bytes | joint bytes | with parameters "
+        "| planned/joint | planned/with parameters | calls | joint calls | calls/joint | ops run again |",
         "|---|---|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for row in rows:
-        whole = row.joint_bytes + row.parameter_bytes
-        joint_calls = row.joint_calls + row.parameters
-        lines.append(
-            f"| {row.name} | {CASES[row.name].words} | {row.planned_bytes} | {row.plan_bytes} "
-            f"| {row.everything_bytes} | {row.joint_bytes} | {whole} | {row.planned_bytes / row.joint_bytes:.3f} "
-            f"| {row.planned_bytes / whole:.3f} | {row.calls} | {joint_calls} | {row.calls / joint_calls:.3f} "
-            f"| {row.reruns} |"
-        )
+        whole, joint_calls = row.joint_bytes + row.parameter_bytes, row.joint_calls + row.parameters
+        cells = (
+            row.name, CASES[row.name].words, row.planned_bytes, row.plan_bytes, row.everything_bytes,
+            row.joint_bytes, whole, f"{row.planned_bytes / row.joint_bytes:.3f}",
+            f"{row.planned_bytes / whole:.3f}", row.calls, joint_calls, f"{row.calls / joint_calls:.3f}",
+            row.reruns,
+        )  # fmt: skip
+        lines.append(f"| {' | '.join(map(str, cells))} |")
     lines += [
         "",
-        "Losses: in how many steps those of the planned and the unplanned program are the same bits, and how far "
-        "plain PyTorch's are from them at most.",
+        "Losses: in how many steps those of the planned and the unplanned program are the same bits, and how "
+        "far plain PyTorch's are from them at most.",
         "",
         "| net | steps | equal | largest difference | first loss | last loss |",
         "|---|---|---|---|---|---|",
     ]
     for row in rows:
         equal = sum(one == two for one, two, _ in row.losses)
-        apart = max((abs(one - plain) for one, _, plain in row.losses), default=math.nan)
-        first, last = (row.losses[0][0], row.losses[-1][0]) if row.losses else (math.nan, math.nan)
+        apart = max(abs(one - plain) for one, _, plain in row.losses)
+        first, last = row.losses[0][0], row.losses[-1][0]
         lines.append(f"| {row.name} | {len(row.losses)} | {equal} | {apart:.2e} | {first:.4f} | {last:.4f} |")
+    missing = [name for name in CASES if name not in {row.name for row in rows}]
+    if missing:
+        lines += ["", f"Not measured: {', '.join(missing)}."]
     return "\n".join(lines) + "\n"
 
 
@@ -388,12 +390,8 @@ def main() -> None:
         kept = given.folder / f"{name}-{given.steps}.json"
         if not kept.exists():
             kept.write_text(json.dumps(asdict(found(name, given.steps, given.folder))))
-    rows = []
-    for name in CASES:
-        kept = given.folder / f"{name}-{given.steps}.json"
-        if not kept.exists():
-            sys.exit(f"{name} is not measured yet; the page is written when all are")
-        rows.append(Found(**json.loads(kept.read_text())))
+    kept_files = (given.folder / f"{name}-{given.steps}.json" for name in CASES)
+    rows = [Found(**json.loads(path.read_text())) for path in kept_files if path.exists()]
     write(RESULTS / "executorch.json", page(rows))
     print(page(rows))
 

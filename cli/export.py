@@ -173,4 +173,4 @@ def pte(plan_file: PlanArgument, output: _FileOption, state: _StateOption = None
     check_files({"-o": output}, reads={"PLAN": plan_file, "--state": state})
     made = export_pte(plan_file, output, state=state)
     done = f"{made.calls:,} kernel calls, {made.reruns} ops run again"
-    say(f"{output}: {done}, {made.planned_bytes:,} bytes planned")
+    say(f"{output}: {done}, {made.ram_bytes:,} bytes planned")

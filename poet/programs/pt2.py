@@ -41,7 +41,7 @@ class Exported:
     Attributes:
         calls: of the graph.
         reruns: of ops that the schedule runs again.
-        ram_bytes: that the program holds at most, with its state, as the plan says.
+        ram_bytes: that it holds at most, with its state, as the plan says.
     """
 
     calls: int

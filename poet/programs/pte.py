@@ -7,9 +7,9 @@ everything does that the plan counts. Where a kernel may write over an operand, 
 from __future__ import annotations
 
 import copy
+import importlib.metadata
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from poet.memory.layout import Block, check_layout, lay_out
 from poet.plans.plan_file import PlanFile
 from poet.plans.training_plan import Plan
 from poet.programs import portable
-from poet.programs.pt2 import as_program
+from poet.programs.pt2 import Exported, as_program
 from poet.programs.schedule import Walk, contents, lasting, refuse_foreign, traced
 from poet.runtime.data.random_batches import random_batch
 from poet.runtime.kernels import arguments
@@ -41,26 +41,12 @@ ALIGNMENT_BYTES = 16
 """What ExecuTorch aligns tensors to."""
 
 
-@dataclass(frozen=True, slots=True)
-class ExportedMethod:
-    """What was written.
-
-    Attributes:
-        calls: of kernels in a step.
-        reruns: of ops that the schedule runs again.
-        planned_bytes: of memory that the runtime asks for, which is all that the plan counts.
-    """
-
-    calls: int
-    reruns: int
-    planned_bytes: int
-
-
-def export_pte(plan: str | Path, output: str | Path, *, state: str | Path | None = None) -> ExportedMethod:
+def export_pte(plan: str | Path, output: str | Path, *, state: str | Path | None = None) -> Exported:
     """Write the method ``forward`` that makes a plan's training step on ExecuTorch.
 
     It takes the model's inputs and targets and gives the loss and the model's outputs. Before anything is
-    written, two of its steps in ExecuTorch's runtime are held against the plan's.
+    written, two of its steps in ExecuTorch's runtime are held against the plan's. The bytes are those of the
+    memory that the runtime plans with, all that the plan counts.
 
     Args:
         plan: path of the plan file.
@@ -78,7 +64,7 @@ def export_pte(plan: str | Path, output: str | Path, *, state: str | Path | None
         target.write(method.buffer)
     made = method.executorch_program.execution_plan[0]
     calls = sum(type(item.instr_args).__name__ == "KernelCall" for item in made.chains[0].instructions)
-    return ExportedMethod(calls, step.trace.recomputed_runs, made.non_const_buffer_sizes[1])
+    return Exported(calls, step.trace.recomputed_runs, made.non_const_buffer_sizes[1])
 
 
 def lowered(file: PlanFile, *, state: str | Path | None = None) -> Any:
@@ -107,10 +93,13 @@ def with_executorch(program: ExportedProgram, *, placed_in: Placing | None) -> A
         from executorch.exir import EdgeCompileConfig, EdgeProgramManager, ExecutorchBackendConfig
         from executorch.exir.passes import MemoryPlanningPass
         from executorch.exir.program._program import _generate_edge_program
+
+        found = importlib.metadata.version("executorch")
     except ImportError as error:
-        raise PoetError(
-            f"export pte needs ExecuTorch {WHEEL}: pip install 'poet-edge-training[executorch]' ({error})"
-        ) from None
+        found = str(error)
+    if found != WHEEL:
+        way = "pip install 'poet-edge-training[executorch]'"
+        raise PoetError(f"export pte needs ExecuTorch {WHEEL}: {way} (here: {found})")
     config = EdgeCompileConfig(_check_ir_validity=False)
     edge = EdgeProgramManager(_generate_edge_program(config, program), None, config)
     return edge.to_executorch(

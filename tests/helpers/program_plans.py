@@ -53,7 +53,7 @@ def written(
 
 
 def rerunning(problem: Problem, most: int) -> Schedule:
-    """The schedule that keeps everything, with up to ``most`` results dropped between two uses and made again."""
+    """The schedule that keeps everything, up to ``most`` results dropped between two uses and made again."""
     schedule, reruns = keep_everything(problem), 0
     ops = {op.name: op for op in problem.ops}
     for op in problem.ops:

@@ -1,4 +1,4 @@
-"""`poet export pt2`: a loaded program makes the plan's steps, bit for bit, in the plan's memory; no poet in it."""
+"""`poet export pt2`: a loaded program makes the plan's steps, bit for bit, in the plan's memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`poet export pte`: every rule and kernel that plans use, in ExecuTorch's wheel, against PyTorch; a whole step."""
+"""`poet export pte`: rules and kernels in ExecuTorch's wheel against PyTorch, and whole steps."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from poet.programs import portable, pte
 from poet.programs.pt2 import as_program
 from poet.runtime.data.random_batches import random_batch
 
-pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # ExecuTorch warns of its own code
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
+"""ExecuTorch warns of its own code."""
 
 _F, _IMAGE, _ROWS = torch.float32, (2, 4, 6, 6), (3, 5, 8)
 
@@ -44,52 +45,106 @@ def _cases() -> list[tuple[str, list[Any], dict[str, Any]]]:
     soft = rows.softmax(-1)
     batch_norm = [image, channel, channel, None, None, True, 0.1, 1e-5]
     cases: list[tuple[str, list[Any]]] = [
-        *((f"{name}.default", [rows]) for name in ["abs", "neg", "exp", "sigmoid", "tanh", "relu", "gelu", "erf", "sin", "cos", "silu", "clone", "mean"]),
+        *(
+            (f"{name}.default", [rows])
+            for name in [
+                "abs",
+                "neg",
+                "exp",
+                "sigmoid",
+                "tanh",
+                "relu",
+                "gelu",
+                "erf",
+                "sin",
+                "cos",
+                "silu",
+                "clone",
+                "mean",
+            ]
+        ),
         *((f"{name}.default", [_positive(3, 4)]) for name in ["log", "sqrt", "rsqrt", "reciprocal"]),
         *((f"{name}.Tensor", [rows, row]) for name in ["add", "sub", "mul", "div"]),
-        *((f"{name}.Scalar", [rows, 0.3]) for name in ["add", "sub", "mul", "div", "eq", "ne", "ge", "gt", "le", "lt"]),
-        ("maximum.default", [rows, small]), ("minimum.default", [rows, small]), ("clamp.default", [rows, -0.5, 0.5]),
-        ("hardtanh.default", [rows, 0.0, 1.0]), ("leaky_relu.default", [rows, 0.1]),
-        ("pow.Tensor_Scalar", [rows, 2.0]), ("where.self", [rows > 0, rows, small]),
-        ("masked_fill.Scalar", [rows, rows > 0, 0.0]), ("amax.default", [rows, [1], True]),
-        ("amin.default", [rows, [1], False]), ("sum.dim_IntList", [rows, [0, 2], True]), ("mean.dim", [rows, [0]]),
-        ("bmm.default", [rows, torch.randn(3, 8, 4)]), ("mm.default", [rows[0], torch.randn(8, 4)]),
+        *(
+            (f"{name}.Scalar", [rows, 0.3])
+            for name in ["add", "sub", "mul", "div", "eq", "ne", "ge", "gt", "le", "lt"]
+        ),
+        ("maximum.default", [rows, small]),
+        ("minimum.default", [rows, small]),
+        ("clamp.default", [rows, -0.5, 0.5]),
+        ("hardtanh.default", [rows, 0.0, 1.0]),
+        ("leaky_relu.default", [rows, 0.1]),
+        ("pow.Tensor_Scalar", [rows, 2.0]),
+        ("where.self", [rows > 0, rows, small]),
+        ("masked_fill.Scalar", [rows, rows > 0, 0.0]),
+        ("amax.default", [rows, [1], True]),
+        ("amin.default", [rows, [1], False]),
+        ("sum.dim_IntList", [rows, [0, 2], True]),
+        ("mean.dim", [rows, [0]]),
+        ("bmm.default", [rows, torch.randn(3, 8, 4)]),
+        ("mm.default", [rows[0], torch.randn(8, 4)]),
         ("addmm.default", [torch.randn(4), rows[0], torch.randn(8, 4)]),
         ("convolution.default", [image, weight, torch.randn(6), *convolution]),
         ("convolution_backward.default", [made, image, weight, [6], *convolution, [True, True, True]]),
-        ("constant_pad_nd.default", [image, [1, 2, 0, 1], 0.0]), ("constant_pad_nd.default", [image, [0, -1, -2, 1], 0.0]),
-        ("avg_pool2d.default", [image, [2, 2], [2, 2]]), ("avg_pool2d.default", [image, [6, 6], [6, 6]]),
-        ("avg_pool2d_backward.default", [torch.randn(2, 4, 3, 3), image, [2, 2], [2, 2], [0, 0], False, True, None]),
-        ("avg_pool2d_backward.default", [torch.randn(2, 4, 2, 2), image, [3, 3], [2, 2], [0, 0], False, True, None]),
-        ("avg_pool2d_backward.default", [torch.randn(2, 4, 1, 1), image, [6, 6], [6, 6], [0, 0], False, True, None]),
+        ("constant_pad_nd.default", [image, [1, 2, 0, 1], 0.0]),
+        ("constant_pad_nd.default", [image, [0, -1, -2, 1], 0.0]),
+        ("avg_pool2d.default", [image, [2, 2], [2, 2]]),
+        ("avg_pool2d.default", [image, [6, 6], [6, 6]]),
+        (
+            "avg_pool2d_backward.default",
+            [torch.randn(2, 4, 3, 3), image, [2, 2], [2, 2], [0, 0], False, True, None],
+        ),
+        (
+            "avg_pool2d_backward.default",
+            [torch.randn(2, 4, 2, 2), image, [3, 3], [2, 2], [0, 0], False, True, None],
+        ),
+        (
+            "avg_pool2d_backward.default",
+            [torch.randn(2, 4, 1, 1), image, [6, 6], [6, 6], [0, 0], False, True, None],
+        ),
         ("_adaptive_avg_pool2d.default", [image, [1, 1]]),
         ("_adaptive_avg_pool2d_backward.default", [torch.randn(2, 4, 1, 1), image]),
         ("max_pool2d_with_indices.default", [image, *pool, [1, 1], False]),
         ("max_pool2d_with_indices_backward.default", [pooled, image, *pool, [1, 1], False, places]),
-        ("_softmax.default", [rows, -1, False]), ("_log_softmax.default", [rows, 1, False]),
+        ("_softmax.default", [rows, -1, False]),
+        ("_log_softmax.default", [rows, 1, False]),
         ("_softmax_backward_data.default", [rows, soft, -1, _F]),
         ("_softmax_backward_data.default", [rows, rows.softmax(1), 1, _F]),
         ("_log_softmax_backward_data.default", [rows, rows.log_softmax(-1), -1, _F]),
-        ("threshold_backward.default", [rows, small - 0.5, 0]), ("hardtanh_backward.default", [rows, small, 0.2, 0.7]),
-        ("tanh_backward.default", [rows, small]), ("sigmoid_backward.default", [rows, small]),
+        ("threshold_backward.default", [rows, small - 0.5, 0]),
+        ("hardtanh_backward.default", [rows, small, 0.2, 0.7]),
+        ("tanh_backward.default", [rows, small]),
+        ("sigmoid_backward.default", [rows, small]),
         ("gelu_backward.default", [rows, small * 4 - 2]),
         ("native_batch_norm.default", batch_norm),
         ("native_batch_norm.default", [image, channel, channel, channel, spread, False, 0.1, 1e-5]),
-        ("native_batch_norm_backward.default", [
-            image.flip(0), image, channel, None, None, *normed, True, 1e-5, [True, True, True]]),
-        ("native_batch_norm_backward.default", [
-            image.flip(0), image, channel, channel, spread, None, None, False, 1e-5, [True, True, True]]),
+        (
+            "native_batch_norm_backward.default",
+            [image.flip(0), image, channel, None, None, *normed, True, 1e-5, [True, True, True]],
+        ),
+        (
+            "native_batch_norm_backward.default",
+            [image.flip(0), image, channel, channel, spread, None, None, False, 1e-5, [True, True, True]],
+        ),
         ("native_layer_norm.default", [rows, [8], row, row, 1e-5]),
-        ("native_layer_norm_backward.default", [rows.flip(0), rows, [8], *layer, row, row, [True, True, True]]),
+        (
+            "native_layer_norm_backward.default",
+            [rows.flip(0), rows, [8], *layer, row, row, [True, True, True]],
+        ),
         ("nll_loss_forward.default", [scores, classes, None, 1, -100]),
         ("nll_loss_backward.default", [one, scores, classes, None, 1, -100, torch.tensor(4.0)]),
-        ("mse_loss.default", [rows, small, 1]), ("mse_loss_backward.default", [one, rows, small, 1]),
+        ("mse_loss.default", [rows, small, 1]),
+        ("mse_loss_backward.default", [one, rows, small, 1]),
         ("embedding.default", [torch.randn(9, 4), table]),
         ("embedding_dense_backward.default", [torch.randn(3, 5, 4), table, 9, 2, False]),
-        ("slice_backward.default", [rows, [3, 9, 8], 1, 2, 7, 1]), ("select_backward.default", [row, [3, 8], 0, 1]),
-        ("cat.default", [[rows, small], 1]), ("gather.default", [rows[0], 1, torch.zeros(5, 2, dtype=torch.int64)]),
-        ("repeat.default", [row, [2, 3]]), ("flip.default", [rows, [0]]), ("stack.default", [[row, row]]),
-    ]  # fmt: skip
+        ("slice_backward.default", [rows, [3, 9, 8], 1, 2, 7, 1]),
+        ("select_backward.default", [row, [3, 8], 0, 1]),
+        ("cat.default", [[rows, small], 1]),
+        ("gather.default", [rows[0], 1, torch.zeros(5, 2, dtype=torch.int64)]),
+        ("repeat.default", [row, [2, 3]]),
+        ("flip.default", [rows, [0]]),
+        ("stack.default", [[row, row]]),
+    ]
     tanh = ("aten.gelu_backward.default", [rows, small * 4 - 2], {"approximate": "tanh"})
     return [*((f"aten.{name}", given, {}) for name, given in cases), tanh]
 
@@ -156,9 +211,7 @@ def test_rules_and_kernels_are_pytorchs() -> None:
                 close = torch.allclose(found.to(item.dtype), item, rtol=1e-4, atol=1e-5)
                 assert close, f"{target}: {found} in place of {item}"
     tried = {target for target, _, _ in cases}
-    untried = {
-        name for name in (*portable.PLAIN, *portable.RULES, *portable.READING) if name[:5] == "aten."
-    }
+    untried = {name for name in (*portable.PLAIN, *portable.RULES, *portable.READING) if name[:5] == "aten."}
     assert untried - tried <= {
         f"aten.{name}"  # whose kernels others of the list are, with other arguments
         for name in [
