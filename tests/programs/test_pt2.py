@@ -6,17 +6,46 @@ from pathlib import Path
 
 import pytest
 import torch
+from helpers import hand_net
 from helpers.command import invoke
 from helpers.hand_net import write_step
-from helpers.nets import small_net
-from helpers.program_plans import written
-from torch import Tensor
+from helpers.program_plans import rerunning, written
+from helpers.schedules import random_schedule
+from torch import Tensor, nn
 
 from poet.frontend.trace import trace_training_step
+from poet.ir.optimizer import OptimizerSpec
 from poet.plans.training_plan import Plan
 from poet.problem.schedule import Compute
 from poet.runtime import Trainer, native
 from poet.runtime.data.random_batches import random_batch
+
+
+def test_a_small_step_reruns_and_has_the_bits_of_the_replay(tmp_path: Path) -> None:
+    path, what = tmp_path / "a.poet", hand_net.graph()
+    plan = hand_net.write(path, rerunning(hand_net.problem(what), 99))
+    assert plan.trace.recomputed_runs
+    assert_same_bits(path, _exported(path), plan)
+
+
+def _exported(path: Path) -> Path:
+    code, _, said = invoke("export", "pt2", path, "-o", path.with_suffix(".pt2"))
+    assert code == 0, said
+    return path.with_suffix(".pt2")
+
+
+def assert_same_bits(path: Path, program: Path, plan: Plan) -> None:
+    module = torch.export.load(program).module()
+    with Trainer.open(path, arena=False) as trainer:
+        for number in range(3):
+            inputs, targets = random_batch(plan, number)
+            assert isinstance(targets, Tensor)
+            loss, output = module(*inputs, targets)
+            step = trainer.step(inputs, targets)
+            assert loss.item() == step.loss
+            assert torch.equal(output, step.outputs.own[0])
+        state = module.state_dict()
+        assert all(torch.equal(tensor, state[name]) for name, tensor in trainer.state_dict().items())
 
 
 @pytest.fixture(scope="module")
@@ -25,31 +54,22 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Plan, Path]:
     path = tmp_path_factory.mktemp("pt2") / "a.poet"
     plan = written(path)
     assert plan.trace.recomputed_runs
-    code, _, said = invoke("export", "pt2", path, "-o", path.with_suffix(".pt2"))
-    assert code == 0, said
-    return path, plan, path.with_suffix(".pt2")
+    return path, plan, _exported(path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("threads", [1, 2])
 def test_steps_are_the_bits_of_the_replay(made: tuple[Path, Plan, Path], threads: int) -> None:
     path, plan, program = made
-    module, before = torch.export.load(program).module(), torch.get_num_threads()
+    before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
-        with Trainer.open(path, arena=False) as trainer:
-            for number in range(3):
-                inputs, targets = random_batch(plan, number)
-                assert isinstance(targets, Tensor)
-                loss, output = module(*inputs, targets)
-                step = trainer.step(inputs, targets)
-                assert loss.item() == step.loss
-                assert torch.equal(output, step.outputs.own[0])
-            state = module.state_dict()
-            assert all(torch.equal(tensor, state[name]) for name, tensor in trainer.state_dict().items())
+        assert_same_bits(path, program, plan)
     finally:
         torch.set_num_threads(before)
 
 
+@pytest.mark.slow
 def test_it_runs_again_what_the_schedule_does(made: tuple[Path, Plan, Path]) -> None:
     _, plan, program = made
     forward = {
@@ -66,6 +86,7 @@ def test_it_runs_again_what_the_schedule_does(made: tuple[Path, Plan, Path]) -> 
     assert len(list(filter(None, scheduled))) > len(targets)
 
 
+@pytest.mark.slow
 def test_it_holds_what_the_plan_counts(made: tuple[Path, Plan, Path]) -> None:
     allocator = native.load()
     if allocator is None:
@@ -98,10 +119,11 @@ def test_trained_state_goes_with_it(made: tuple[Path, Plan, Path], tmp_path: Pat
 @pytest.mark.parametrize("target", ["pt2", "pte"])
 def test_what_cannot_be_a_program_is_refused_in_one_line(tmp_path: Path, target: str) -> None:
     paged, random, stepped = (tmp_path / f"{name}.poet" for name in ("paged", "random", "stepped"))
-    step = trace_training_step(small_net(), torch.zeros(6, 2, 8, 8), measure=False)
-    assert write_step(paged, step, 0, in_storage=True).slots
-    write_step(random, step, None)
-    written(stepped, most=0, optimizer="adamw")
+    assert hand_net.write(paged, random_schedule(hand_net.problem(hand_net.graph()), 3)).slots
+    for path, layer, optimizer in ((random, nn.Dropout(), "sgd"), (stepped, nn.ReLU(), "adamw")):
+        net, spec = nn.Sequential(nn.Linear(4, 4), layer), OptimizerSpec(optimizer)
+        step = trace_training_step(net, torch.zeros(2, 4), optimizer=spec, measure=False)
+        write_step(path, step, None)
     for path, way in ((paged, "--no-paging"), (random, "without dropout"), (stepped, "sgd")):
         code, _, said = invoke("export", target, path, "-o", tmp_path / "made")
         assert code == 2
