@@ -227,14 +227,14 @@ def _batch_norm_backward(
         mean, root = running_mean, torch.rsqrt(running_variance + eps)
     (batch, channels), count = x.shape[:2], x.numel() // x.shape[1]
     of_gradient = g.sum([dim for dim in range(x.dim()) if dim != 1])
-    products = _row_products(g, x, batch * channels, [batch, channels]).sum([0])
-    to_weight, to_source = (products - mean * of_gradient) * root, None
-    if mask[0]:
-        shape = [channels, *[1] * (x.dim() - 2)]
-        scale = (root if weight is None else root * weight).view(shape)
-        share = to_weight * root * (-1 / count)
-        shift = (mean * share).add(of_gradient, alpha=1 / count)
-        to_source = (x * share.view(shape) + g - shift.view(shape)) * scale if training else g * scale
+    shape = [channels, *[1] * (x.dim() - 2)]
+    centred = x - mean.view(shape)
+    to_weight = _row_products(g, centred, batch * channels, [batch, channels]).sum([0]) * root
+    if not mask[0]:
+        return None, to_weight, of_gradient
+    scale = (root if weight is None else root * weight).view(shape)
+    share, shift = (to_weight * root * (-1 / count)).view(shape), (of_gradient * (1 / count)).view(shape)
+    to_source = (centred * share + g - shift) * scale if training else g * scale
     return to_source, to_weight, of_gradient
 
 
