@@ -31,6 +31,7 @@ from poet.plans.plan_file import PlanFile
 from poet.problem.schedule import Compute, Free
 from poet.programs import portable, pte
 from poet.programs.pt2 import as_program
+from poet.programs.row_major import RowMajorWalk, mutated
 from poet.programs.schedule import contents, traced
 
 LR = 0.01
@@ -92,7 +93,8 @@ class Inverted(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """With a way around where the shape stays."""
-        return x + self.body(x) if self.is_added else self.body(x)
+        made: Tensor = self.body(x)
+        return x + made if self.is_added else made
 
 
 def mobilenet_v2(share: float = 0.25) -> nn.Module:
@@ -136,7 +138,8 @@ class Attention(nn.Module):
         )
         scores = query @ key.transpose(2, 3) * (1 / math.sqrt(width // self.heads))
         scores = scores if self.mask is None else scores + self.mask
-        return self.out((scores.softmax(-1) @ value).transpose(1, 2).reshape(batch, length, width))
+        mixed: Tensor = self.out((scores.softmax(-1) @ value).transpose(1, 2).reshape(batch, length, width))
+        return mixed
 
 
 class Transformer(nn.Module):
@@ -167,7 +170,8 @@ class Transformer(nn.Module):
                 x = one(x + attend(x))
                 x = two(x + narrow(F.gelu(widen(x))))
         x = self.norms[-1](x)
-        return self.head(x).flatten(0, 1) if self.is_causal else self.head(x.mean(1))
+        scores: Tensor = self.head(x if self.is_causal else x.mean(1))
+        return scores.flatten(0, 1) if self.is_causal else scores
 
 
 def _images(*shape: int, classes: int = 10) -> Callable[[], tuple[Tensor, Tensor]]:
@@ -247,7 +251,7 @@ def plans_of(name: str, folder: Path) -> tuple[Path, Path]:
     return small, everything
 
 
-class Joint(pte.RowMajorWalk):
+class Joint(RowMajorWalk):
     """A walk that ends with the gradients, and changes no parameter."""
 
     def walk(self) -> tuple[Tensor, ...]:
@@ -261,7 +265,7 @@ class Joint(pte.RowMajorWalk):
             if not (isinstance(step, Compute) and step.op in updates)
             and not (isinstance(step, Free) and step.tensor in kept)
         )
-        results = super(pte.RowMajorWalk, self).walk()
+        results = super(RowMajorWalk, self).walk()
         state = (self._held[self.graph.buffer_of(value)][0] for value in moved(self.graph).values())
         return (*state, *results, *(self.tensor(value) for value in gradients))
 
@@ -269,7 +273,7 @@ class Joint(pte.RowMajorWalk):
 def moved(graph: Any) -> dict[str, str]:
     """Module state that a step changes."""
     state = {value for _, value in graph.states}
-    return {name: value for name, value in pte.mutated(graph).items() if value in state}
+    return {name: value for name, value in mutated(graph).items() if value in state}
 
 
 def joint_of(path: Path) -> Any:
@@ -324,7 +328,7 @@ def losses_of(
         source, target = case.batch()
         optimizer.zero_grad()
         loss = (F.mse_loss if case.loss == "mse" else F.cross_entropy)(net(source), target)
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         one, two = (float(method.execute([source, target])[0]) for method in methods)
         losses.append((one, two, loss.item()))

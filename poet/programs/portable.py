@@ -17,7 +17,7 @@ from torch import Tensor
 
 from poet.errors import PlanError
 from poet.ir.graph import Blank, Call, Op
-from poet.programs.schedule import Walk
+from poet.programs.row_major import RowMajorWalk
 from poet.runtime.kernels.arguments import dtype
 
 _aten = torch.ops.aten
@@ -62,7 +62,7 @@ def _rule(target: str) -> Callable[[Rule], Rule]:
     return add
 
 
-def run(op: Op, call: Call, walk: Walk) -> Sequence[Tensor | None]:
+def run(op: Op, call: Call, walk: RowMajorWalk) -> Sequence[Tensor | None]:
     """Make ``call``, or the calls of a strip one after the other on all they are given.
 
     Raises:
@@ -85,7 +85,7 @@ def outputs(result: Any) -> tuple[Tensor | None, ...]:
     return tuple(result) if isinstance(result, tuple | list) else (result,)
 
 
-def made(where: str, call: Call, walk: Walk) -> Any:
+def made(where: str, call: Call, walk: RowMajorWalk) -> Any:
     """The result of one call.
 
     Raises:
@@ -126,8 +126,7 @@ def _zeros(shape: Sequence[int], like: Tensor) -> Tensor:
 
 
 def _spread(source: Tensor, shape: Sequence[int]) -> Tensor:
-    made: Tensor = _aten.expand_copy.default(source, shape)
-    return made
+    return torch.expand_copy(source, shape)
 
 
 def _row_products(one: Tensor, other: Tensor, rows: int, shape: Sequence[int]) -> Tensor:
@@ -165,7 +164,7 @@ def _pad(source: Tensor, pads: Sequence[int], value: float = 0.0) -> Tensor:
     for place, (before, after) in enumerate(zip(pads[::2], pads[1::2], strict=True)):
         dim = source.dim() - 1 - place
         if before < 0 or after < 0:
-            source = _aten.slice_copy.Tensor(source, dim, max(-before, 0), source.shape[dim] + min(after, 0))
+            source = torch.slice_copy(source, dim, max(-before, 0), source.shape[dim] + min(after, 0))
     added = [max(pad, 0) for pad in pads]
     return _aten.constant_pad_nd.default(source, added, value) if any(added) else source
 
@@ -190,14 +189,14 @@ def _packed_relu(source: Tensor, rows: int) -> tuple[Tensor, Tensor]:
 def _packed_relu_backward(gradient: Tensor, bits: Tensor) -> Tensor:
     rows, length = bits.shape[0], gradient.numel() // bits.shape[0]
     flags = (bits.view(-1, 1) & _bits()).ne(0).view(rows, -1)
-    flags = _aten.slice_copy.Tensor(flags, 1, 0, length) if length % 8 else flags
-    return gradient * _aten.view_copy.default(flags, gradient.shape)
+    flags = torch.slice_copy(flags, 1, 0, length) if length % 8 else flags
+    return gradient * torch.view_copy(flags, gradient.shape)
 
 
 # --- norms --------------------------------------------------------------------------------------
 
 
-def _batch_norm(walk: Walk, call: Call) -> tuple[Tensor, Tensor, Tensor]:
+def _batch_norm(walk: RowMajorWalk, call: Call) -> tuple[Tensor, Tensor, Tensor]:
     """``native_batch_norm``; in training it moves the running statistics that it is given."""
     source, weight, bias, mean, variance, training, momentum, eps = map(walk.given, call.args)
     dims, count = [dim for dim in range(source.dim()) if dim != 1], source.numel() // source.shape[1]
@@ -259,14 +258,15 @@ def _layer_norm_backward(
 # --- products, pooling --------------------------------------------------------------------------
 
 
-def _product(walk: Walk, call: Call) -> Tensor:
+def _product(walk: RowMajorWalk, call: Call) -> Tensor:
     """``mm`` and ``addmm``; of a transposed second factor ``linear``, which reads it where it lies."""
     *before, first, second = call.args
     if call.kwargs:
         raise _refused(f"{call.target} with {call.kwargs[0][0]}", "leave it out")
     bias, whole = walk.given(before[0]) if before else None, walk.transposed(second)
     if whole is not None and (bias is None or bias.dim() == 1):
-        return torch.ops.aten.linear.default(walk.given(first), whole, bias)  # type: ignore[no-any-return]
+        result: Tensor = _aten.linear.default(walk.given(first), whole, bias)
+        return result
     result = torch.mm(walk.given(first), walk.given(second))
     return result if bias is None else result + bias
 
@@ -390,19 +390,19 @@ def _embedding_backward(g: Tensor, numbers: Tensor, rows: int, padding: int, sca
 # --- what writes --------------------------------------------------------------------------------
 
 
-def _assign(walk: Walk, call: Call) -> tuple[()]:
+def _assign(walk: RowMajorWalk, call: Call) -> tuple[()]:
     walk.write(call.args[0], walk.given(call.args[1]))
     return ()
 
 
-def _sgd(walk: Walk, call: Call) -> tuple[()]:
+def _sgd(walk: RowMajorWalk, call: Call) -> tuple[()]:
     parameter, gradient, lr, decay = map(walk.given, call.args)
     gradient = gradient.add(parameter, alpha=decay) if decay else gradient
     walk.write(call.args[0], parameter.add(gradient, alpha=-lr))
     return ()
 
 
-def _momentum(walk: Walk, call: Call) -> tuple[()]:
+def _momentum(walk: RowMajorWalk, call: Call) -> tuple[()]:
     parameter, gradient, kept, lr, share, momentum, decay, nesterov = map(walk.given, call.args)
     gradient = gradient.add(parameter, alpha=decay) if decay else gradient
     walk.write(call.args[2], kept * momentum)

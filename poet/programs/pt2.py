@@ -108,8 +108,7 @@ def as_program(
     ]
     given = places[len(state) :]
     inputs += [InputSpec(InputKind.USER_INPUT, TensorArgument(node.name), None) for node in given]
-    results = made.graph.output_node().args[0]
-    assert isinstance(results, tuple | list)
+    results: list[fx.Node] = pytree.tree_leaves(made.graph.output_node().args[0])
     outputs = [
         OutputSpec(OutputKind.BUFFER_MUTATION, TensorArgument(node.name), name)
         for name, node in zip(mutated, results, strict=False)

@@ -6,31 +6,26 @@ everything does that the plan counts. Where a kernel may write over an operand, 
 
 from __future__ import annotations
 
-import copy
+import functools
 import importlib.metadata
 import math
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor, fx
 from torch.export import ExportedProgram
 
 from poet.errors import PlanError, PoetError
 from poet.files import tensorfile
-from poet.ir.graph import Argument, Blank, Graph, Ref, TensorType, Value
 from poet.memory.layout import Block, check_layout, lay_out
 from poet.plans.plan_file import PlanFile
 from poet.plans.training_plan import Plan
 from poet.programs import portable
 from poet.programs.pt2 import Exported, as_program
-from poet.programs.schedule import Walk, contents, lasting, refuse_foreign, traced
+from poet.programs.row_major import RowMajorWalk, mutated
+from poet.programs.schedule import contents, refuse_foreign, traced
 from poet.runtime.data.random_batches import random_batch
-from poet.runtime.kernels import arguments
 from poet.runtime.training.trainer import Trainer
-
-_aten = torch.ops.aten
 
 WHEEL = "1.5.1"
 """The version of ExecuTorch whose kernels were held against PyTorch."""
@@ -137,75 +132,6 @@ def plan_bytes(plan: Plan) -> int:
     return -(-size_bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
 
 
-def mutated(graph: Graph) -> dict[str, str]:
-    """What lives across steps and is changed by one: names as the program has them, and values."""
-    changed = {name for op in graph.ops for name in op.updates}
-    named = lasting(graph, whole=False).items()
-    return {name: item.values[0] for name, item in named if graph.buffer_of(item.values[0]) in changed}
-
-
-class RowMajorWalk(Walk):
-    """A walk whose tensors all lie in row-major order: views are copies, but for those that only reshape."""
-
-    def tensor(self, value: str) -> Tensor:
-        buffer, kind = self._values[value].buffer, self.types[value]
-        held, whole = self._held[buffer][0], self._kinds[buffer]
-        if (kind.shape, kind.strides, kind.offset) == (whole.shape, whole.strides, whole.offset):
-            return held
-        if not whole.is_contiguous or whole.offset:
-            order = sorted(range(len(whole.shape)), key=lambda dim: (-whole.strides[dim], dim))
-            if not whole.is_dense or whole.offset:
-                raise PlanError(f"value {value} is a view with gaps; ExecuTorch has no such tensors")
-            held = _aten.permute_copy.default(held, order)
-        if kind.is_contiguous and kind.elements == whole.elements:
-            return _aten.view_copy.default(held, kind.shape)
-        return _aten.as_strided_copy.default(held, kind.shape, kind.strides, kind.offset)
-
-    def given(self, argument: Argument) -> Any:
-        return argument if isinstance(argument, Blank) else super().given(argument)
-
-    def transposed(self, argument: Argument) -> Tensor | None:
-        """The matrix of which ``argument`` is the transpose, where that is what lies in memory."""
-        if not isinstance(argument, Ref):
-            return None
-        kind, buffer = self.types[argument.value], self._values[argument.value].buffer
-        whole = self._kinds[buffer]
-        if len(kind.shape) != 2 or kind.offset or whole.offset or not whole.is_contiguous:
-            return None
-        if kind.strides != (1, kind.shape[0]) or kind.elements != whole.elements:
-            return None
-        return _aten.view_copy.default(self._held[buffer][0], kind.shape[::-1])
-
-    def write(self, argument: Argument, tensor: Tensor) -> None:
-        """Let a value be ``tensor`` from now on: what lives across steps in place."""
-        assert isinstance(argument, Ref)
-        value = self._values[argument.value]
-        held = self._held[value.buffer][0]
-        if self._kinds[value.buffer] != value.type:
-            raise PlanError(f"a step writes {argument.value}, a part of a tensor; plan with --gradients keep")
-        if value.buffer in self._persistent:
-            held.copy_(tensor)
-        else:
-            self._held[value.buffer] = tensor, 0
-
-    def inside(self, inner: Mapping[str, Value]) -> RowMajorWalk:
-        """The same walk, which knows the values inside a strip as well."""
-        made = copy.copy(self)
-        made._values = {**self._values, **inner}
-        made.types = {**self.types, **{name: value.type for name, value in inner.items()}}
-        return made
-
-    def walk(self) -> tuple[Tensor, ...]:
-        results = super().walk()
-        held = (self._held[self.graph.buffer_of(value)][0] for value in mutated(self.graph).values())
-        return (*held, *results)
-
-    def _as_planned(self, result: Tensor, kind: TensorType, size_bytes: int) -> Tensor:
-        if (result.dtype, tuple(result.shape)) != (arguments.dtype(kind.dtype), kind.shape):
-            raise PlanError(f"a result came out as {result.dtype}{list(result.shape)}, the plan says {kind}")
-        return result.contiguous()
-
-
 class Placing:
     """ExecuTorch's pass for the places of tensors: `poet.memory.layout` inside the plan's bytes.
 
@@ -242,22 +168,21 @@ class Placing:
                 base = root.meta["spec"]
                 spec = node.meta["spec"]
                 node.meta["spec"] = type(spec)(getattr(base, "_base", base), spec.shape)
-            elif name == "copy_" and _name(node.args[1]) and len(node.args[1].users) == 1:
-                into, made = node.args[:2]
-                if _may_overwrite(made, into):
+            elif name == "copy_":
+                into, made = _operands(node)
+                if _name(made) and len(made.users) == 1 and _may_overwrite(made, into):
                     made.meta["spec"] = into.meta["spec"]
                     for item in signature.output_specs:
                         item.arg.name = made.name if item.arg.name == node.name else item.arg.name
                     node.replace_all_uses_with(made)
                     module.graph.erase_node(node)
             elif name in portable.IN_PLACE:
-                for operand in node.args:
-                    if isinstance(operand, fx.Node) and _is_alike(node, operand):
-                        root = _root(operand)
-                        is_last = root.op != "placeholder" and last[root] == place[node]
-                        if is_last and _may_overwrite(node, operand):
-                            node.meta["spec"] = operand.meta["spec"]
-                            break
+                for operand in filter(functools.partial(_is_alike, node), _operands(node)):
+                    root = _root(operand)
+                    is_last = root.op != "placeholder" and last[root] == place[node]
+                    if is_last and _may_overwrite(node, operand):
+                        node.meta["spec"] = operand.meta["spec"]
+                        break
         module.recompile()
 
     def _place(self, _: int, specs: Any, *rest: Any) -> list[int]:
@@ -307,10 +232,15 @@ def _name(node: Any) -> str:
     return "" if schema is None else schema.name.partition("::")[2]
 
 
+def _operands(node: fx.Node) -> list[fx.Node]:
+    """The tensors that a kernel reads, by their places; none within lists."""
+    return [item for item in node.args if isinstance(item, fx.Node)]
+
+
 def _root(node: fx.Node) -> fx.Node:
     """What a node without a kernel views."""
     while node.op == "call_function" and not _name(node) and "view" in str(node.target):
-        node = node.args[0]  # type: ignore[assignment]
+        node = _operands(node)[0]
     return node
 
 
@@ -322,13 +252,13 @@ def _memory(node: fx.Node) -> Any:
 
 def _is_alike(node: fx.Node, other: fx.Node) -> bool:
     """Whether both are tensors of one shape and type."""
-    mine, theirs = node.meta.get("spec"), other.meta.get("spec")
-    return getattr(mine, "shape", 0) == getattr(theirs, "shape", 1) and mine.dtype == theirs.dtype
+    mine, theirs = (getattr(item.meta.get("spec"), "shape", None) for item in (node, other))
+    return mine is not None and mine == theirs and node.meta["spec"].dtype == other.meta["spec"].dtype
 
 
 def _may_overwrite(node: fx.Node, target: fx.Node) -> bool:
     """Whether the kernel of ``node`` may write where ``target`` lies: it reads nothing there, or in step."""
-    read = [item for item in node.args if isinstance(item, fx.Node) and _memory(item) is _memory(target)]
+    read = [item for item in _operands(node) if _memory(item) is _memory(target)]
     return all(_is_alike(node, item) for item in read) and (not read or _name(node) in portable.IN_PLACE)
 
 

@@ -17,7 +17,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from poet.errors import PlanError, PoetError
 from poet.ir.graph import Argument, Blank, Call, Graph, Op, Ref, Symbol, TensorType
-from poet.ir.named import Joined, named_parameters
+from poet.ir.named import Joined, named_parameters, packed_values
 from poet.ir.operators import RANDOM
 from poet.planning.exported import opened
 from poet.plans.plan_file import PlanFile
@@ -25,10 +25,10 @@ from poet.plans.planned_step import PlannedStep
 from poet.plans.training_plan import Plan
 from poet.problem.schedule import Compute, Free
 from poet.runtime.kernels import arguments
-from poet.runtime.steps.lasting import pieces
+from poet.runtime.storage.state import pieces
 
-Run = Callable[[Op, Call, "Walk"], Sequence[Tensor | None]]
-"""Makes the outputs of an op by a call, with what the walk holds."""
+Run = Callable[[Op, Call, Any], Sequence[Tensor | None]]
+"""Makes the outputs of an op by a call, with what the `Walk` of the runtime holds."""
 
 
 def lasting(graph: Graph, *, whole: bool = True) -> dict[str, Joined]:
@@ -76,6 +76,8 @@ def refuse_foreign(plan: Plan, what: str) -> None:
         PlanError: it cannot; the message names the way out.
     """
     where, ways = plan.model.name, []
+    if packed_values(plan.graph):
+        ways.append("its base weights are packed, and a program has no kernel for them; plan without --base")
     if plan.slots or any(op.stored for op in plan.graph.ops):
         ways.append("its plan pages, and a program has no page file; plan with --no-paging")
     if plan.accumulation is not None:

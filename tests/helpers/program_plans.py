@@ -57,8 +57,8 @@ def rerunning(problem: Problem, most: int) -> Schedule:
     schedule, reruns = keep_everything(problem), 0
     ops = {op.name: op for op in problem.ops}
     for op in problem.ops:
-        runs = [index for index, step in enumerate(schedule) if isinstance(step, Compute)]
-        uses = [index for index in runs if op.outputs and op.outputs[0] in ops[schedule[index].op].inputs]
+        runs = [(index, step.op) for index, step in enumerate(schedule) if isinstance(step, Compute)]
+        uses = [index for index, name in runs if op.outputs and op.outputs[0] in ops[name].inputs]
         if len(uses) < 2 or len(op.outputs) != 1 or reruns == most:
             continue
         again = [Free(op.outputs[0]), *schedule[uses[0] + 1 : uses[-1]], Compute(op.name)]
