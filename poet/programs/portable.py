@@ -353,13 +353,7 @@ def _nll_loss(
 
 @_rule("aten.nll_loss_backward.default")
 def _nll_loss_backward(
-    g: Tensor,
-    scores: Tensor | Blank,
-    classes: Tensor,
-    weight: Any,
-    reduction: int,
-    ignored: int,
-    total: Tensor,
+    g: Tensor, scores: Tensor | Blank, classes: Tensor, _: Any, reduction: int, ignored: int, total: Tensor
 ) -> Tensor:
     numbers, counts = _chosen(classes, ignored, g.dtype)
     each = -(counts * (g / total if reduction == 1 else g))

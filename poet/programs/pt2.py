@@ -29,7 +29,7 @@ from poet.files import tensorfile
 from poet.ir.graph import Call, Op
 from poet.ir.named import named_parameters
 from poet.plans.plan_file import PlanFile
-from poet.programs.schedule import Walk, contents, refuse_foreign, traced
+from poet.programs.schedule import Walk, contents, traced
 from poet.runtime import kernels
 from poet.runtime.kernels.strips import StripRun
 
@@ -65,23 +65,13 @@ def export_pt2(plan: str | Path, output: str | Path, *, state: str | Path | None
         PoetError: the file cannot be written.
     """
     with PlanFile(plan) as file:
-        program, step = exported(file, state=state), file.plan
+        step, made = file.plan, traced(file.plan, _run)
+        parameters = {item.name for item in named_parameters(step.graph)}
+        program = as_program(made, contents(file, state), parameters)
     with tensorfile.replaced(Path(output)) as target:
         torch.export.save(program, target)
     runs = sum(node.op == "call_function" for node in program.graph.nodes)
     return Exported(runs, step.trace.recomputed_runs, step.step_peak_ram_bytes)
-
-
-def exported(file: PlanFile, *, state: str | Path | None = None) -> ExportedProgram:
-    """The program of the plan in ``file``; see `export_pt2`.
-
-    Raises:
-        PlanError: it cannot be one.
-    """
-    plan = file.plan
-    refuse_foreign(plan, "a torch.export program")
-    parameters = {item.name for item in named_parameters(plan.graph)}
-    return as_program(traced(plan, _run), contents(file, state), parameters)
 
 
 def _run(op: Op, call: Call, walk: Walk) -> Sequence[Tensor | None]:

@@ -23,7 +23,7 @@ from poet.plans.training_plan import Plan
 from poet.programs import portable
 from poet.programs.pt2 import Exported, as_program
 from poet.programs.row_major import RowMajorWalk, mutated
-from poet.programs.schedule import contents, refuse_foreign, traced
+from poet.programs.schedule import contents, traced
 from poet.runtime.data.random_batches import random_batch
 from poet.runtime.training.trainer import Trainer
 
@@ -53,29 +53,17 @@ def export_pte(plan: str | Path, output: str | Path, *, state: str | Path | None
         PoetError: ExecuTorch is not installed, or the file cannot be written.
     """
     with PlanFile(plan) as file:
-        step, method = file.plan, lowered(file, state=state)
+        step, traced_step = file.plan, traced(file.plan, portable.run, walk=RowMajorWalk)
+        held = contents(file, state, whole=False)
+    program = as_program(traced_step, held, set(), mutated=mutated(step.graph))
+    placing = Placing(plan_bytes(step), step.request.limits.ram_budget_bytes)
+    method = with_executorch(program, placed_in=placing)
     _check(step, method.buffer, plan, state)
     with tensorfile.replaced(Path(output)) as target:
         target.write(method.buffer)
     made = method.executorch_program.execution_plan[0]
     calls = sum(type(item.instr_args).__name__ == "KernelCall" for item in made.chains[0].instructions)
     return Exported(calls, step.trace.recomputed_runs, made.non_const_buffer_sizes[1])
-
-
-def lowered(file: PlanFile, *, state: str | Path | None = None) -> Any:
-    """ExecuTorch's manager of the method of the plan in ``file``; see `export_pte`.
-
-    Raises:
-        PlanError: the plan cannot be such a method.
-        PoetError: ExecuTorch is not installed.
-    """
-    plan = file.plan
-    refuse_foreign(plan, "an ExecuTorch program")
-    changed = mutated(plan.graph)
-    made = traced(plan, portable.run, walk=RowMajorWalk)
-    program = as_program(made, contents(file, state, whole=False), set(), mutated=changed)
-    budget_bytes = plan.request.limits.ram_budget_bytes
-    return with_executorch(program, placed_in=Placing(plan_bytes(plan), budget_bytes))
 
 
 def with_executorch(program: ExportedProgram, *, placed_in: Placing | None) -> Any:

@@ -53,45 +53,39 @@ def lasting(graph: Graph, *, whole: bool = True) -> dict[str, Joined]:
     }
 
 
-def unchanging(plan: Plan) -> dict[str, float]:
-    """The optimizer's scalars, where no step changes them.
-
-    Raises:
-        PlanError: one changes from step to step.
-    """
-    first, *later = (plan.optimizer.hyperparameters(step) for step in (1, 2, 3))
-    changed = {name for each in later for name in each if each[name] != first[name]}
-    if changed:
-        raise PlanError(
-            f"{plan.model.name}: {min(changed)} of optimizer {plan.optimizer.name} is another in each step, "
-            "and a program has fixed numbers; plan with --optimizer sgd or momentum"
-        )
-    return first
-
-
-def refuse_foreign(plan: Plan, what: str) -> None:
-    """Hold that one call of one program can be the whole step of ``plan``.
+def scalars_of(plan: Plan) -> dict[str, float]:
+    """The optimizer's numbers, of a plan whose step can be one call of one program.
 
     Raises:
         PlanError: it cannot; the message names the way out.
     """
-    where, ways = plan.model.name, []
-    if packed_values(plan.graph):
-        ways.append("its base weights are packed, and a program has no kernel for them; plan without --base")
-    if plan.slots or any(op.stored for op in plan.graph.ops):
-        ways.append("its plan pages, and a program has no page file; plan with --no-paging")
-    if plan.accumulation is not None:
-        ways.append("its step is several micro-batches; plan without --micro")
-    for op in plan.graph.ops:
-        calls = [op.call] if op.strip is None else [link.call for link in op.strip.links]
-        drawn = next((call.target for call in calls if call.target in RANDOM or "rng" in call.target), None)
-        if drawn or op.random:
-            ways.append(
-                f"op {op.name} ({drawn}) draws random numbers, and a program has no generator to rerun it "
-                "with; plan the model without dropout"
-            )
-    if ways:
-        raise PlanError(f"{where} cannot be {what}: {ways[0]}")
+    first, *later = (plan.optimizer.hyperparameters(step) for step in (1, 2, 3))
+    changed = [name for each in later for name in each if each[name] != first[name]]
+    random = [op.name for op in plan.graph.ops if op.random or any(map(_draws, _calls(op)))]
+    reasons = {
+        "its plan pages, and a program has no page file; plan with --no-paging": (
+            plan.slots or any(op.stored for op in plan.graph.ops)
+        ),
+        "its step is several micro-batches; plan without --micro": plan.accumulation,
+        "its base is packed, and a program has no kernel for that; plan without --base": (
+            packed_values(plan.graph)
+        ),
+        f"op {', '.join(random[:1])} draws random numbers, and a program has no generator to rerun it with; "
+        "plan the model without dropout": random,
+        f"{', '.join(changed[:1])} of optimizer {plan.optimizer.name} is another in each step, and a program "
+        "has fixed numbers; plan with --optimizer sgd or momentum": changed,
+    }
+    if why := next((why for why, is_so in reasons.items() if is_so), None):
+        raise PlanError(f"{plan.model.name} cannot be a program: {why}")
+    return first
+
+
+def _calls(op: Op) -> list[Call]:
+    return [op.call] if op.strip is None else [link.call for link in op.strip.links]
+
+
+def _draws(call: Call) -> bool:
+    return call.target in RANDOM or "rng" in call.target
 
 
 class Walk:
@@ -220,9 +214,9 @@ def traced(plan: Plan, run: Run, *, walk: type[Walk] = Walk) -> fx.GraphModule:
     """The schedule of ``plan`` as a graph of what ``run`` calls; it takes `lasting`, then inputs.
 
     Raises:
-        PlanError: an op cannot be written down.
+        PlanError: the plan cannot be a program, or an op cannot be written down.
     """
-    named, scalars = lasting(plan.graph, whole=walk is Walk), unchanging(plan)
+    scalars, named = scalars_of(plan), lasting(plan.graph, whole=walk is Walk)
 
     def step(*tensors: Tensor) -> tuple[Tensor, ...]:
         held = walk(plan, run, scalars)

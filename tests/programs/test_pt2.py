@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from poet.frontend.trace import trace_training_step
 from poet.ir.optimizer import OptimizerSpec
+from poet.ir.packed import BaseSpec
 from poet.plans.training_plan import Plan
 from poet.problem.schedule import Compute
 from poet.runtime import Trainer, native
@@ -118,13 +119,20 @@ def test_trained_state_goes_with_it(made: tuple[Path, Plan, Path], tmp_path: Pat
 
 @pytest.mark.parametrize("target", ["pt2", "pte"])
 def test_what_cannot_be_a_program_is_refused_in_one_line(tmp_path: Path, target: str) -> None:
-    paged, random, stepped = (tmp_path / f"{name}.poet" for name in ("paged", "random", "stepped"))
+    names = ("paged", "random", "stepped", "packed")
+    paged, random, stepped, packed = (tmp_path / f"{name}.poet" for name in names)
     assert hand_net.write(paged, random_schedule(hand_net.problem(hand_net.graph()), 3)).slots
-    for path, layer, optimizer in ((random, nn.Dropout(), "sgd"), (stepped, nn.ReLU(), "adamw")):
-        net, spec = nn.Sequential(nn.Linear(4, 4), layer), OptimizerSpec(optimizer)
-        step = trace_training_step(net, torch.zeros(2, 4), optimizer=spec, measure=False)
+    for path, layer, optimizer, train, base in (
+        (random, nn.Dropout(), "sgd", "*", None),
+        (stepped, nn.ReLU(), "adamw", "*", None),
+        (packed, nn.Linear(32, 4), "sgd", "1.*", BaseSpec("int8")),
+    ):
+        net, spec = nn.Sequential(nn.Linear(32, 32), layer), OptimizerSpec(optimizer)
+        given = torch.zeros(2, 32)
+        step = trace_training_step(net, given, optimizer=spec, measure=False, train=[train], base=base)
         write_step(path, step, None)
-    for path, way in ((paged, "--no-paging"), (random, "without dropout"), (stepped, "sgd")):
+    ways = ((paged, "--no-paging"), (random, "without dropout"), (stepped, "sgd"), (packed, "without --base"))
+    for path, way in ways:
         code, _, said = invoke("export", target, path, "-o", tmp_path / "made")
         assert code == 2
         assert way in said
