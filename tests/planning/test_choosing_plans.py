@@ -67,15 +67,17 @@ def test_blocks_of_channels_have_the_bits_of_the_whole(tmp_path: Path) -> None:
     assert names == ["0.bias[3:5]", "2.weight[0:8]", "2.weight[12:16]", "2.bias[12:16]", "4.bias"]
 
 
-@pytest.mark.parametrize(
-    "module", [_net(), nn.Sequential(nn.Conv2d(2, 8, 3), nn.Flatten(), nn.Linear(32, 2))]
-)
+_CONVOLUTION = nn.Sequential(nn.Conv2d(2, 8, 3), nn.Flatten(), nn.Linear(32, 2))
+
+
+@pytest.mark.parametrize(("module", "shape"), [(_net(), (4, 16)), (_CONVOLUTION, (4, 2, 4, 4))])
 def test_blocks_are_tried_again_where_a_plan_is_opened(
-    module: nn.Module, monkeypatch: pytest.MonkeyPatch
+    module: nn.Module, shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As another machine may give other bits."""
-    inputs = torch.randn(4, 16) if isinstance(module[0], nn.Linear) else torch.randn(4, 2, 4, 4)
-    graph = poet.plan(module, inputs, device="rpi4b", ram="64KiB", train=["0.weight[2:8]"]).plan.graph
+    graph = poet.plan(
+        module, torch.randn(*shape), device="rpi4b", ram="64KiB", train=["0.weight[2:8]"]
+    ).plan.graph
     forms.check_exact(graph)
     monkeypatch.setattr(trial, "_exact", {})
     monkeypatch.setattr(forms, "same_bits", lambda *_: False)
