@@ -9,7 +9,7 @@ import functools
 import math
 import typing
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, NamedTuple
 
 from poet.errors import GraphError
@@ -278,3 +278,11 @@ def counted(call: Call, types: Mapping[str, TensorType]) -> Counted | None:
     if not isinstance(given, Ref) or not isinstance(below, int):
         return None
     return Counted(given.value, below, numbers, ignored if isinstance(ignored, int) else None)
+
+
+def blanked(call: Call, types: Mapping[str, TensorType]) -> Call:
+    """The call with a blank, at the beginning of its memory, for each tensor."""
+    args: tuple[Argument, ...] = tuple(
+        Blank(replace(types[item.value], offset=0)) if isinstance(item, Ref) else item for item in call.args
+    )
+    return replace(call, args=args)

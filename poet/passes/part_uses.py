@@ -9,14 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from poet.ir.calls import contiguous
-from poet.ir.graph import Argument, Blank, Call, Graph, Op, Parameter, Ref, TensorType, lasting_of
+from poet.ir.calls import blanked, contiguous
+from poet.ir.graph import Blank, Call, Graph, Op, Parameter, Ref, TensorType, lasting_of
 from poet.ir.named import Bounds
 from poet.ir.operators import UPDATES
 from poet.ir.wholes import FACTORS, Axis, PartedCall, narrowed
 from poet.passes.layouts import dense_like
 from poet.passes.rewrite import GraphUses, is_pure
-from poet.runtime.trials.forms import is_exact_in_rows
+from poet.runtime.trials.forms import ROWS_DIM, rows_trial
+from poet.runtime.trials.trial import is_exact
 
 IsExact = Callable[[PartedCall, Bounds], bool]
 """Whether a call in such parts gives the bits of the whole."""
@@ -103,19 +104,17 @@ def rows_alone(call: Call, types: Mapping[str, TensorType], rows: tuple[int, int
     where there is none, or it gives other bits here.
     """
     made = list(call.args)
-    if call.target == _CONVOLUTION_BACKWARD and call.args[7] is False and call.args[9] == 1:
-        weight, dim = call.args[2], 1
-        if not isinstance(weight, Blank):
+    if call.target not in ROWS_DIM:
+        return None
+    if call.target == _CONVOLUTION_BACKWARD:
+        weight = call.args[2]
+        if not isinstance(weight, Blank) or call.args[7] is not False or call.args[9] != 1:
             return None
         made[2] = Blank(dense_like(narrowed(weight.type, 0, *rows)))
         made[3] = None if call.args[3] is None else (rows[1] - rows[0],)
-    elif call.target == "aten.mm.default":
-        dim = 0
-    else:
-        return None
     alone, whole = replace(call, args=tuple(made)), blanked(call, types)
-    tried = blanked(alone, types)
-    return (dim, alone) if is_exact_in_rows(whole, tried, dim, rows) else None
+    dim = ROWS_DIM[call.target]
+    return (dim, alone) if is_exact(rows_trial(whole, blanked(alone, types), dim, rows)) else None
 
 
 def _ends(index: GraphUses, parameter: Parameter, type_: TensorType) -> dict[str, PartedCall] | None:
@@ -216,11 +215,3 @@ def _is_result(index: GraphUses, value: str) -> bool:
 
 def _is_repeatable(op: Op) -> bool:
     return is_pure(op) and op.repeatable
-
-
-def blanked(call: Call, types: Mapping[str, TensorType]) -> Call:
-    """The call with a blank, at the beginning of its memory, for each tensor."""
-    args: tuple[Argument, ...] = tuple(
-        Blank(replace(types[item.value], offset=0)) if isinstance(item, Ref) else item for item in call.args
-    )
-    return replace(call, args=args)

@@ -21,6 +21,7 @@ from poet.errors import Infeasible, InputError, OutOfTime
 from poet.ir.graph import Graph, Op
 from poet.ir.named import block_of
 from poet.planning.choice import Scores
+from poet.planning.climbing import Climber
 from poet.planning.planned import Planned, plan_step
 from poet.planning.prepared import Prepared, training_less
 from poet.plans.plan_parts import Choice
@@ -38,6 +39,7 @@ PROVEN_JOULES = 1e-3
 """Likewise of the joules of a step, where these are what the least is sought of."""
 
 _FIRST_SHRINK, _MOST_SHRINK = 0.02, 0.6
+_OPEN = 1e-3  # of all scores: a relaxation that leaves more open was not solved in time
 _FINAL_SHARE = 0.2  # of the time limit: for the plan of the set that is taken
 
 
@@ -112,6 +114,9 @@ class Search:
         self._retried: set[Groups] = set()
         self._seeds: list[Groups] = []
         self._shrink = 0.0
+        self._climber: Climber | None = None  # where the relaxation takes too long
+        self._margin = 0.0
+        self._beyond: list[Groups] = []
 
     def seeded(self, candidates: Candidates) -> Search:
         """The same search; where the first set has no plan, seeds are tried until one has."""
@@ -153,6 +158,8 @@ class Search:
 
     def _offered(self) -> Groups | None:
         """The next set to plan; ``None``: there is none left."""
+        if self._climber is not None and (climbed := self._climbed(self._climber)):
+            return climbed
         answer = self.relaxation.solve(max(self._left() / 2, 0.1), clock=self.clock)
         is_most = self.at_least is None
         if answer.bound is None or (is_most and answer.bound <= PROVEN_SHARE):
@@ -163,6 +170,11 @@ class Search:
         self.bound = min(self.bound, answer.bound) if is_most else max(self.bound, answer.bound)
         if self._is_proven():
             return None
+        is_open = answer.chosen is None or self.step.share(answer.chosen) < answer.bound - _OPEN
+        if is_most and is_open and self._climber is None:
+            self._climber = Climber(self.step)
+            if climbed := self._climbed(self._climber):
+                return climbed
         if answer.chosen and not self._shrink and answer.chosen not in self.tried:
             return answer.chosen
         while self._seeds:
@@ -181,6 +193,26 @@ class Search:
             return None
         self._retried.add(answer.chosen)
         return answer.chosen
+
+    def _climbed(self, climber: Climber) -> Groups | None:
+        """A set by local search, with a margin of joules for what small RAM adds."""
+        limit = min(self.relaxation.limits.joules_budget or math.inf, climber.joules)
+        start = frozenset() if self.best is None else self.best.groups
+        while self._left() > 0 and self._margin < 1:
+            groups = climber.climbed(limit * (1 - self._margin), start, self._is_beyond)
+            if not groups or not self._gains(groups):
+                if self._margin == 0.0:
+                    return None
+                self._margin = 0.0 if self._margin < _FIRST_SHRINK else self._margin / 2
+            elif self.relaxation.admits(groups):
+                return groups
+            else:
+                self._beyond.append(groups)
+                self._margin = min(max(2 * self._margin, _FIRST_SHRINK), _MOST_SHRINK)
+        return None
+
+    def _is_beyond(self, groups: Groups) -> bool:
+        return any(least <= groups for least in self._beyond)
 
     def _gains(self, groups: Groups) -> bool:
         """Whether a plan of ``groups`` could be better than the best."""
@@ -201,11 +233,14 @@ class Search:
             if self.best is None or self._amount(found) * self._sign > self._amount(self.best) * self._sign:
                 self.best, self._seeds = found, []
             self._shrink = 0.0 if self._shrink <= _FIRST_SHRINK else self._shrink / 2
+            self._margin /= 2
             if self.at_least is not None:
                 self.relaxation.takes(groups, tried.least_joules)
             return
         self.relaxation.forbid(groups, is_proven=tried.is_infeasible)
+        self._beyond.append(groups)
         self._shrink = min(max(2 * self._shrink, _FIRST_SHRINK), _MOST_SHRINK)
+        self._margin = min(max(2 * self._margin, _FIRST_SHRINK), _MOST_SHRINK)
 
     # --- amounts ---
 

@@ -11,9 +11,10 @@ import torch
 from torch import nn
 
 import poet
-from poet.errors import InputError, PoetError
+from poet.errors import InputError, PoetError, ReplayError
 from poet.planning.choice import Group, Scores
 from poet.plans.plan_file import PlanFile
+from poet.runtime.trials import forms, trial
 
 
 def _net() -> nn.Module:
@@ -64,6 +65,24 @@ def test_blocks_of_channels_have_the_bits_of_the_whole(tmp_path: Path) -> None:
     assert all(each.difference is None for each in report.comparisons)
     names = [item.name for item in planned.plan.graph.parameters if item.gradient]
     assert names == ["0.bias[3:5]", "2.weight[0:8]", "2.weight[12:16]", "2.bias[12:16]", "4.bias"]
+
+
+_CONVOLUTION = nn.Sequential(nn.Conv2d(2, 8, 3), nn.Flatten(), nn.Linear(32, 2))
+
+
+@pytest.mark.parametrize(("module", "shape"), [(_net(), (4, 16)), (_CONVOLUTION, (4, 2, 4, 4))])
+def test_blocks_are_tried_again_where_a_plan_is_opened(
+    module: nn.Module, shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As another machine may give other bits."""
+    graph = poet.plan(
+        module, torch.randn(*shape), device="rpi4b", ram="64KiB", train=["0.weight[2:8]"]
+    ).plan.graph
+    forms.check_exact(graph)
+    monkeypatch.setattr(trial, "_exact", {})
+    monkeypatch.setattr(forms, "same_bits", lambda *_: False)
+    with pytest.raises(ReplayError, match="a block of a gradient alone, gives other bits here"):
+        forms.check_exact(graph)
 
 
 def test_what_cannot_be_chosen_is_refused(tmp_path: Path) -> None:

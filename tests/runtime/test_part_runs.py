@@ -15,13 +15,12 @@ from torch import Tensor, nn
 from poet.errors import GraphError, ModelError, ReplayError
 from poet.files.tensorfile import TensorFile
 from poet.frontend.trace import TrainingStep, trace_evaluation, trace_training_step
-from poet.ir.calls import Blank, Call, TensorType, contiguous
+from poet.ir.calls import Blank, Call, TensorType, blanked, contiguous
 from poet.ir.graph import Graph
 from poet.ir.micro import MicroBatches
 from poet.ir.named import Joined, named_parameters, trained_in_words
 from poet.ir.optimizer import OptimizerSpec
 from poet.ir.wholes import Axis, PartedCall, Whole, check_whole, cuts_of
-from poet.passes.part_uses import blanked
 from poet.passes.parts import in_parts_of, with_parts
 from poet.planning.exported import export_state
 from poet.report.check import part_lines, parts_data

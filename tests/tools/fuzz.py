@@ -32,7 +32,7 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -346,6 +346,7 @@ def _plans(folder: Path) -> list[bytes]:
     from test_runtime import write_small
 
     from poet.plans.plan_file import write_plan
+    from poet.plans.plan_parts import Choice
     from poet.problem import PageForm
 
     path, plans = folder / "base.poet", []
@@ -357,6 +358,10 @@ def _plans(folder: Path) -> list[bytes]:
     of = every_other(hand_net.problem(what))
     write_plan(path, hand_net.plan(of, what, random_schedule(of, 5)), stored)
     plans.append(path.read_bytes())
+    plan = hand_net.plan(of, what, random_schedule(of, 5))
+    for choice in (Choice(("0.*", "2.weight[0:2]"), 3, 0.5, 0.75), Choice(("0.*",), 2, 0.9, 1e-3, 0.8)):
+        write_plan(path, replace(plan, outcome=replace(plan.outcome, choice=choice)), stored)
+        plans.append(path.read_bytes())
     for form in PageForm:
         of = hand_net.problem(hand_net.graph(), form=form)
         hand_net.write(path, random_schedule(of, 3), form=form)

@@ -7,14 +7,15 @@ elements of each, which fill no vector, in another way.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
+from poet.ir.calls import blanked
 from poet.ir.graph import ITEM_BYTES, STORED_ROWS_SGD, Argument, Blank, Call, Graph, Op, Ref, TensorType
-from poet.ir.named import Bounds, bounds_of
+from poet.ir.named import Bounds, block_of, bounds_of
 from poet.ir.operators import WRITES
 from poet.ir.wholes import Axis, PartedCall, cuts_of, result_dim, run_of
 from poet.runtime import kernels
@@ -34,6 +35,9 @@ _COLUMNS = 64  # blocks of classes are multiples of it
 _LEFT_OUT = -100
 _TABLE_ROWS, _LOOKED_UP, _RATE = 67, 96, 0.0371
 _aten = torch.ops.aten
+
+ROWS_DIM = {"aten.convolution_backward.default": 1, "aten.mm.default": 0}
+"""Operators that can make some rows of a weight's gradient, and the dimension of these in what they read."""
 
 
 def check_exact(graph: Graph) -> None:
@@ -60,6 +64,7 @@ def _trials_of(graph: Graph) -> Iterator[tuple[str, Trial]]:
             yield f"op {op.name}, which updates single rows of {width} numbers,", row_trial(width)
         for head, kind, step in _heads(op, types):
             yield f"op {op.name} in strips of {step} {kind}", head_trial(kind, head, step)
+        yield from _blocks_alone(graph, op, types)
     for whole in graph.wholes:
         bounds = bounds_of(graph, whole)
         for parted in whole.calls:
@@ -113,7 +118,7 @@ def is_exact_in_parts(parted: PartedCall, bounds: Bounds) -> bool:
     return is_exact(part_trial(parted, bounds))
 
 
-def is_exact_in_rows(whole: Call, alone: Call, dim: int, rows: tuple[int, int]) -> bool:
+def rows_trial(whole: Call, alone: Call, dim: int, rows: tuple[int, int]) -> Trial:
     """Whether ``alone``, given ``rows`` of its first argument in ``dim``, makes these rows of the results."""
 
     def run() -> bool:
@@ -132,7 +137,36 @@ def is_exact_in_rows(whole: Call, alone: Call, dim: int, rows: tuple[int, int]) 
         return all(same_bits(one.narrow(0, start, count), other) for one, other in zip(*results, strict=True))
 
     needed_bytes = sum(3 * item.type.extent_bytes for item in whole.args if isinstance(item, Blank))
-    return is_exact(Trial(("rows alone", whole, alone, dim, rows), lambda: needed_bytes, run))
+    return Trial(
+        ("rows alone", whole, alone, dim, rows), lambda: needed_bytes, run, without="whole parameters"
+    )
+
+
+def _blocks_alone(graph: Graph, op: Op, types: Mapping[str, TensorType]) -> Iterator[tuple[str, Trial]]:
+    """Of each gradient of a block of a parameter's rows that ``op`` makes alone."""
+    links = [(op.call, op.outputs)]
+    if op.strip is not None:
+        links = [(link.call, link.outputs) for link in op.strip.links]
+        types = {**types, **{value.name: value.type for value in op.strip.inner}}
+    parts = {part for whole in graph.wholes for part in whole.parts}
+    for item in graph.parameters:
+        rows, count = block_of(item.name)[1], (*types[item.value].shape, 0)[0]
+        if item.gradient is None or item.name in parts or rows is None or not 0 <= rows[0] < rows[1] <= count:
+            continue
+        for call, outputs in links:
+            if item.gradient in outputs and call.target in ROWS_DIM:
+                alone, dim = blanked(call, types), ROWS_DIM[call.target]
+                args = list(alone.args)
+                for place, at in ((0, dim), (2, 0)):
+                    if isinstance(blank := (*args, None, None)[place], Blank):
+                        shape = [*blank.type.shape]
+                        shape[at] = count
+                        args[place] = Blank(replace(blank.type, shape=tuple(shape)))
+                if len(args) > 3 and args[3] is not None:
+                    args[3] = (count,)
+                whole = replace(alone, args=tuple(args))
+                alone = replace(alone, args=(args[0], *alone.args[1:]))
+                yield f"op {op.name}, a block of a gradient alone,", rows_trial(whole, alone, dim, rows)
 
 
 def _written(call: Call) -> list[int]:
