@@ -18,8 +18,9 @@ from poet.errors import ModelError
 from poet.ir.calls import contiguous
 from poet.ir.graph import Argument, Buffer, Call, Graph, Op, Parameter, Ref, Role, Value
 from poet.ir.named import named_parameters
-from poet.ir.packed import BLOCK, DEQUANTISE, BaseSpec, Packed
+from poet.ir.packed import BLOCK, DEQUANTISE, FORMATS, BaseSpec, Packed
 from poet.passes.rewrite import GraphUses
+from poet.runtime import native
 from poet.runtime.kernels.dequantised import as_used
 
 _LOOK_UPS = ("aten.embedding.default", "poet.look_up")
@@ -215,11 +216,17 @@ def packed_rows(weight: Tensor, how: Packed) -> Tensor:
 
     ``q4_0`` and ``q8_0`` as the ``gguf`` package makes them: the scale is the number of largest size over -8,
     or the largest size over 127. ``int8``: the largest size of the row over 127, rounded to even.
+    The compiled kernel and torch give the same bytes.
     """
     rows, row_bytes = how.packed_shape
     made = torch.empty(rows, row_bytes, dtype=torch.uint8)
     step = max(1, _ROWS_AT_ONCE // how.columns)
     given = weight.detach().reshape(rows, how.columns)
+    allocator = native.load()
+    if allocator is not None and given.is_contiguous() and given.dtype == torch.float32:
+        kind = FORMATS.index(how.format)
+        allocator.library.c.poet_quantise(given.data_ptr(), kind, rows, how.columns, made.data_ptr())
+        return made
     for start in range(0, rows, step):
         part = given[start : start + step]
         numbers = part if how.format == "int8" else part.reshape(-1, BLOCK)

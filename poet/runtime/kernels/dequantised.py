@@ -20,13 +20,14 @@ from poet.runtime import native
 _ROWS_AT_ONCE_BYTES = 1 << 18  # of packed rows: NumPy has a few times that beside the result
 
 
-def dequantise(packed: Tensor, format: str, shape: Sequence[int]) -> Tensor:
+def dequantise(packed: Tensor, format: str, shape: Sequence[int], room: Tensor | None = None) -> Tensor:
     """The elements that packed rows stand for.
 
     Args:
         packed: uint8[..., bytes of a row], contiguous; at least one row.
         format: how a row is packed.
         shape: of the result; each row has as many elements as the next.
+        room: float32 of that shape, contiguous, to be written; not given: it is made.
 
     Returns:
         float32, contiguous.
@@ -45,7 +46,7 @@ def dequantise(packed: Tensor, format: str, shape: Sequence[int]) -> Tensor:
         or not columns
     ):
         raise PlanError(f"{packed.dtype} of {list(packed.shape)} are no {list(shape)} packed as {format}")
-    made = torch.empty(tuple(shape), dtype=torch.float32)
+    made = torch.empty(tuple(shape), dtype=torch.float32) if room is None else room
     allocator = native.load()
     if allocator is not None:
         kind = FORMATS.index(format)
