@@ -3,7 +3,7 @@
     python -m benchmarks quantised-base [--only overhead gradients gpt] [--write]
 
 The decoder of Qwen2.5-0.5B's shape is `python -m benchmarks language-model --base q4_0 --gradients logits`.
-``--write`` writes results/quantised-base.json, of all parts.
+``--write`` writes results/quantised-base.json; parts that were not asked for stay as they are there.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from result_file import RESULTS, write
+from result_file import RESULTS, read, write
 from torch import Tensor, nn
 from torch.nn import functional as F
 from zoo import NETS
@@ -192,10 +192,16 @@ def main() -> None:
     page += (
         f"torch {torch.__version__}, {torch.get_num_threads()} threads; the machine did other work beside it."
     )
-    page = "\n\n".join([page, *sections])
-    print(page)
+    print("\n\n".join([page, *sections]))
     if given.write:
-        write(PAGE, page)
+        write(PAGE, "\n\n".join([page, *_kept(sections), *sections]))
+
+
+def _kept(sections: list[str]) -> list[str]:
+    """Of the page as it is, the parts that were not measured again."""
+    made = {section.partition("\n")[0] for section in sections}
+    there = read(PAGE).tables if PAGE.exists() else ()
+    return [str(table) for table in there if f"## {table.title}" not in made]
 
 
 if __name__ == "__main__":
