@@ -18,10 +18,9 @@ from poet.errors import ModelError
 from poet.ir.calls import contiguous
 from poet.ir.graph import Argument, Buffer, Call, Graph, Op, Parameter, Ref, Role, Value
 from poet.ir.named import named_parameters
-from poet.ir.packed import BLOCK, DEQUANTISE, FORMATS, BaseSpec, Packed
+from poet.ir.packed import BLOCK, DEQUANTISE, BaseSpec, Packed
 from poet.passes.rewrite import GraphUses
-from poet.runtime import native
-from poet.runtime.kernels.dequantised import as_used
+from poet.runtime.kernels.dequantised import as_used, packed_by_library
 
 _LOOK_UPS = ("aten.embedding.default", "poet.look_up")
 _WEIGHTS = {"poet.logits_loss": 1, "poet.logits_hidden_gradient": 2}
@@ -222,10 +221,7 @@ def packed_rows(weight: Tensor, how: Packed) -> Tensor:
     made = torch.empty(rows, row_bytes, dtype=torch.uint8)
     step = max(1, _ROWS_AT_ONCE // how.columns)
     given = weight.detach().reshape(rows, how.columns)
-    allocator = native.load()
-    if allocator is not None and given.is_contiguous() and given.dtype == torch.float32:
-        kind = FORMATS.index(how.format)
-        allocator.library.c.poet_quantise(given.data_ptr(), kind, rows, how.columns, made.data_ptr())
+    if packed_by_library(given, how.format, made):
         return made
     for start in range(0, rows, step):
         part = given[start : start + step]

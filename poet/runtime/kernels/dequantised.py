@@ -65,6 +65,19 @@ def as_used(weight: Tensor, packed: Packed | None) -> Tensor:
     return weight if packed is None else dequantise(weight, packed.format, packed.shape)
 
 
+def packed_by_library(given: Tensor, format: str, made: Tensor) -> bool:
+    """Pack ``given``, float32[rows, columns], into ``made`` (`poet.passes.base.packed_rows`).
+
+    ``False``: nothing was done, since there is no compiled kernel, or not for such a tensor.
+    """
+    allocator = native.load()
+    if allocator is None or not given.is_contiguous() or given.dtype != torch.float32:
+        return False
+    kind = FORMATS.index(format)
+    allocator.library.c.poet_quantise(given.data_ptr(), kind, *given.shape, made.data_ptr())
+    return True
+
+
 def _fill(packed: npt.NDArray[np.uint8], format: str, made: npt.NDArray[np.float32]) -> None:
     """Write what packed rows stand for into ``made``, float32[rows, columns]."""
     if format == "int8":
