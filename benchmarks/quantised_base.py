@@ -135,7 +135,7 @@ def gradient_rows(net: Decoder) -> Iterator[str]:
         "GPT, adapters": (net, tokens, targets, {}),
         "ResNet-18, last layers": (
             resnet.build().train(), images[0], torch.arange(8) % 10,
-            {"loss": "cross-entropy", "train": ("layer4*", "fc*")},
+            {"loss": "cross-entropy", "train": ("stages.1.*", "fc*")},
         ),
     }  # fmt: skip
     for name, (module, given, wanted, more) in shapes.items():
