@@ -16,6 +16,7 @@ from poet.ir.graph import Argument, Call, Graph, Op, Ref, TensorType, Value
 from poet.ir.wholes import FACTORS
 from poet.passes.rewrite import GraphUses, Rewrite, rewritten
 from poet.runtime.trials.forms import Head, exact_columns, exact_rows, in_blocks
+from poet.runtime.trials.trial import recalled
 
 _SOFTMAX, _SOFTMAX_BACKWARD = "aten._log_softmax.default", "aten._log_softmax_backward_data.default"
 _LOSS, _LOSS_BACKWARD = "aten.nll_loss_forward.default", "aten.nll_loss_backward.default"
@@ -68,7 +69,8 @@ def with_logits_in_strips(graph: Graph, *, in_blocks: bool = False) -> Graph:
         ModelError: the loss is no cross-entropy that alone reads a linear layer, or no strips are exact.
     """
     try:
-        return _Rewriting(graph, in_blocks=in_blocks).graph()
+        with recalled():
+            return _Rewriting(graph, in_blocks=in_blocks).graph()
     except _Whole as why:
         raise ModelError(f"the logits cannot be made in strips: {why}; {_ADVICE}") from None
 

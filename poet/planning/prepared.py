@@ -17,7 +17,7 @@ from poet.files.kinds import FileKind, kind_of
 from poet.ir.kernel_facts import KernelFacts
 from poet.ir.micro import BATCH_NAMES, MicroBatches
 from poet.ir.optimizer import OptimizerSpec
-from poet.ir.packed import BaseSpec
+from poet.ir.packed import BaseSpec, Packed
 from poet.ir.strips import Gradients
 from poet.plans.plan_parts import Model
 from poet.problem import PageForm, Place, Problem
@@ -111,6 +111,7 @@ def trace_model(
     from poet.frontend.gguf_weights import gguf_weights
     from poet.frontend.losses import with_output
     from poet.frontend.trace import trace_training_step
+    from poet.passes.base import base_of
 
     in_blocks = one_of(Gradients, gradients, "gradients")
     patterns = None if train is None else tuple(train)
@@ -148,6 +149,8 @@ def trace_model(
         base=BaseSpec.parse(base) if isinstance(base, str) else base,
         weights={**source.packed, **contents},
     )
+    stored = {name: how for name, (_, how) in {**source.packed, **contents}.items() if how is not None}
+    again = _packed_again({**dict.fromkeys(source.quantised), **stored}, base_of(step.graph))
     return Traced(
         step=step,
         model=replace(
@@ -160,7 +163,7 @@ def trace_model(
         gradients=in_blocks,
         module=(module, inputs),
         path=source.path,
-        names_remark="; ".join(filter(None, (source.names_remark, remark, unread))),
+        names_remark="; ".join(filter(None, (source.names_remark, remark, unread, again))),
         micro=micro,
     )
 
@@ -173,6 +176,19 @@ def _constants_remark(names: Sequence[str]) -> str:
     count = "1 weight lies in a Constant node and is" if len(names) == 1 else count
     shown = ", ".join(names[:4]) + (", ..." if len(names) > 4 else "")
     return f"{count} not trained ({shown}); name what to train: --train {names[0]}, train=[{names[0]!r}]"
+
+
+def _packed_again(stored: Mapping[str, Packed | None], packed: Mapping[str, Packed]) -> str:
+    """What is said of weights that were ``stored`` in few bits and are ``packed`` in other ones."""
+    again = [name for name, how in stored.items() if name in packed and packed[name] != how]
+    if not again:
+        return ""
+    count = "1 weight is" if len(again) == 1 else f"{len(again)} weights are"
+    shown = ", ".join(again[:4]) + (", ..." if len(again) > 4 else "")
+    return (
+        f"{count} stored in few bits that are not those of base {packed[again[0]].format}, and packed again, "
+        f"which rounds once more ({shown})"
+    )
 
 
 def _piece_bound(bind: dict[str, int], micro: MicroBatches | None) -> dict[str, int]:
@@ -244,6 +260,7 @@ class _Source:
     name: str | None = None
     constants: tuple[str, ...] = ()
     packed: Weights = field(default_factory=dict)
+    quantised: tuple[str, ...] = ()
 
 
 def _source(
@@ -290,6 +307,7 @@ def _source(
         names_remark=imported.remark,
         constants=imported.constants,
         packed={name: (rows, how) for name, rows, how in imported.packed_weights()},
+        quantised=imported.quantised_names(),
     )
 
 

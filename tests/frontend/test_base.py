@@ -69,6 +69,17 @@ def test_compiled_kernel_and_numpy_give_the_same_bits(name: str, monkeypatch: py
     assert np.array_equal(compiled.numpy(), as_used(rows, how).numpy(), equal_nan=True)
 
 
+@pytest.mark.parametrize("name", FORMATS)
+def test_compiled_kernel_and_torch_pack_alike(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    weight, how = random_weight(40, 96), Packed(name, (40, 96))
+    weight[3:6] = torch.randint(-9, 9, (3, 96)).float() / 2  # ties
+    weight[6] = 0
+    weight[7] *= 1e-9
+    compiled = packed_rows(weight, how)
+    monkeypatch.setattr(native, "load", lambda: None)
+    assert torch.equal(compiled, packed_rows(weight, how))
+
+
 def test_int8_is_symmetric_by_row() -> None:
     weight = random_weight(6, 5)
     rows = packed_rows(weight, Packed("int8", (6, 5)))
@@ -231,7 +242,8 @@ def test_weights_of_a_gguf_file_take_the_place_of_the_models(tmp_path: Path) -> 
             "norm.weight": (norm, ""), "other": (norm, ""),
         },
     )  # fmt: skip
-    with pytest.warns(UserWarning, match="the model has no other"):
+    told = r"the model has no other; 1 weight is stored .* base q4_0, and packed again.*gate\.weight\)"
+    with pytest.warns(UserWarning, match=told):
         made = poet.plan(
             module, inputs, device="rpi4b", ram=None, loss=LOSS, train=train, base="q4_0", weights=path,
             evaluation=False,
@@ -293,6 +305,28 @@ def test_a_gguf_file_of_another_model_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("turned", [False, True])
 def test_dequantised_constants_of_an_onnx_file_are_weights(turned: bool, tmp_path: Path) -> None:
+    path, plan = tmp_path / "net.onnx", tmp_path / "plan.poet"
+    integers, scales = dequantised_net(path, zero=0, turned=turned)
+    made = poet.plan(path, device="rpi4b", ram=None, train=["head", "bias"], base="int8", evaluation=False)
+    made.save(plan)
+    ((name, how),) = base_of(made.plan.graph).items()
+    assert how == Packed("int8", (6, 8))
+    with Trainer.open(plan) as trainer:
+        assert np.array_equal(
+            trainer.parameters()[name].numpy(), integers.astype(np.float32) * scales[:, None]
+        )
+    assert verify(plan, steps=1)
+
+
+def test_integers_that_the_base_has_not_are_packed_again_with_a_warning(tmp_path: Path) -> None:
+    path = tmp_path / "net.onnx"
+    dequantised_net(path, zero=100)
+    with pytest.warns(UserWarning, match="1 weight is stored .* base int8, and packed again"):
+        poet.plan(path, device="rpi4b", ram=None, train=["head", "bias"], base="int8", evaluation=False)
+
+
+def dequantised_net(path: Path, *, zero: int, turned: bool = False) -> tuple[np.ndarray, np.ndarray]:
+    """Writes a net with a weight of integers, and one that is trained; the integers and their scales."""
     generator = np.random.default_rng(0)
     integers = generator.integers(-90, 90, (6, 8), dtype=np.int8)
     scales = generator.random(6, dtype=np.float32)
@@ -314,19 +348,10 @@ def test_dequantised_constants_of_an_onnx_file_are_weights(turned: bool, tmp_pat
         [
             numpy_helper.from_array(stored, "q"),
             numpy_helper.from_array(scales, "s"),
-            numpy_helper.from_array(np.zeros(6, np.int8), "z"),
+            numpy_helper.from_array(np.full(6, zero, np.int8), "z"),
             numpy_helper.from_array(generator.random((3, 6), dtype=np.float32), "head"),
             numpy_helper.from_array(np.zeros(3, np.float32), "bias"),
         ],
     )
-    path, plan = tmp_path / "net.onnx", tmp_path / "plan.poet"
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]), path)
-    made = poet.plan(path, device="rpi4b", ram=None, train=["head", "bias"], base="int8", evaluation=False)
-    made.save(plan)
-    ((name, how),) = base_of(made.plan.graph).items()
-    assert how == Packed("int8", (6, 8))
-    with Trainer.open(plan) as trainer:
-        assert np.array_equal(
-            trainer.parameters()[name].numpy(), integers.astype(np.float32) * scales[:, None]
-        )
-    assert verify(plan, steps=1)
+    return integers, scales

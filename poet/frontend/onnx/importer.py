@@ -191,6 +191,16 @@ class ImportedModel:
                 content = integers.to(torch.int8).reshape(len(integers), -1).view(torch.uint8)
                 yield name, torch.cat([rows, content], 1), Packed("int8", tuple(integers.shape))
 
+    def quantised_names(self) -> tuple[str, ...]:
+        """Names of parameters that the file has as integers and scales of any kind."""
+        parameters = dict(self.module.named_parameters())
+        stored = ((name, self.file.tensors.get(item)) for item, name in self.names.items())
+        return tuple(
+            name
+            for name, item in stored
+            if name in parameters and item is not None and item.quantised is not None
+        )
+
     def example_inputs(self) -> tuple[Tensor, ...]:
         """Tensors of the inputs' shapes and types: floats normally distributed, whole numbers zero."""
         return examples((entry.dtype, entry.shape) for entry in self.inputs)

@@ -20,13 +20,14 @@ from poet.runtime import native
 _ROWS_AT_ONCE_BYTES = 1 << 18  # of packed rows: NumPy has a few times that beside the result
 
 
-def dequantise(packed: Tensor, format: str, shape: Sequence[int]) -> Tensor:
+def dequantise(packed: Tensor, format: str, shape: Sequence[int], room: Tensor | None = None) -> Tensor:
     """The elements that packed rows stand for.
 
     Args:
         packed: uint8[..., bytes of a row], contiguous; at least one row.
         format: how a row is packed.
         shape: of the result; each row has as many elements as the next.
+        room: float32 of that shape, contiguous, to be written; not given: it is made.
 
     Returns:
         float32, contiguous.
@@ -45,7 +46,7 @@ def dequantise(packed: Tensor, format: str, shape: Sequence[int]) -> Tensor:
         or not columns
     ):
         raise PlanError(f"{packed.dtype} of {list(packed.shape)} are no {list(shape)} packed as {format}")
-    made = torch.empty(tuple(shape), dtype=torch.float32)
+    made = torch.empty(tuple(shape), dtype=torch.float32) if room is None else room
     allocator = native.load()
     if allocator is not None:
         kind = FORMATS.index(format)
@@ -62,6 +63,19 @@ def dequantise(packed: Tensor, format: str, shape: Sequence[int]) -> Tensor:
 def as_used(weight: Tensor, packed: Packed | None) -> Tensor:
     """A whole weight as ops read it: float32 of packed rows, else as it is."""
     return weight if packed is None else dequantise(weight, packed.format, packed.shape)
+
+
+def packed_by_library(given: Tensor, format: str, made: Tensor) -> bool:
+    """Pack ``given``, float32[rows, columns], into ``made`` (`poet.passes.base.packed_rows`).
+
+    ``False``: nothing was done, since there is no compiled kernel, or not for such a tensor.
+    """
+    allocator = native.load()
+    if allocator is None or not given.is_contiguous() or given.dtype != torch.float32:
+        return False
+    kind = FORMATS.index(format)
+    allocator.library.c.poet_quantise(given.data_ptr(), kind, *given.shape, made.data_ptr())
+    return True
 
 
 def _fill(packed: npt.NDArray[np.uint8], format: str, made: npt.NDArray[np.float32]) -> None:

@@ -175,10 +175,15 @@ def _blocks(
     weight: Tensor, format: str, width: int, start: int, stop: int, block: int
 ) -> Iterator[tuple[int, int, Tensor]]:
     """Rows ``start`` to ``stop`` of a weight, some at a time: the first, the one after the last, float32."""
+    room: Tensor | None = None
     for first in range(start, stop, block or max(stop - start, 1)):
         last = min(first + block, stop) if block else stop
         part = weight[first:last]
-        yield first, last, dequantise(part, format, (last - first, width)) if format else part
+        if format:
+            if room is None:
+                room = torch.empty(last - first, width)  # the first is the largest
+            part = dequantise(part, format, (last - first, width), room[: last - first])
+        yield first, last, part
 
 
 def _logits(hidden: Tensor, weight: Tensor, bias: Tensor | None, format: str, block: int) -> Tensor:
@@ -190,7 +195,11 @@ def _logits(hidden: Tensor, weight: Tensor, bias: Tensor | None, format: str, bl
     made = hidden.new_empty(len(hidden), len(weight))
     with _by_one_thread():
         for start, stop, part in _blocks(weight, format, hidden.shape[1], 0, len(weight), block):
-            made[:, start:stop] = _product(hidden, part, None if bias is None else bias[start:stop])
+            found = made[:, start:stop]
+            if bias is None:
+                _aten.mm.out(hidden, part.t(), out=found)
+            else:
+                _aten.addmm.out(bias[start:stop], hidden, part.t(), out=found)
     return made
 
 
@@ -210,11 +219,7 @@ def _summed(
             bounds = count * share // shares, count * (share + 1) // shares
             for first, last, part in _blocks(weight, format, width, *bounds, block):
                 given = of_logits[:, first:last]
-                found = (
-                    _aten.mm.default(given, part)
-                    if found is None
-                    else _aten.addmm.default(found, given, part)
-                )
+                found = _aten.mm.default(given, part) if found is None else found.addmm_(given, part)
                 del part
             if found is not None:
                 total = found if total is None else total.add_(found)

@@ -82,6 +82,7 @@ _SIGNATURES = {
     "poet_appoint": (None, (_POINTER, _INT64, _INT64)),
     "poet_replay_begin": (ctypes.c_int, (_POINTER, _INT64, _INT64S, _INT64, _INT64S, _INT64S)),
     "poet_replay_end": (None, ()),
+    "poet_quantise": (None, (_POINTER, _INT64, _INT64, _INT64, _POINTER)),
     "poet_dequantise": (None, (_POINTER, _INT64, _INT64, _INT64, _POINTER)),
     "poet_pack": (ctypes.c_int, (_POINTER, _INT64, _INT64, _POINTER)),
     "poet_gate": (None, (_POINTER, _POINTER, _INT64, _INT64, _POINTER)),

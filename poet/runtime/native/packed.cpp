@@ -7,6 +7,7 @@
 #include <c10/util/Half.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <cstring>
 
@@ -146,7 +147,51 @@ POET_CLONES void of_bytes(const uint8_t* packed, int64_t n, float scale, float* 
   for (int64_t j = 0; j < n; ++j) out[j] = static_cast<float>(static_cast<int8_t>(packed[j])) * scale;
 }
 
+// A row of `n` floats with one scale of its own: what poet/passes/base.py says, number for number.
+uint8_t* quantised(const float* given, int64_t kind, int64_t n, uint8_t* to) {
+  float largest = 0.0f, at_largest = 0.0f;
+  for (int64_t j = 0; j < n; ++j)
+    if (std::fabs(given[j]) > largest) largest = std::fabs(given[j]), at_largest = given[j];
+  const float scale = kind == 0 ? at_largest / -8 : largest / 127, inverse = scale == 0 ? 0.0f : 1 / scale;
+  if (kind == 2) {
+    std::memcpy(to, &scale, 4);
+    to += 4;
+  } else {
+    const uint16_t half = c10::detail::fp16_ieee_from_fp32_value(scale);
+    std::memcpy(to, &half, 2);
+    to += 2;
+  }
+  if (kind == 0) {
+    uint8_t whole[kNumbers];
+    for (int64_t j = 0; j < kNumbers; ++j) {
+      const double moved = static_cast<double>(given[j]) * inverse + 8.5;
+      whole[j] = static_cast<uint8_t>(moved > 0 ? (moved < 15 ? moved : 15) : 0);
+    }
+    for (int64_t j = 0; j < 16; ++j) to[j] = whole[j] | whole[j + 16] << 4;
+    return to + 16;
+  }
+  for (int64_t j = 0; j < n; ++j) {
+    const float scaled = given[j] * inverse, size = std::fabs(scaled), down = std::floor(size);
+    const float away = std::copysign(down + std::floor(2 * (size - down)), scaled);
+    const float rounded = kind == 1 ? away : std::nearbyint(scaled);
+    to[j] = static_cast<uint8_t>(static_cast<int8_t>(rounded > -127 ? (rounded < 127 ? rounded : 127) : -127));
+  }
+  return to + n;
+}
+
 }  // namespace
+
+// Rows of floats in q4_0, q8_0 or int8 (kind 0, 1, 2): the way back of what follows.
+POET_EXPORT void poet_quantise(const float* given, int64_t kind, int64_t rows, int64_t columns, uint8_t* out) {
+  const int64_t blocks = kind == 2 ? 1 : columns / kNumbers, n = columns / blocks;
+  const int64_t bytes = kind == 0 ? 18 * blocks : kind == 1 ? 34 * blocks : columns + 4;
+  at::parallel_for(0, rows, std::max<int64_t>(1, 32768 / columns), [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) {
+      uint8_t* to = out + row * bytes;
+      for (int64_t i = 0; i < blocks; ++i) to = quantised(given + row * columns + n * i, kind, n, to);
+    }
+  });
+}
 
 // Rows of q4_0, q8_0 or int8 (kind 0, 1, 2) as floats: an integer times its scale. See poet/ir/packed.py.
 POET_EXPORT void poet_dequantise(const uint8_t* packed, int64_t kind, int64_t rows, int64_t columns, float* out) {

@@ -29,6 +29,7 @@ from poet.runtime.kernels.strips import StripRun, signature
 
 _RUNS = 3
 _TIMING_SECONDS = 0.05  # more runs of a kernel only within this time
+_LONG_SECONDS = 1.0  # what takes longer is timed while it is recorded: mapping memory is little of that
 _LINE_ELEMENTS = 64  # as many as a line of any cache may have
 _FILL = 1.0  # for float inputs; integers are 0, a valid index everywhere, and 1 where they divide
 _DIVIDE = frozenset(name for name, spec in SPECS.items() if spec.divides)
@@ -229,11 +230,13 @@ def _run(
     *,
     is_timed: bool,
 ) -> _Finding:
+    begin = clock()
     try:
         results = once()  # libraries make their own tables
     except (RuntimeError, IndexError) as error:  # no kernel for these types, no memory
         reason = str(error).partition("\n")[0]
         raise ModelError(f"{target} does not run on this machine: {reason}") from None
+    is_long = clock() - begin > _LONG_SECONDS
     outputs = tuple(
         None if item is None else (tensor_type(item, target), item.untyped_storage().nbytes())
         for item in results
@@ -249,8 +252,10 @@ def _run(
         with _AllocationLog() as log:
             once()
         return _Finding(log.peak_bytes, _fastest(once) if is_timed else None, outputs, None)
-    allocations, seconds = recorded(allocator, once), None
-    if is_timed:
+    begin = clock()
+    allocations = recorded(allocator, once)
+    seconds = clock() - begin if is_timed else None
+    if is_timed and not is_long:
         with in_an_arena(allocator, allocations) as placed:
             seconds = _fastest(placed(once))
     return _Finding(peak_bytes(allocations, alignment_bytes=ALIGNMENT_BYTES), seconds, outputs, allocations)
