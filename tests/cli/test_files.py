@@ -80,6 +80,12 @@ ROWS = {
     "export onnx": Row(
         "export onnx {plan_file} --state {state} -o {output}", ("plan_file", "state"), ("output",)
     ),
+    "export pt2": Row(
+        "export pt2 {plan_file} --state {state} -o {output}", ("plan_file", "state"), ("output",)
+    ),
+    "export pte": Row(
+        "export pte {plan_file} --state {state} -o {output}", ("plan_file", "state"), ("output",)
+    ),
     "export state": Row(
         "export state {plan_file} --state {state} -o {output}", ("plan_file", "state"), ("output",)
     ),

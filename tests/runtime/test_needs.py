@@ -22,6 +22,7 @@ from typer.testing import CliRunner
 import poet
 from poet.planning.auxiliary import plan_again
 from poet.planning.planned import Planned
+from poet.programs.pt2 import export_pt2
 from poet.runtime import Trainer
 from poet.runtime.runs.fit import fit, load_samples
 from poet.verification import verify
@@ -376,6 +377,21 @@ def _back(desk: Desk) -> None:
         net().load_state_dict(trainer.state_dict(), strict=True)
 
 
+def _federated(desk: Desk) -> None:
+    clients = pytest.importorskip("poet.integrations.flower")
+    client = clients.PlanClient(desk.plan, lambda number: [batch()], name="one")
+    weights, samples, _ = client.fit(client.get_parameters({}), {"round": 1})
+    assert weights
+    assert samples == len(batch()[0])
+
+
+def _other_runtimes(desk: Desk) -> None:
+    made = export_pt2(desk.made(nn.Linear(6, 3)), desk.folder / "step.pt2")
+    loss, *_ = torch.export.load(desk.folder / "step.pt2").module()(*batch())
+    assert made.calls > 0
+    assert bool(loss.isfinite())
+
+
 def _none(desk: Desk) -> None:
     """The page says that there is none yet."""
 
@@ -407,8 +423,10 @@ SCRIPTS: dict[str, Callable[[Desk], None]] = {
     "other batch sizes, lengths": _shapes,
     "memory that shrinks": _budgets,
     "a loop that exists already": _wrapped,
+    "federated training": _federated,
     "models": _models,
     "trained weights back": _back,
+    "other runtimes": _other_runtimes,
     "several devices": _none,
 }
 

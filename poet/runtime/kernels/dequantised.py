@@ -20,14 +20,13 @@ from poet.runtime import native
 _ROWS_AT_ONCE_BYTES = 1 << 18  # of packed rows: NumPy has a few times that beside the result
 
 
-def dequantise(packed: Tensor, format: str, shape: Sequence[int], room: Tensor | None = None) -> Tensor:
+def dequantise(packed: Tensor, format: str, shape: Sequence[int]) -> Tensor:
     """The elements that packed rows stand for.
 
     Args:
         packed: uint8[..., bytes of a row], contiguous; at least one row.
         format: how a row is packed.
         shape: of the result; each row has as many elements as the next.
-        room: float32 of that shape, contiguous, to be written; not given: it is made.
 
     Returns:
         float32, contiguous.
@@ -35,6 +34,12 @@ def dequantise(packed: Tensor, format: str, shape: Sequence[int], room: Tensor |
     Raises:
         PlanError: rows of that many bytes are no such elements.
     """
+    return dequantise_into(torch.empty(tuple(shape), dtype=torch.float32), packed, format)
+
+
+def dequantise_into(made: Tensor, packed: Tensor, format: str) -> Tensor:
+    """Write those elements to ``made``, float32 and contiguous, and return it; see `dequantise`."""
+    shape = made.shape
     rows = packed.numel() // max(packed.shape[-1], 1) if packed.dim() else 0
     columns = math.prod(shape) // rows if rows and min(shape, default=0) > 0 else 0
     if (
@@ -46,7 +51,6 @@ def dequantise(packed: Tensor, format: str, shape: Sequence[int], room: Tensor |
         or not columns
     ):
         raise PlanError(f"{packed.dtype} of {list(packed.shape)} are no {list(shape)} packed as {format}")
-    made = torch.empty(tuple(shape), dtype=torch.float32) if room is None else room
     allocator = native.load()
     if allocator is not None:
         kind = FORMATS.index(format)

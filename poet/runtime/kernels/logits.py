@@ -18,7 +18,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from poet.runtime.kernels.dequantised import dequantise
+from poet.runtime.kernels.dequantised import dequantise_into
 
 _aten = torch.ops.aten
 _LEFT_OUT = -100  # of the stand-ins for classes; torch's default
@@ -182,7 +182,7 @@ def _blocks(
         if format:
             if room is None:
                 room = torch.empty(last - first, width)  # the first is the largest
-            part = dequantise(part, format, (last - first, width), room[: last - first])
+            part = dequantise_into(room[: last - first], part, format)
         yield first, last, part
 
 
