@@ -76,7 +76,9 @@ def executed(hostile: Path) -> list[str]:
 SHORT = ("--time-limit", "1s")
 COMMANDS = {
     "check": ("check", "{net}"),
-    "contributions": ("contributions", "{net}", "--data", "{data}", "--batches", "1", "-o", "{made}.toml"),
+    "contributions": (
+        "contributions", "{net}", "--data", "{data}", "--bind", "N=8", "--batches", "1", "-o", "{made}.toml",
+    ),
     "solve a problem": ("solve", "{problem}", "--ram", "1MiB", *SHORT),
     "solve beside another engine": (
         "solve", str(INSTANCES / "resnet18_cifar.a72.json"), "--ram", "1472256B", "--threads", "2", *SHORT,
