@@ -436,7 +436,7 @@ _PRODUCTS = ("convolution", "mm", "bmm", "addmm", "baddbmm")
 def _spared_bytes(prepared: Prepared, op: Op, *, whole: bool) -> int:
     """By how much less ``op`` may hold in a step that trains less: a result written over an operand.
 
-    With blocks chosen anew for each step (``whole``), no workspace or result is sure.
+    With blocks chosen again for each step (``whole``), no workspace or result is sure.
     """
     graph, problem = prepared.step.graph, prepared.problem
     sizes = {item.name: problem.aligned_bytes(item.size_bytes) for item in graph.buffers}
