@@ -10,6 +10,7 @@ import enum
 import importlib
 import inspect
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -45,24 +46,27 @@ TARGETS = {
 }  # fmt: skip
 """What the targets of each loss are."""
 
-RECORDS = {"poet.problem", "poet.ir.optimizer", "poet.problem.solution"}
-"""Modules of records, whose methods are left out."""
+OF_FILES = {"load", "from_json", "to_json"}
+"""Methods that are listed of records of problems and graphs."""
 
-_LONG = 80
-"""Characters of an option's meaning that are not said twice."""
+LONGEST = 100
+"""Characters of a signature; of a longer one the list of parameters has the defaults."""
+
+SHARED = 60
+"""Characters of an option from which on it is described once for all commands that have it."""
 
 _SECTION = re.compile(r"^(Args|Attributes|Returns|Raises|Yields):$", re.MULTILINE)
 
 
-def cell(text: str) -> str:
-    """Text for a table, on one line."""
-    return " ".join(text.split()).replace("|", "\\|").replace("``", "`")
+def line(text: str) -> str:
+    """Text on one line."""
+    return " ".join(text.split()).replace("``", "`")
 
 
 def paragraphs(text: str) -> str:
     """Text without the ends of its lines inside paragraphs; lists and code stay as they are."""
     parts = inspect.cleandoc(text).split("\n\n")
-    joined = (part if "\n " in part or "::" in part else " ".join(part.split()) for part in parts)
+    joined = (part if re.search(r"^(?: |- )", part, re.MULTILINE) else line(part) for part in parts)
     return "\n\n".join(joined).replace("``", "`")
 
 
@@ -76,13 +80,19 @@ def commands_page() -> str:
         "Ctrl-C ends a search with its best plan, and a training after the step in flight.",
         "Files are written whole or not at all.",
         "`poet --install-completion` completes commands, options and device names.\n",
-        "| exit code | means |",
-        "|--:|---|",
-        *(f"| {code} | {means} |" for code, means in EXIT_CODES.items()),
+        f"Exit codes: {', '.join(f'{code} {means}' for code, means in EXIT_CODES.items())}.",
+        "A default is in brackets behind its option.",
     ]
-    seen: dict[tuple[str, str], str] = {}
-    for path, command in _leaves(get_command(app), ()):
-        lines += _command(path, command, seen)
+    leaves = [(path, command, list(_options(command))) for path, command in _leaves(get_command(app), ())]
+    counted = Counter(option for _, _, options in leaves for option in options)
+    shared = {option for option, count in counted.items() if count > 1 and len(option) > SHARED}
+    lines.append("\n## Shared options\n")
+    lines += [option for option in counted if option in shared]
+    for path, command, options in leaves:
+        lines += [f"\n## {' '.join(('poet', *path))}\n", paragraphs(command.help or ""), ""]
+        lines += [option for option in options if option not in shared]
+        if again := [_names(option) for option in options if option in shared]:
+            lines.append(f"- [shared](#shared-options): {', '.join(again)}")
     return "\n".join(lines) + "\n"
 
 
@@ -95,31 +105,23 @@ def _leaves(command: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ..
         yield from _leaves(each, (*path, name))
 
 
-def _command(path: tuple[str, ...], command: Any, seen: dict[tuple[str, str], str]) -> Iterator[str]:
-    name = " ".join(("poet", *path))
+def _options(command: Any) -> Iterator[str]:
+    """A line for each argument and then for each option: how it is written, its default, what it means."""
     shown = [item for item in command.params if not getattr(item, "hidden", False) and item.name != "help"]
     given = [item for item in shown if not item.opts[0].startswith("-")]
-    options = [item for item in shown if item.opts[0].startswith("-")]
-    words = [_metavar(item) for item in given]
-    yield f"\n## {name}\n"
-    yield f"`{' '.join([name, *words, *(['[OPTIONS]'] if options else [])])}`\n"
-    yield paragraphs(command.help or "")
-    if shown:
-        yield "\n| option | means | default |\n|---|---|---|"
     for item in given:
-        yield f"| `{_metavar(item)}` | {cell(getattr(item, 'help', '') or '')} | |"
-    for item in options:
-        names = ", ".join(f"`{word}`" for word in (*item.opts, *item.secondary_opts))
-        value = "" if item.is_flag else f" `{_metavar(item)}`"
-        means = _seen(seen, names, cell(item.help or ""), name)
-        yield f"| {names}{value.replace('|', chr(92) + '|')} | {means} | {_default(item)} |"
+        yield f"- `{_metavar(item)}`: {line(getattr(item, 'help', '') or '')}"
+    for item in (item for item in shown if item not in given):
+        names = _quoted((*item.opts, *item.secondary_opts))
+        if not item.is_flag:
+            names = f"{names[:-1]} {_metavar(item)}`"
+        default = _default(item)
+        yield f"- {names}{f' ({default})' if default else ''}: {line(item.help or '')}"
 
 
-def _seen(seen: dict[tuple[str, str], str], names: str, means: str, command: str) -> str:
-    """What an option means, or where it says so if that is long."""
-    first = seen.setdefault((names, means), command)
-    again = first != command and len(means) > _LONG
-    return f"see [{first}](#{first.replace(' ', '-')})" if again else means
+def _names(option: str) -> str:
+    """How an option is called, of its line."""
+    return re.sub(r" [^`]+`", "`", option.removeprefix("- ").partition(": ")[0].partition(" (")[0])
 
 
 def _metavar(item: Any) -> str:
@@ -132,7 +134,7 @@ def _metavar(item: Any) -> str:
 def _default(item: Any) -> str:
     default = None if callable(item.default) else getattr(item.default, "value", item.default)
     if getattr(item, "show_default", None) and isinstance(item.show_default, str):
-        return cell(item.show_default)
+        return line(item.show_default)
     if default in (None, (), [], False, "") or item.is_flag or not isinstance(default, (str, int, float)):
         return ""
     return f"`{default}`"
@@ -151,29 +153,62 @@ def api_page() -> str:
             lines += _member(f"{module.__name__}.{name}", getattr(module, name))
     lines.append("\n## poet.errors")
     errors = importlib.import_module("poet.errors")
-    lines.append("\n| error | raised where |\n|---|---|")
+    lines.append("")
     for name, item in vars(errors).items():
         if inspect.isclass(item) and issubclass(item, Exception) and item.__module__ == errors.__name__:
-            lines.append(f"| `{name}` | {cell(_summary(item))} |")
+            lines.append(f"- `{name}`: {line(_summary(item))}")
     return "\n".join(lines) + "\n"
 
 
 def _member(name: str, item: Any) -> Iterator[str]:
+    parts = _SECTION.split(inspect.cleandoc(item.__doc__ or ""))
+    sections = list(zip(parts[1::2], parts[2::2], strict=True))
+    words: dict[str, str] = {}
     yield f"\n### {name}\n"
     if inspect.isclass(item) and issubclass(item, enum.Enum):
         yield f"One of {_quoted(repr(each.value) for each in item)}.\n"
     elif callable(item):
-        yield f"```python\n{_signature(name.rpartition('.')[2], item)}\n```\n"
-    yield from _docstring(item)
-    if not inspect.isclass(item) or item.__module__ in RECORDS:
+        words = _words(item)
+        signature = ", ".join(words.values())
+        described = {each for _, text in sections for names, _ in _rows(text) for each in names.split(", ")}
+        if len(signature) > LONGEST and {*words} - {"*"} <= described:
+            signature = f"{signature.partition('*, ')[0]}*, ..." if "*" in words else ""
+        else:
+            words = {}
+        if signature:
+            yield f"`{name.rpartition('.')[2]}({signature})`\n"
+    yield paragraphs(parts[0])
+    yield from _sections(sections, words)
+    if not inspect.isclass(item):
         return
-    rows = [f"| `{method}` | {cell(_summary(each))} |" for method, each in _methods(item) if _summary(each)]
-    if rows:
-        yield "\n| member | does |\n|---|---|"
+    of_files = item.__module__.startswith(("poet.problem", "poet.ir"))
+    methods = {method: found for method, found in _methods(item) if not of_files or method in OF_FILES}
+    if rows := [f"- `{text}`: {line(_summary(each))}" for text, each in methods.values() if _summary(each)]:
+        yield "\nMembers:\n"
         yield from rows
 
 
-def _methods(item: type) -> Iterator[tuple[str, Any]]:
+def _sections(sections: Iterable[tuple[str, str]], words: dict[str, str]) -> Iterator[str]:
+    """Lists of what is given, raised and returned; with defaults where ``words`` has them."""
+    is_list = False
+    for kind, text in sections:
+        if kind in ("Returns", "Yields"):
+            yield f"\n*{kind}*: {line(text)}"
+            is_list = False
+        for names, meaning in _rows(text) if kind in ("Args", "Attributes", "Raises") else ():
+            told = ", ".join(words.get(each, each) for each in names.split(", "))
+            if not is_list:
+                yield ""
+            is_list = True
+            yield f"- {'raises ' if kind == 'Raises' else ''}`{told}`: {line(meaning)}"
+
+
+def _rows(text: str) -> list[tuple[str, str]]:
+    """Name and meaning of each entry of a docstring's section."""
+    return re.findall(r"^    (\S[^:]*): (.*(?:\n {8,}.*)*)", text.strip("\n"), re.MULTILINE)
+
+
+def _methods(item: type) -> Iterator[tuple[str, tuple[str, Any]]]:
     for base in reversed(item.__mro__):
         if not base.__module__.startswith("poet"):
             continue
@@ -183,7 +218,7 @@ def _methods(item: type) -> Iterator[tuple[str, Any]]:
             if isinstance(each, (property, classmethod, staticmethod)) or inspect.isfunction(each):
                 function: Any = getattr(each, "fget", None) or getattr(each, "__func__", each)
                 plain = isinstance(each, property)
-                yield name if plain else f"{name}{_short(function)}", function
+                yield name, (name if plain else f"{name}{_short(function)}", function)
 
 
 def _short(function: Callable[..., Any]) -> str:
@@ -192,48 +227,34 @@ def _short(function: Callable[..., Any]) -> str:
     return f"({', '.join(words)})"
 
 
-def _signature(name: str, item: Any) -> str:
-    found = inspect.signature(item)
-    words, starred = [], False
-    for each in found.parameters.values():
-        if each.kind is each.KEYWORD_ONLY and not starred:
-            words.append("*")
-            starred = True
-        starred = starred or each.kind is each.VAR_POSITIONAL
+def _words(item: Any) -> dict[str, str]:
+    """How each parameter stands in a signature, with its default; ``*`` before those of keywords alone."""
+    words: dict[str, str] = {}
+    for each in inspect.signature(item).parameters.values():
+        if each.kind is each.KEYWORD_ONLY:
+            words.setdefault("*", "*")
         if each.name != "self":
-            text = f"{'*' if each.kind is each.VAR_POSITIONAL else ''}{each.name}"
-            words.append(text if each.default is each.empty else f"{text}={_value(each.default)}")
-    line = f"{name}({', '.join(words)})"
-    if len(line) <= 100:
-        return line
-    return f"{name}(\n" + "".join(f"    {word},\n" for word in words) + ")"
+            stars = "**" if each.kind is each.VAR_KEYWORD else "*" if each.kind is each.VAR_POSITIONAL else ""
+            given = "" if each.default is each.empty else f"={_value(each.default)}"
+            words[each.name] = f"{stars}{each.name}{given}"
+    return words
 
 
 def _value(default: Any) -> str:
     own = type(default).__module__.startswith("poet")
     text = f'"{default}"' if isinstance(default, str) else str(default) if own else repr(default)
-    return "..." if " at 0x" in text or "OMITTED" in text.upper() or len(text) > 40 else text
+    return "..." if text.startswith("<") or "OMITTED" in text.upper() or len(text) > 40 else text
 
 
 def _summary(item: Any) -> str:
     return inspect.cleandoc(item.__doc__ or "").split("\n\n")[0]
 
 
-def _docstring(item: Any) -> Iterator[str]:
-    parts = _SECTION.split(inspect.cleandoc(item.__doc__ or ""))
-    yield paragraphs(parts[0])
-    for kind, text in zip(parts[1::2], parts[2::2], strict=True):
-        rows = re.findall(r"^    (\S[^:]*): (.*(?:\n {8,}.*)*)", text.strip("\n"), re.MULTILINE)
-        if kind in ("Args", "Attributes", "Raises") and rows:
-            yield f"\n| {'error' if kind == 'Raises' else 'name'} | meaning |\n|---|---|"
-            yield from (f"| `{name}` | {cell(meaning)} |" for name, meaning in rows)
-        elif kind in ("Returns", "Yields"):
-            yield f"\n*{kind}*: {' '.join(text.split())}"
-
-
 def operators_page() -> str:
     """docs/operators.md, from the tables that the importer, the runtime and the exporter use."""
-    own = sorted(operators.OWN)
+    in_c = _bases(KERNELS)
+    of_all = [each for each in _settings("sgd") if all(each in _settings(name) for name in OPTIONS)]
+    own = {name: [each for each in _settings(name) if each not in of_all] for name in OPTIONS}
     of_losses = vars(loss)["_OPTIONS"]
     lines = [
         "# Operators, losses, optimizers\n",
@@ -244,47 +265,50 @@ def operators_page() -> str:
         "| loss | targets | options |\n|---|---|---|",
         *(f"| `{name}` | {TARGETS[name]} | {_quoted(options)} |" for name, options in of_losses.items()),
         "\n## Optimizers\n",
-        "`lr` is 0.001 where none is given. Other numbers are defaults, `=yes` turns a switch on.\n",
+        f"All take {_quoted(of_all)}; `lr` is 0.001 where none is given.",
+        "Other numbers are defaults, `=yes` turns a switch on.\n",
         "| optimizer | options | tensors that it may keep per parameter |\n|---|---|---|",
         *(
-            f"| `{name}` | {_settings(name)} | {_quoted(KINDS[name].states.split()) or 'none'} |"
+            f"| `{name}` | {_quoted(own[name])} | {_quoted(KINDS[name].states.split()) or 'none'} |"
             for name in OPTIONS
         ),
         "\n## ONNX\n",
         "Operators of ONNX files that are imported:\n",
-        f"`{' '.join(sorted(ONNX_ROWS))}`",
+        _listed(ONNX_ROWS),
         "\nAn attribute that an operator's row does not understand is refused.",
         "So is what the operator set of the file does not define.",
         "Indices that come with the data may count from the end; rows of a weight are numbered from 0.",
         "\n## In a plan\n",
-        f"The allow-list: {len(operators.ATEN)} operators of PyTorch (`torch.ops.aten`),",
-        "and these of poet's own. A plan with another one is refused.",
-        "The lists below leave out overloads and operators of backward.\n",
-        _quoted(own),
-        "\n<details><summary>Operators of PyTorch</summary>\n",
-        _bases(operators.ATEN),
-        "\n</details>",
-        "\n## In C99\n",
-        "Operators with a C kernel ([train on a microcontroller](microcontroller.md)).",
+        f"The allow-list has {len(operators.ATEN)} operators of PyTorch (`torch.ops.aten`) and poet's own.",
+        "A plan with another one is refused.",
+        "The two lists leave out overloads and operators of backward.\n",
+        "## In C99\n",
+        "Operators that also have a C kernel ([train on a microcontroller](microcontroller.md)).",
         "`poet check model.onnx --kernels poet-c99` lists those that a model lacks.\n",
-        _bases(KERNELS),
+        _listed(in_c),
+        "\n## In PyTorch alone\n",
+        _listed(_bases((*operators.ATEN, *operators.OWN)) - in_c),
     ]
     return "\n".join(lines) + "\n"
 
 
-def _bases(names: Iterable[str]) -> str:
-    """Names of operators without ``aten``, overloads and those of backward, in one line."""
+def _bases(names: Iterable[str]) -> set[str]:
+    """Names of operators without ``aten``, overloads and those of backward."""
     found = {re.sub(r"^aten\.(\w+).*", r"\1", name) for name in names}
-    return f"`{' '.join(sorted(name for name in found if 'backward' not in name))}`"
+    return {name for name in found if "backward" not in name}
+
+
+def _listed(names: Iterable[str]) -> str:
+    return f"`{' '.join(sorted(names))}`"
 
 
 def _quoted(names: Any) -> str:
     return ", ".join(f"`{name}`" for name in names)
 
 
-def _settings(name: str) -> str:
+def _settings(name: str) -> list[str]:
     spec = OptimizerSpec(name)
-    return _quoted(f"{each}{_usual(each, spec.in_force(each))}" for each in OPTIONS[name])
+    return [f"{each}{_usual(each, spec.in_force(each))}" for each in OPTIONS[name]]
 
 
 def _usual(option: str, value: object) -> str:
