@@ -231,19 +231,9 @@ def run(ask: RunAsk) -> None:
     Where the loss is no longer finite, training ends and the last save is kept. Where a step holds more than
     the budget, the state is saved and training ends, exit code 1.
 
-    With --stop-after-... the run ends before the step that would spend more; --resume goes on with as much
-    again.
-
-    With --watch-memory the training goes to another budget of the plan file, between steps, when the system
-    has less memory to give, and back.
-
-    With --validate the model is evaluated after each epoch, in evaluation mode and inside the same RAM.
-
-    With --enforce the training runs in a lean process that cannot get more memory than the plan was
-    made for, and plain PyTorch is tried on the same model and data under the same limit.
-
-    With --c-library nothing is trained: a library that `make lib` built in a folder of `poet export c`
-    makes the steps of the first batches, and so does PyTorch, each from PyTorch's state.
+    After --stop-after-... --resume goes on with as much again. With --enforce plain PyTorch is then tried on
+    the same model and data under the same limit. With --c-library a library that `make lib` built in a folder
+    of `poet export c` makes the steps of the first batches, and so does PyTorch, each from PyTorch's state.
     """
     from poet.plans.plan_file import read_plan
 

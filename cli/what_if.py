@@ -184,8 +184,8 @@ def what_if(ask: SweepAsk) -> None:
     Each point of the grid is planned with a proof or a gap. A sweep that is repeated or was interrupted
     goes on from its cache; Ctrl-C reports what is there.
 
-    -v and --log tell of each point when its search was asked for and how it ended. What a search does
-    meanwhile is seen with --jobs 1 alone: workers are processes of their own, and their lines stay there.
+    -v and --log tell when the search of each point was asked for and how it ended; what it does meanwhile
+    with --jobs 1 alone.
     """
     from poet.problem.solution import SolveOptions
     from poet.report.searches import what_if_report

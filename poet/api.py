@@ -97,9 +97,8 @@ def plan(request: PlanRequest) -> Planned:  # noqa: D417  the arguments are the 
             that reads any; what they hold does not matter.
         optimizer: by name, with options behind a colon (``"rmsprop:alpha=0.9"``), a specification with its
             settings, or a new optimizer of torch with its parameter groups, of this module's parameters.
-        clip_norm: the norm of all gradients together is brought down to this, as by
-            `torch.nn.utils.clip_grad_norm_`.
-        clip_value: gradients are clamped to this first, as by `torch.nn.utils.clip_grad_value_`.
+        clip_norm: of all gradients together, as by `torch.nn.utils.clip_grad_norm_`.
+        clip_value: of each gradient, applied first, as by `torch.nn.utils.clip_grad_value_`.
         train: patterns of parameter names; not given: all that require a gradient, and none of an ONNX
             file's weights in Constant nodes. ``conv1.weight[0:16]``: only these output channels, rows of
             dim 0, whose gradient has the bits of these rows of the whole's.
@@ -124,22 +123,20 @@ def plan(request: PlanRequest) -> Planned:  # noqa: D417  the arguments are the 
             plain PyTorch, and says so.
         minimise: ``"energy"`` (default), ``"time"``, ``"ram"`` or ``"writes"``.
         time_limit_seconds: of all searches together, default 20; ``None``: until proven.
-        progress: whether to show the stage, the best plan so far and its gap on stderr: one line that is
-            rewritten on a terminal, elsewhere a line for each stage. Or a function, which is called with the
-            best plan's amount, the bound, the gap and the seconds of the search.
+        progress: whether to show the stage, the best plan so far and its gap on stderr. Or a function,
+            which is called with the best plan's amount, the bound, the gap and the seconds of the search.
         limits: instead of single arguments, for example another plan's ``planned.plan.request.limits``.
         options: instead of single arguments; it also has the engine, threads, seed and gaps.
-        evaluation: whether to plan the forward pass in evaluation mode as well, for `Trainer.predict` and
-            `Trainer.evaluate`. Where that cannot be done, a warning says why.
-        micro: how many micro-batches a batch is trained in: ``example_inputs`` are of the whole batch, whose
-            samples stand in the first dimension. ``"auto"``: as many as take the least energy; ``"4:sum"``:
-            the loss is not divided by their number. ``None``: the batch is trained as a whole.
+        evaluation: whether to plan evaluation as well, for `Trainer.predict` and `Trainer.evaluate`. Where
+            that cannot be done, a warning says why.
+        micro: how many micro-batches a batch is trained in; ``example_inputs`` are of the whole batch, samples
+            in dim 0. ``"auto"``: as many as take the least energy; ``"4:sum"``: the loss is not divided by
+            their number. ``None``: the batch as a whole.
         shapes: other shapes that the plan is to have steps for, each not larger than ``example_inputs``:
             example inputs (or pairs of inputs and ``targets``), for an ONNX file sizes of dimensions,
             ``{"N": 8}``.
-        budgets: less RAM, in bytes or as text, for which the file is to have plans as well, so that
-            `Trainer.set_budget` goes to them without a search. Where none is found inside one of them, a
-            warning says why.
+        budgets: less RAM, in bytes or as text, for which the file is to have plans as well, for
+            `Trainer.set_budget`. Where none is found inside one of them, a warning says why.
         base: frozen weights in fewer bits: ``"q4_0"``, ``"q8_0"`` or ``"int8"``; ``"q4_0:except=*.head.*"``
             leaves some out, by patterns. What is trained goes on from the weights that these stand for.
         weights: a GGUF file, whose tensors take the place of the model's, by name.

@@ -71,24 +71,20 @@ def wrap(
             and state stay its own: both are always the same, under the same names.
         example_inputs: a tensor, a sequence of positional or a mapping of keyword arguments, of the shapes of
             every pass. Those that require a gradient get one.
-        ram: budget in bytes or as text (``"64MiB"``); ``None``: unlimited.
+        ram, pins, minimise, progress: as of `poet.plan`.
         device: whose costs decide what is recomputed and what paged; by name, file or record.
         backward_from: numbers of the outputs from which the loss is made, where the module returns more; the
             others are handed out without a gradient. Or the name of one, as ``"loss"``, in a mapping that the
             module returns; all, where it returns none of that name that has a gradient.
-        deadline: for one pass: seconds, ``"20ms"``, or ``"1.3x"`` of running every op once.
+        deadline: for one pass, as of `poet.plan`.
         recompute: whether ops may run again.
         paging: whether tensors may move to storage. Parameters and the batch never do: others hold them.
-        pins: tensors to keep, recompute or page, by patterns of names.
-        minimise: ``"energy"``, ``"time"``, ``"ram"`` or ``"writes"``.
         time_limit_seconds: of the search; ``None``: until proven.
         page_file: where tensors are paged; ``None``: an unnamed file in the working folder.
-        progress: whether to show on stderr what is done, as of `poet.plan`.
 
     Raises:
         InputError: the module, the device or an option is not usable.
-        Infeasible: no plan exists inside the limits; the message names what binds.
-        OutOfTime: the time limit passed before any plan was found.
+        Infeasible, OutOfTime: as of `poet.plan`.
         PageFileError: the page file cannot be had.
     """
     profile = device if isinstance(device, Profile) else load_profile(device)

@@ -88,7 +88,7 @@ class OptimizerSpec:
         amsgrad: of ``adam`` and ``adamw``.
         maximize: whether the loss is made large: gradients are negated, after they are clipped.
         groups: parameters with settings of their own.
-        clip_value: gradients are clamped to this first, as `torch.nn.utils.clip_grad_value_` does.
+        clip_value: gradients are clamped to this first, as by `torch.nn.utils.clip_grad_value_`.
         clip_norm: the norm of all gradients together is then brought down to this, as
             `torch.nn.utils.clip_grad_norm_` does.
     """

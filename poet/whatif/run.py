@@ -100,12 +100,7 @@ def what_if(
         optimizer: one or several.
         micro: in how many micro-batches each batch is trained, e.g. ``"1,4,4:sum"`` or ``"auto"``, every
             number that divides it; of a module, batches are those of its inputs. ``None``: whole batches.
-        loss: as for `poet.plan`.
-        train: patterns of parameter names; not given: all that require a gradient.
-        home: where parameters and optimizer state are between steps.
-        gradients: ``stream`` or ``keep``, as for `poet.plan`.
-        recompute: whether ops may run again.
-        paging: whether tensors may move to storage.
+        loss, train, home, gradients, recompute, paging: as of `poet.plan`.
         duty: how the device is used: sessions, battery, energy budget, carbon.
         data: how input comes to the processor, for data stalls.
         largest: of what to find the largest size that fits: ``"batch"``, ``"sequence"``,

@@ -97,17 +97,9 @@ def load_samples(
 ) -> Samples:
     """The samples at ``path``, checked against the plan.
 
-    Arrays are called like the plan's inputs; a plan with one input takes ``x`` or ``inputs`` too, and the
-    targets may be called ``y`` or ``targets``. Every array has the samples in its first dimension.
-
-    ==================== ==========================================================================
-    ``.npz``             arrays up to 64 MiB in memory, larger ones in an unnamed file
-    ``.safetensors``     likewise, larger ones where they are
-    a folder of ``.npy`` an array per file, by its name
-    ``.csv``, ``.tsv``   see `poet.files.tables`
-    a folder of images   a folder per class, see `poet.files.tables`
-    ``module:function``  see `poet.files.tables`: the user's own code
-    ==================== ==========================================================================
+    ``.npz``, ``.safetensors`` or a folder of ``.npy`` with an array per input; ``.csv``, ``.tsv``, a folder of
+    images or ``module:function``, the user's own code (`poet.files.tables`). docs/training-loops.md has names
+    and forms. Every array has the samples in its first dimension. Those of ``.npz`` up to 64 MiB are in memory.
 
     uint8 of samples with three dims, where the plan takes float, are images: divided by 255, and ``[H,W,C]``
     is turned into ``[C,H,W]``. Other uint8 keep their numbers.

@@ -154,13 +154,12 @@ class MemoryWatcher:
     """Looks at the system between steps and changes the trainer's budget.
 
     The budgets are those that the plan file has plans for, and those that `Trainer.set_budget` planned; with
-    a ``planner``, every eighth of the largest one as well. The largest that has room is taken. Room is what
-    the trainer holds already and what the system leaves beside a reserve. A budget that has no room is left
-    at once. One that has room again is taken when it had it for some time. While tasks stand still for
-    memory, no larger one is taken, but the next smaller one, and then none for 10 s, over which the kernel's
-    average forgets. A change that need not be and fails is tried again after the time for which a larger
-    budget must have had room. With a ``guard``, room is made by its plan, at once; the ``planner`` is asked
-    for a better one inside the same budget when no change was made for as long, once for each budget.
+    a ``planner``, every eighth of the largest one as well. The largest is taken that has room: in what the
+    trainer holds and what the system leaves beside a reserve. A budget without room is left at once, a larger
+    one is taken when it had room for ``calm_seconds``; a change that fails is tried again after as long. While
+    tasks stand still for memory, the next smaller one is taken, and then none for 10 s, over which the
+    kernel's average forgets. With a ``guard``, room is made by its plan, at once; the ``planner`` is asked for
+    a better one after ``calm_seconds`` without a change, once for each budget.
     """
 
     def __init__(
