@@ -129,9 +129,9 @@ def plan(request: PlanRequest) -> Planned:  # noqa: D417  the arguments are the 
         options: instead of single arguments; it also has the engine, threads, seed and gaps.
         evaluation: whether to plan evaluation as well, for `Trainer.predict` and `Trainer.evaluate`. Where
             that cannot be done, a warning says why.
-        micro: how many micro-batches a batch is trained in; ``example_inputs`` are of the whole batch, samples
-            in dim 0. ``"auto"``: as many as take the least energy; ``"4:sum"``: the loss is not divided by
-            their number. ``None``: the batch as a whole.
+        micro: how many micro-batches a batch is trained in; ``example_inputs`` are of the whole batch,
+            samples in dim 0. ``"auto"``: as many as take the least energy; ``"4:sum"``: the loss is not
+            divided by their number. ``None``: the batch as a whole.
         shapes: other shapes that the plan is to have steps for, each not larger than ``example_inputs``:
             example inputs (or pairs of inputs and ``targets``), for an ONNX file sizes of dimensions,
             ``{"N": 8}``.

@@ -71,7 +71,7 @@ def wrap(
             and state stay its own: both are always the same, under the same names.
         example_inputs: a tensor, a sequence of positional or a mapping of keyword arguments, of the shapes of
             every pass. Those that require a gradient get one.
-        ram, pins, minimise, progress: as of `poet.plan`.
+        ram: as of `poet.plan`.
         device: whose costs decide what is recomputed and what paged; by name, file or record.
         backward_from: numbers of the outputs from which the loss is made, where the module returns more; the
             others are handed out without a gradient. Or the name of one, as ``"loss"``, in a mapping that the
@@ -79,8 +79,11 @@ def wrap(
         deadline: for one pass, as of `poet.plan`.
         recompute: whether ops may run again.
         paging: whether tensors may move to storage. Parameters and the batch never do: others hold them.
+        pins: as of `poet.plan`.
+        minimise: likewise.
         time_limit_seconds: of the search; ``None``: until proven.
         page_file: where tensors are paged; ``None``: an unnamed file in the working folder.
+        progress: as of `poet.plan`.
 
     Raises:
         InputError: the module, the device or an option is not usable.

@@ -100,7 +100,12 @@ def what_if(
         optimizer: one or several.
         micro: in how many micro-batches each batch is trained, e.g. ``"1,4,4:sum"`` or ``"auto"``, every
             number that divides it; of a module, batches are those of its inputs. ``None``: whole batches.
-        loss, train, home, gradients, recompute, paging: as of `poet.plan`.
+        loss: as of `poet.plan`.
+        train: likewise.
+        home: likewise.
+        gradients: likewise, without ``"logits"``.
+        recompute: whether ops may run again.
+        paging: whether tensors may move to storage.
         duty: how the device is used: sessions, battery, energy budget, carbon.
         data: how input comes to the processor, for data stalls.
         largest: of what to find the largest size that fits: ``"batch"``, ``"sequence"``,

@@ -97,9 +97,10 @@ def load_samples(
 ) -> Samples:
     """The samples at ``path``, checked against the plan.
 
-    ``.npz``, ``.safetensors`` or a folder of ``.npy`` with an array per input; ``.csv``, ``.tsv``, a folder of
-    images or ``module:function``, the user's own code (`poet.files.tables`). docs/training-loops.md has names
-    and forms. Every array has the samples in its first dimension. Those of ``.npz`` up to 64 MiB are in memory.
+    ``.npz``, ``.safetensors`` or a folder of ``.npy`` with an array per input; ``.csv``, ``.tsv``, a folder
+    of images or ``module:function``, the user's own code (`poet.files.tables`). docs/training-loops.md has
+    names and forms. Every array has the samples in its first dimension. Arrays of ``.npz`` up to 64 MiB are
+    in memory.
 
     uint8 of samples with three dims, where the plan takes float, are images: divided by 255, and ``[H,W,C]``
     is turned into ``[C,H,W]``. Other uint8 keep their numbers.

@@ -156,10 +156,10 @@ class MemoryWatcher:
     The budgets are those that the plan file has plans for, and those that `Trainer.set_budget` planned; with
     a ``planner``, every eighth of the largest one as well. The largest is taken that has room: in what the
     trainer holds and what the system leaves beside a reserve. A budget without room is left at once, a larger
-    one is taken when it had room for ``calm_seconds``; a change that fails is tried again after as long. While
-    tasks stand still for memory, the next smaller one is taken, and then none for 10 s, over which the
-    kernel's average forgets. With a ``guard``, room is made by its plan, at once; the ``planner`` is asked for
-    a better one after ``calm_seconds`` without a change, once for each budget.
+    one is taken when it had room for ``calm_seconds``; a change that need not be and fails is tried again
+    after as long. While tasks stand still for memory, the next smaller one is taken, and then none for 10 s,
+    over which the kernel's average forgets. With a ``guard``, room is made by its plan, at once; the
+    ``planner`` is asked for a better one after ``calm_seconds`` without a change, once for each budget.
     """
 
     def __init__(
