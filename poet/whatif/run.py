@@ -103,7 +103,7 @@ def what_if(
         loss: as of `poet.plan`.
         train: likewise.
         home: likewise.
-        gradients: likewise, without ``"logits"``.
+        gradients: likewise.
         recompute: whether ops may run again.
         paging: whether tensors may move to storage.
         duty: how the device is used: sessions, battery, energy budget, carbon.
