@@ -13,16 +13,21 @@ from poet.ir.graph import ITEM_BYTES, Argument, Blank, Call, Ref, TensorType
 WORD_BYTES = 4
 """The arena is an array of floats; places count in them."""
 
-_LOOPS = "ijklmopq"  # not n: the numbers of a run
+LOOPS = "ijklmopq"
+"""What loops count with, the outermost first; not n: the numbers of a run."""
 _LARGEST = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """A place in the arena: a word, and C text of what loops add to it, such as `` + i * 3``."""
+    """A place in the arena: a word, and C text of what loops add to it, such as `` + i * 3``.
+
+    ``base``: of another array, whose elements it counts in.
+    """
 
     word: int
     advance: str = ""
+    base: str = "a"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,14 +47,15 @@ class Update:
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """A tensor in the arena; ``word``: of its first element."""
+    """A tensor in the arena; ``word``: of its first element. One that is ``in_flash`` begins at that byte."""
 
     type: TensorType
     word: int
+    in_flash: bool = False
 
     def pointer(self, strides: Sequence[int] = ()) -> Address:
         """Its address, inside loops whose numbers advance it by ``strides``."""
-        items, named = ITEM_BYTES[self.type.dtype] // WORD_BYTES, zip(_LOOPS, strides, strict=False)
+        items, named = ITEM_BYTES[self.type.dtype] // WORD_BYTES, zip(LOOPS, strides, strict=False)
         return Address(
             self.word, "".join(f" + {name} * {stride * items}" for name, stride in named if stride)
         )
@@ -113,7 +119,7 @@ class CCall:
     @property
     def heads(self) -> tuple[str, ...]:
         """C text of the loops, without bodies."""
-        named = zip(_LOOPS, self.loops, strict=False)
+        named = zip(LOOPS, self.loops, strict=False)
         return tuple(f"for (int32_t {name} = 0; {name} < {size}; ++{name})" for name, size in named)
 
 
@@ -270,7 +276,7 @@ def pointwise(
     loops, count = tuple(sizes[:-1]), sizes[-1]
     if 0 in out.shape:
         return []
-    if len(loops) > len(_LOOPS):
+    if len(loops) > len(LOOPS):
         raise run.refuse(f"for the strides {list(out.strides)} of its result")
     arguments: list[Given] = [tensor.pointer(row[:-1]) for tensor, row in zip(written, strides, strict=False)]
     for tensor, row in zip(read, strides[len(written) :], strict=True):

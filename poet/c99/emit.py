@@ -210,7 +210,7 @@ class _Pattern:
         if isinstance(item, CStruct):
             return f"{self.constants.array(item)} + {self.blank(self.constants.number(item))}"
         if isinstance(item, Address):
-            return f"a + {self.blank(item.word)}{item.advance}"
+            return f"{item.base} + {self.blank(item.word)}{item.advance}"
         if isinstance(item, Update):
             places = ("0" if place is None else self.argument(place) for place in item.places)
             return f"&(poet_update){{{item.function}, {', '.join(places)}, {{{', '.join(item.numbers)}}}}}"
@@ -326,6 +326,12 @@ def functions_of(statements: Iterable[Statement], spec: OptimizerSpec) -> set[st
     calls = [call for statement in statements for call in statement.calls]
     called = {call.function for call in calls}
     handed = {item.function for call in calls for item in call.arguments if isinstance(item, Update)}
+    handed |= {
+        item
+        for call in calls
+        for item in call.arguments
+        if isinstance(item, str) and item.startswith("poet_unpack_")
+    }
     return functions_of_numbers(spec) | handed | (called - {"restore", *_TRANSFERS})
 
 

@@ -125,6 +125,7 @@ def c_project(file: PlanFile) -> CProject:
     interface = interface_of(plan.graph, statements)
     kept = initial_contents(file)
     spans, words = _spans(plan, statements, kept)
+    packed = b"".join(_whole_words(kept[name]) for name in statements.in_flash)
     prediction = prediction_of(plan.graph, statements)
     foreseen = () if isinstance(prediction, str) else prediction.statements
     used = sources.needed(functions_of((*statements.statements, *foreseen), plan.optimizer))
@@ -140,13 +141,13 @@ def c_project(file: PlanFile) -> CProject:
     build = zlib.crc32("".join(code.values()).encode())
     files = {
         "Makefile": filled("Makefile", RAM_BYTES=str(_ram_bytes(plan, step))),
-        "README.md": _readme(plan, step, len(words), digest),
+        "README.md": _readme(plan, step, WORD_BYTES * len(words) + len(packed), digest),
         **code,
         "poet_library.c": _library(step, digest),
         "poet_library.py": Path(library.__file__).read_text(encoding="utf-8"),
         "poet_step.h": step_header(step, model=plan.model.name, digest=digest, build=build),
-        "poet_weights.c": weights_source(words),
-        "poet_weights.h": weights_header(),
+        "poet_weights.c": weights_source(words, packed),
+        "poet_weights.h": weights_header(has_packed=bool(packed)),
         "test/vectors.c": vectors.vectors_source(interface, made),
         "test/vectors.h": vectors.vectors_header(),
         **{name: filled(source) for source, name in _COPIED.items()},
@@ -187,6 +188,8 @@ def _spans(
     words: list[int] = []
     updated = {buffer for op in plan.graph.ops for buffer in op.updates}
     for name, flat in kept.items():
+        if name in statements.in_flash:
+            continue
         bits = np.frombuffer(flat.numpy().tobytes(), dtype="<u4")
         word = statements.kept[name] // WORD_BYTES
         if not len(bits):
@@ -201,6 +204,10 @@ def _spans(
         spans.append(Span(name, word, len(bits), first, fill, is_in_ram, home, checksum, is_checked))
         words += [] if is_one else bits.tolist()
     return tuple(spans), tuple(words) or (0,)
+
+
+def _whole_words(rows: Tensor) -> bytes:
+    return rows.numpy().tobytes() + bytes(-rows.numel() % WORD_BYTES)
 
 
 def _ram_bytes(plan: Plan, step: ExportedStep) -> int:
@@ -256,7 +263,7 @@ def _life_said(plan: Plan, step: ExportedStep) -> str:
     return f"{said}; each {erases_text(wear)}{survives}"
 
 
-def _readme(plan: Plan, step: ExportedStep, weight_words: int, digest: str) -> str:
+def _readme(plan: Plan, step: ExportedStep, weights_bytes: int, digest: str) -> str:
     arena_bytes = step.arena_bytes
     runs = sum(isinstance(step, Compute) for step in plan.schedule)
     budget_bytes = plan.request.limits.ram_budget_bytes
@@ -275,7 +282,7 @@ def _readme(plan: Plan, step: ExportedStep, weight_words: int, digest: str) -> s
         arena_words=format_bytes(arena_bytes),
         budget=budget,
         plain=plain,
-        weights=WORD_BYTES * weight_words,
+        weights=weights_bytes,
         storage=_storage_said(step),
         life=_life_said(plan, step),
         runs=runs,

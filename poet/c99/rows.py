@@ -1,6 +1,7 @@
 """From a run of an op to calls of C functions, for the operators that have a C kernel (`poet.ir.operators`).
 
-None of the kernels needs a workspace, and none writes over what it reads, except an update's parameters.
+No kernel writes over what it reads, except an update's parameters. A workspace have those alone that multiply by a
+packed weight.
 Those that make a weight's gradient hand on its elements as they are made: to be stored, or to an update.
 """
 
@@ -8,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from poet.c99.calls import CCall, OpRun, Placed
+from poet.c99.calls import Address, CCall, OpRun, Placed
 from poet.c99.rules import (
     copies,
     elementwise,
     normalisation,
+    packed,
     places,
     pooling,
     products,
@@ -24,11 +26,13 @@ from poet.errors import GraphError, UnsupportedOperator
 from poet.ir.graph import Call, Op, Ref, Strip, TensorType
 from poet.ir.op_spec import CKernel
 from poet.ir.operators import SPECS, spec_of
+from poet.ir.packed import DEQUANTISE
 
 _MODULES = {
     module.__name__.rpartition(".")[2]: module
     for module in (
-        *(copies, elementwise, normalisation, places, pooling, products, reductions, selection, updates),
+        *(copies, elementwise, normalisation, packed, places, pooling, products),
+        *(reductions, selection, updates),
     )
 }
 
@@ -72,15 +76,22 @@ def overwrites(call: Call) -> tuple[int, ...]:
 
 
 def strip_calls(
-    name: str, strip: Strip, values: Mapping[str, Placed], outputs: Mapping[str, Placed]
+    name: str,
+    strip: Strip,
+    values: Mapping[str, Placed],
+    outputs: Mapping[str, Placed],
+    workspace: Address | None = None,
 ) -> list[CCall]:
     """The calls of an op whose elements are used as they are made: by updates, or written over an operand.
+
+    Or of one that reads a packed weight.
 
     Args:
         name: of the op, for messages.
         strip: of one block: the first call, then those that use what it makes.
         values: the graph's, as far as calls read them.
         outputs: of the op, by name.
+        workspace: where it has `poet.ir.packed.USED_BYTES` of its own, if it has.
 
     Raises:
         UnsupportedOperator: as for `c_calls`.
@@ -89,6 +100,8 @@ def strip_calls(
     gradient, *users = strip.links
     if strip.is_whole and users and users[0].call.target == "poet.assign":
         return _calls_in_place(name, strip, values, outputs)
+    if strip.is_whole and gradient.call.target == DEQUANTISE:
+        return _calls_with_weight(name, strip, values, outputs, workspace)
     kernel = spec_of(gradient.call.target).c
     if not strip.is_whole or kernel is None or not kernel.hands_on:
         raise UnsupportedOperator(
@@ -109,6 +122,23 @@ def strip_calls(
     if taken.keys() != {number for number, output in enumerate(gradient.outputs) if output is not None}:
         raise UnsupportedOperator(f"op {name}: something that it makes is of use to nobody")
     return c_calls(OpRun(name, gradient.call, (), known, taken))
+
+
+def _calls_with_weight(
+    name: str,
+    strip: Strip,
+    values: Mapping[str, Placed],
+    outputs: Mapping[str, Placed],
+    workspace: Address | None,
+) -> list[CCall]:
+    """The calls of an op that multiplies by a packed weight."""
+    made_by, *users = strip.links
+    inner = {value.name: Placed(value.type, packed.WEIGHT_WORD + value.type.offset) for value in strip.inner}
+    if len(users) != 1 or users[0].call.target not in packed.USES or workspace is None:
+        raise UnsupportedOperator(f"op {name}: it does something else with a packed weight than to multiply")
+    made = tuple(None if item is None else outputs[item] for item in users[0].outputs)
+    used = OpRun(name, users[0].call, made, {**values, **inner})
+    return packed.inside(OpRun(name, made_by.call, (), values), c_calls(used), workspace)
 
 
 def _calls_in_place(
@@ -140,6 +170,8 @@ def c_calls(run: OpRun) -> list[CCall]:
     kernel = spec_of(run.call.target).c
     if kernel is None:
         raise run.refuse("at all")
+    if run.call.target != DEQUANTISE and any(run.values[name].in_flash for name in run.call.refs()):
+        raise run.refuse("for a packed weight as it is")
     try:
         return rule_of(kernel)(run, *kernel.rule.given, **dict(kernel.rule.named))
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:

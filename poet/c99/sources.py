@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -161,23 +161,29 @@ C_LINKAGE = ('#ifdef __cplusplus\nextern "C" {\n#endif\n', "#ifdef __cplusplus\n
 """Begins and ends what a header declares, for C++ as well."""
 
 
-def weights_header() -> str:
+def weights_header(*, has_packed: bool) -> str:
     """``poet_weights.h``."""
     return (
         "/* The weights that training begins with. Written by poet. */\n#ifndef POET_WEIGHTS_H\n"
         f"#define POET_WEIGHTS_H\n\n#include <stdint.h>\n\n{C_LINKAGE[0]}\n"
-        f"extern const uint32_t poet_weights[];\n\n{C_LINKAGE[1]}#endif\n"
+        f"extern const uint32_t poet_weights[];\n{_PACKED if has_packed else chr(10)}{C_LINKAGE[1]}#endif\n"
     )
 
 
-def weights_source(words: tuple[int, ...]) -> str:
+_PACKED = "\n/* Packed weights that stay as they are: read where they lie. */\nextern const uint8_t poet_packed[];\n\n"
+
+
+def _array(name: str, kind: str, texts: Sequence[str]) -> str:
+    rows = (f"    {', '.join(texts[at : at + 8])},\n" for at in range(0, len(texts), 8))
+    return f"const {kind} {name}[{len(texts)}] = {{\n{''.join(rows)}}};\n"
+
+
+def weights_source(words: tuple[int, ...], packed: bytes) -> str:
     """``poet_weights.c``: the bits of the weights, which are little-endian where they are 64 bits long."""
-    rows = (", ".join(f"{word:#010x}u" for word in words[at : at + 8]) for at in range(0, len(words), 8))
     return (
         '/* Bits of the weights that training begins with. Written by poet. */\n#include "poet_weights.h"\n\n'
         "#if defined(__BYTE_ORDER__) && __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__\n"
         '#error "counters of 64 bits are written for little-endian machines"\n#endif\n\n'
-        f"const uint32_t poet_weights[{len(words)}] = {{\n"
-        + "".join(f"    {row},\n" for row in rows)
-        + "};\n"
+        + _array("poet_weights", "uint32_t", [f"{word:#010x}u" for word in words])
+        + (f"\n{_array('poet_packed', 'uint8_t', [f'{byte:#04x}' for byte in packed])}" if packed else "")
     )

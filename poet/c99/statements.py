@@ -10,10 +10,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from poet.c99.calls import WORD_BYTES, CCall, OpRun, Placed, placed_at
+from poet.c99.calls import WORD_BYTES, Address, CCall, OpRun, Placed, placed_at
 from poet.c99.rows import KERNELS, c_calls, strip_calls
 from poet.errors import GraphError, PlanError, UnsupportedOperator
 from poet.ir.graph import Call, Graph, Op, Symbol
+from poet.ir.packed import USED_BYTES
 from poet.ir.strips import Strip
 from poet.memory.demand import BEFORE, MadeMove
 from poet.plans.planned_step import stored_values
@@ -71,6 +72,7 @@ class Statements:
             in storage.
         writes: offset and size in bytes of what each page-out of a step writes.
         sums: number of the checksum of each buffer that is written to storage; those of ``homes`` come first.
+        in_flash: of each packed weight, which stays there, the first of its bytes among those of all.
     """
 
     arena_bytes: int
@@ -83,6 +85,7 @@ class Statements:
     commit: int | None
     writes: tuple[tuple[int, int], ...]
     sums: Mapping[str, int]
+    in_flash: Mapping[str, int]
 
     @property
     def written(self) -> tuple[int, ...]:
@@ -92,11 +95,17 @@ class Statements:
 
 def uses_elements(strip: Strip, graph: Graph) -> bool:
     """Whether the kernels use each element of a gradient as it is made; see `poet.passes.fused`."""
-    values = {value.name: Placed(value.type, 0) for value in graph.values}
+    values = _anywhere(graph)
     try:
-        return bool(strip_calls("strip", strip, values, {}))
+        return bool(strip_calls("strip", strip, values, values, Address(0)))
     except (UnsupportedOperator, GraphError):
         return False
+
+
+def _anywhere(graph: Graph) -> dict[str, Placed]:
+    """The values of ``graph``, as good as placed."""
+    in_flash = graph.in_flash(LIBRARY)
+    return {value.name: Placed(value.type, 0, value.buffer in in_flash) for value in graph.values}
 
 
 def missing_rows(graph: Graph) -> dict[str, int]:
@@ -112,17 +121,16 @@ def refusals(graph: Graph) -> tuple[str, ...]:
     """What of ``graph`` cannot be C, one sentence each: operators, or what single ops ask of theirs."""
     missing = missing_rows(graph)
     found = [f"{target} has no C kernel ({count} ops)" for target, count in missing.items()]
-    types = {value.name: value.type for value in graph.values}
+    placed = _anywhere(graph)
     for op in graph.ops:
         if op.strip is not None:
             continue  # made only of what has a kernel
         for call in filter(None, (op.call, op.repeat_call)):
             if call.target in missing:
                 continue
-            outputs = tuple(None if name is None else Placed(types[name], 0) for name in op.outputs)
-            values = {name: Placed(types[name], 0) for name in call.refs()}
+            outputs = tuple(None if name is None else placed[name] for name in op.outputs)
             try:
-                c_calls(OpRun(op.name, call, outputs, values))
+                c_calls(OpRun(op.name, call, outputs, placed))
             except UnsupportedOperator as error:
                 found.append(str(error))
     return tuple(found)
@@ -156,8 +164,10 @@ def check_exportable(plan: Plan) -> None:
         raise UnsupportedOperator(
             f"{plan.model.name}: no C kernel for {', '.join(named[:_MOST_NAMED])}{more}; {_way_out(missing)}"
         )
-    lasting = stored_values(plan.graph)
+    lasting, in_flash = stored_values(plan.graph), plan.graph.in_flash(LIBRARY)
     for value in plan.graph.values:
+        if value.buffer in in_flash:
+            continue
         if value.type.dtype == "bool" and value.name in lasting:
             raise UnsupportedOperator(
                 f"{plan.model.name}: {value.name} is a mask of bytes that lives across steps; C kernels have "
@@ -212,6 +222,7 @@ class _Walk:
         self.plan, self.graph = plan, plan.graph
         self.arena = plan.arena
         self.types = {value.name: value for value in plan.graph.values}
+        self.in_flash = flash_places(plan.graph)
         self.at: dict[str, int] = {}  # offset in bytes of each buffer that is in RAM
         self.slots = {slot.tensor: slot for slot in plan.slots}
         updated = {name for op in plan.graph.ops for name in op.updates}
@@ -239,8 +250,14 @@ class _Walk:
             if request.step == BEFORE and block.tensor is not None:
                 self.at[block.tensor] = offset
 
+        self.workspaces: dict[tuple[str, int], int] = {}  # by op and tick
+        for block, offset in zip(plan.demand.blocks, self.arena.offsets_bytes, strict=True):
+            if block.tensor is None and block.size_bytes >= USED_BYTES:
+                self.workspaces |= {(block.owner, born): offset for born, _ in block.spans}
+
     def statements(self) -> Statements:
-        kept = {self.graph.buffer_of(name): 0 for name in stored_values(self.graph)}
+        stored = map(self.graph.buffer_of, stored_values(self.graph))
+        kept = {name: 0 for name in stored if name not in self.in_flash}
         kept = {name: self.at.get(name, 0) for name in kept}
         given = {name: self.placed(name) for name in self.graph.inputs}
         ops = {op.name: op for op in self.graph.ops}
@@ -265,7 +282,9 @@ class _Walk:
                 if op.strip is not None:
                     written = ((name, self.output(name, index)) for name in op.outputs if name is not None)
                     places = {name: place for name, place in written if place is not None}
-                    calls = strip_calls(op.name, op.strip, values, places)
+                    workspace = self.workspaces.get((op.name, self.plan.demand.begins[index]))
+                    room = None if workspace is None else Address(workspace // WORD_BYTES)
+                    calls = strip_calls(op.name, op.strip, values, places, room)
                     made.append(Statement(op.name, False, tuple(calls)))
                     continue
                 outputs = tuple(self.output(name, index) for name in op.outputs)
@@ -290,6 +309,7 @@ class _Walk:
             commit,
             tuple(self.written),
             self.sums,
+            self.in_flash,
         )
 
     def placed_homes(self, updated: set[str]) -> dict[str, Home]:
@@ -335,7 +355,10 @@ class _Walk:
 
     def placed(self, value: str) -> Placed:
         """Where a value lies now; one of no bytes lies anywhere."""
-        return placed_at(self.types[value].type, self.at.get(self.types[value].buffer, 0))
+        item = self.types[value]
+        if item.buffer in self.in_flash:
+            return Placed(item.type, self.in_flash[item.buffer], in_flash=True)
+        return placed_at(item.type, self.at.get(item.buffer, 0))
 
     def output(self, value: str | None, index: int) -> Placed | None:
         """Where an output of the step ``index`` goes: a place of its own, or that of a second copy."""
@@ -350,6 +373,15 @@ class _Walk:
         second = self.placed(value)
         self.at[buffer] = first
         return second
+
+
+def flash_places(graph: Graph) -> dict[str, int]:
+    """Of each packed weight of ``graph`` the first of its bytes among those of all, at multiples of 4."""
+    sizes, places, end = {buffer.name: buffer.size_bytes for buffer in graph.buffers}, dict[str, int](), 0
+    for name in sorted(graph.in_flash(LIBRARY)):
+        places[name] = end
+        end += -(-sizes[name] // WORD_BYTES) * WORD_BYTES
+    return places
 
 
 _ALIGNMENT_BYTES = 8
@@ -437,16 +469,25 @@ def _laid_out(graph: Graph, ops: list[Op], laid: Statements) -> Prediction:
     for name in graph.inputs[: len(graph.inputs) - graph.targets]:
         at[types[name].buffer] = laid.given[name].word * WORD_BYTES
     statements = []
+
+    def placed(name: str) -> Placed:
+        first = laid.in_flash.get(types[name].buffer)
+        if first is not None:
+            return Placed(types[name].type, first, in_flash=True)
+        return placed_at(types[name].type, at[types[name].buffer])
+
     for index, op in enumerate(ops):
         for name in graph.writes(op):
             if name in last:
                 at[name] = _lowest(sizes[name], at, sizes, laid.arena_bytes, op)
-        values = {name: placed_at(types[name].type, at[types[name].buffer]) for name in op.call.refs()}
-        outputs = tuple(
-            None if name is None else placed_at(types[name].type, at[types[name].buffer])
-            for name in op.outputs
-        )
-        statements.append(Statement(op.name, False, tuple(c_calls(OpRun(op.name, op.call, outputs, values)))))
+        values = {name: placed(name) for name in op.call.refs()}
+        outputs = {name: placed(name) for name in op.outputs if name is not None}
+        if op.strip is not None:
+            room = _lowest(op.strip.block_bytes, at, sizes, laid.arena_bytes, op)
+            calls = strip_calls(op.name, op.strip, values, outputs, Address(room // WORD_BYTES))
+        else:
+            calls = c_calls(OpRun(op.name, op.call, tuple(map(outputs.get, op.outputs)), values))
+        statements.append(Statement(op.name, False, tuple(calls)))
         at = {name: offset for name, offset in at.items() if name in laid.kept or last.get(name, -1) > index}
     places = ((name, placed_at(types[name].type, at[types[name].buffer])) for name in graph.predictions)
     return Prediction(tuple(statements), tuple(places))

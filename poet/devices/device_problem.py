@@ -67,6 +67,7 @@ def build_problem(
     kept = {graph.buffer_of(value) for value in (graph.loss, *graph.predictions)}
     updated = {name for op in graph.ops for name in op.updates}
     persistent = graph.persistent()
+    in_flash = graph.in_flash(kernels.library)
     places = {
         buffer.name: _places(
             home,
@@ -82,7 +83,10 @@ def build_problem(
         name=graph.name,
         source=f"poet's cost model for {profile.title}",
         tensors=tuple(
-            _tensor(buffer, costs.buffers[buffer.name], *places[buffer.name]) for buffer in graph.buffers
+            _tensor(buffer, costs.buffers[buffer.name], *places[buffer.name])
+            if buffer.name not in in_flash
+            else Tensor(buffer.name, 0, role=buffer.role.value, finally_=Place.RAM)
+            for buffer in graph.buffers
         ),
         ops=tuple(
             _problem_op(graph, op, costs.ops[op.name], kernels.of(op.name).workspace_bytes)

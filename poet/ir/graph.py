@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from poet.errors import GraphError, spelled_out
 from poet.ir.calls import ITEM_BYTES, Argument, Blank, Call, Ref, Symbol, TensorType, Value, contiguous
-from poet.ir.packed import Packed
+from poet.ir.packed import IN_FLASH, Packed
 from poet.ir.strips import Link, Strip, check_strip
 from poet.ir.wholes import Whole, check_whole
 from poet.util import codec
@@ -202,6 +202,11 @@ class Graph:
         values += [value for p in self.parameters for _, value in p.optimizer_state]
         values += [value for _, value in (*self.states, *self.constants)]
         return frozenset(self._buffer_of[value] for value in values)
+
+    def in_flash(self, library: str) -> frozenset[str]:
+        """Buffers that the kernels of ``library`` read where they lie in flash: they take no RAM."""
+        packed = (item.value for item in self.parameters if item.packed is not None)
+        return frozenset(map(self.buffer_of, packed)) if library in IN_FLASH else frozenset()
 
     def classes_in_strips(self) -> int | None:
         """How many classes the last layer has whose logits are made in strips; ``None``: there is none."""

@@ -377,7 +377,7 @@ _TABLE: tuple[OpSpec, ...] = (
     op("poet.stored_rows", M, per_output(1), arguments="numbers count width element"),
     op("poet.stored_rows_sgd", E, per_input(3), more_bytes=rule("row_passes"),
         arguments="numbers count width element gradient lr padding"),
-    op("poet.dequantise", M, per_output(1), arguments="packed format shape"),
+    op("poet.dequantise", M, per_output(1), arguments="packed format shape", c=c("packed.dequantise")),
     op("poet.logits_loss", MATMUL, rule("logits", 0, 1), more_bytes=rule("logits_bytes", 0, 4, 6),
         arguments="hidden weight bias classes reduction ignored rows format block is_shared",
         numbers=Numbers(3, "classes", (1, 0), ignored=5)),

@@ -29,6 +29,12 @@ BLOCK_BYTES = {"q4_0": 18, "q8_0": 34}
 """Of each block; ``int8`` has one scale for a whole row."""
 
 FORMATS = (*BLOCK_BYTES, "int8")
+
+IN_FLASH = ("poet-c99",)
+"""Libraries whose kernels read packed weights where they lie, in flash: these take no RAM."""
+USED_BYTES = 4 * BLOCK * BLOCK
+"""Of float32: such kernels multiply by a packed weight a block of 32 x 32 at a time."""
+
 _SCALE_BYTES = 4
 _EXCEPT = "except="
 

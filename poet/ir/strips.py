@@ -6,7 +6,8 @@ of their arguments are blocks. Whether that gives the same bits is found by tria
 (`poet.runtime.trials.blocks`).
 
 A strip of one block is for kernels that use each element as they make it, in a register: nothing of the
-gradient lies in memory, and nothing is cut. PyTorch, which has no such kernels, makes its calls whole.
+gradient lies in memory, and nothing is cut; so are packed weights used by kernels that make float32 of a few of
+their elements at a time. PyTorch, which has no such kernels, makes its calls whole.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import ClassVar
 from poet.errors import GraphError
 from poet.ir.calls import Argument, Blank, Call, Ref, TensorType, Value
 from poet.ir.operators import RANDOM, WRITES, spec_of
+from poet.ir.packed import DEQUANTISE, USED_BYTES
 
 MOST_BLOCKS = 256
 _EVEN = 16
@@ -135,9 +137,12 @@ class Strip:
 
     @property
     def block_bytes(self) -> int:
-        """Of the inner values, for the largest block; 0 where elements never lie in memory."""
+        """Of the inner values, for the largest block; 0 where elements never lie in memory.
+
+        Of a packed weight that is used by kernels that have none such: what they make float32 of at once.
+        """
         if self.is_whole:
-            return 0
+            return USED_BYTES if self.links[0].call.target == DEQUANTISE else 0
         start, stop = self.bounds[0]
         return -(-self.whole_bytes * (stop - start) // self.size)
 

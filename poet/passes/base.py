@@ -16,10 +16,23 @@ from torch import Tensor
 
 from poet.errors import ModelError
 from poet.ir.calls import contiguous
-from poet.ir.graph import Argument, Buffer, Call, Graph, Op, Parameter, Ref, Role, Value
+from poet.ir.graph import (
+    Argument,
+    Buffer,
+    Call,
+    Graph,
+    Link,
+    Op,
+    Parameter,
+    Ref,
+    Role,
+    Strip,
+    Value,
+)
 from poet.ir.named import named_parameters
 from poet.ir.packed import BLOCK, DEQUANTISE, BaseSpec, Packed
-from poet.passes.rewrite import GraphUses
+from poet.passes.fused import HasKernel
+from poet.passes.rewrite import GraphUses, Rewrite, is_pure, rewritten
 from poet.runtime.kernels.dequantised import as_used, packed_by_library
 
 _LOOK_UPS = ("aten.embedding.default", "poet.look_up")
@@ -52,9 +65,55 @@ def packable(graph: Graph, spec: BaseSpec) -> dict[str, Packed]:
     return found
 
 
-def with_base(graph: Graph, packed: Mapping[str, Packed]) -> Graph:
-    """``graph`` with these parameters packed, by the module's names, those in parts part by part."""
-    return _Packing(graph, packed).graph() if packed else graph
+def with_base(graph: Graph, packed: Mapping[str, Packed], *, by_row: bool = True) -> Graph:
+    """``graph`` with these parameters packed, by the module's names, those in parts part by part.
+
+    ``by_row``: look-ups may read packed rows.
+    """
+    return _Packing(graph, packed, by_row=by_row).graph() if packed else graph
+
+
+def with_packed_operands(graph: Graph, has_kernel: HasKernel) -> Graph:
+    """``graph`` with ops that read a packed weight themselves, where a library's kernels can.
+
+    What makes float32 of a weight becomes part of a strip of one block with each op that reads it, so that it
+    exists as a whole nowhere; where an op cannot be one, it stays, and is a tensor for that op.
+    """
+    uses, ops, gone = GraphUses(graph), dict[str, Op | None](), list[str]()
+    for op in graph.ops:
+        if op.call.target != DEQUANTISE:
+            continue
+        (buffer,) = graph.writes(op)
+        readers = uses.readers.get(buffer, [])
+        for reader in readers:
+            made = _with_weight(op, reader, uses) if is_pure(reader) and reader.name not in ops else None
+            if made is not None and made.strip is not None and has_kernel(made.strip, graph):
+                ops[reader.name] = made
+        if buffer not in uses.kept and all(reader.name in ops for reader in readers):
+            ops[op.name] = None
+            gone.append(buffer)
+    return rewritten(graph, [Rewrite(ops, gone=tuple(gone))])
+
+
+def _with_weight(made_by: Op, reader: Op, uses: GraphUses) -> Op:
+    """``reader`` with the op that makes float32 of one of its operands, as one."""
+    (whole,) = made_by.outputs
+    assert whole is not None
+    buffer = uses.values[whole].buffer
+    read = [name for name in reader.call.refs() if uses.values[name].buffer == buffer]
+    names = {name: f"{name}.in.{reader.name}" for name in dict.fromkeys((whole, *read))}
+
+    def of(argument: Argument) -> Argument:
+        if isinstance(argument, Ref):
+            return Ref(names.get(argument.value, argument.value))
+        return tuple(map(of, argument)) if isinstance(argument, tuple) else argument
+
+    kwargs = tuple((key, of(item)) for key, item in reader.call.kwargs)
+    call = Call(reader.call.target, tuple(map(of, reader.call.args)), kwargs)
+    links = (Link(made_by.call, (names[whole],), ()), Link(call, reader.outputs, ()))
+    inner = tuple(Value(names[name], names[whole], uses.types[name]) for name in names)
+    strip = Strip(links, inner, 1, 1)
+    return replace(reader, call=strip.call, strip=strip)
 
 
 def base_of(graph: Graph) -> dict[str, Packed]:
@@ -65,8 +124,9 @@ def base_of(graph: Graph) -> dict[str, Packed]:
 class _Packing:
     """A graph while some of its parameters are packed."""
 
-    def __init__(self, graph: Graph, packed: Mapping[str, Packed]) -> None:
+    def __init__(self, graph: Graph, packed: Mapping[str, Packed], *, by_row: bool) -> None:
         self._graph, self._packed, self._uses = graph, packed, GraphUses(graph)
+        self._look_ups = _LOOK_UPS if by_row else ()
         part_of = {part: whole.name for whole in graph.wholes for part in whole.parts}
         self._how: dict[str, Packed] = {}  # by the value of each parameter, or part of one
         for item in graph.parameters:
@@ -127,11 +187,11 @@ class _Packing:
         ]
         target, args = op.call.target, op.call.args
         if read and op.strip is None and not op.call.kwargs:
-            place = 0 if target in _LOOK_UPS else _WEIGHTS.get(target, -1)
+            place = 0 if target in self._look_ups else _WEIGHTS.get(target, -1)
             if place >= 0 and args[place] == Ref(read[0]):
                 how = self._how[read[0]]
                 given = (*args[:place], Ref(_bytes_of(read[0], how)), *args[place + 1 :])
-                if target in _LOOK_UPS:
+                if target in self._look_ups:
                     return self._looked_up(op, given, how)
                 return [replace(op, call=Call(target, (*given[:-3], how.format, *given[-2:])))]
         made = sorted({*read} - self._made)

@@ -12,7 +12,14 @@ from poet.ir.graph import Graph
 from poet.ir.kernel_facts import KernelFacts, OpFacts
 from poet.ir.packed import BaseSpec
 from poet.ir.strips import Gradients
-from poet.passes.base import Weights, packable, with_base, with_packed_tensors, with_weights
+from poet.passes.base import (
+    Weights,
+    packable,
+    with_base,
+    with_packed_operands,
+    with_packed_tensors,
+    with_weights,
+)
 from poet.passes.block_choice import finer_blocks, with_strips
 from poet.passes.compressed import compressible, with_compressed
 from poet.passes.fused import HasKernel, with_norms_and_relus, with_padded_windows, with_updates_fused
@@ -149,7 +156,7 @@ class Passes:
         if self.takes_blocks and (self.in_parts or packed):
             in_parts = with_parts(graph)
             graph, tensors = in_parts, tensors_in_parts(graph, in_parts, tensors)
-        made = with_base(graph, packed)
+        made = with_base(graph, packed, by_row=self.uses_elements is None)
         return made, with_packed_tensors(graph, made, tensors, weights)
 
     def fitted(self, graph: Graph) -> tuple[Graph, KernelFacts, Forms | None]:
@@ -175,6 +182,8 @@ class Passes:
                 yield partial(with_updates_fused, has_kernel=self.uses_elements)
         if self.overwrites is not None:
             yield partial(with_results_in_place, overwrites=self.overwrites)
+        if self.uses_elements is not None and self.base is not None:
+            yield partial(with_packed_operands, has_kernel=self.uses_elements)
 
     def _forms(self, plain: Graph, facts: KernelFacts) -> Forms:
         """The forms of a measured step in strips."""

@@ -60,12 +60,13 @@ _ROUNDING = 1e-6  # of a plan's joules, that a bound may be above them
 def check_problem(graph: Graph, problem: Problem, kernels: KernelFacts) -> None:
     """The problem's tensors are the graph's buffers, its ops the graph's ops, with the same effects."""
     sizes = {buffer.name: buffer.size_bytes for buffer in graph.buffers}
+    sizes |= dict.fromkeys(graph.in_flash(kernels.library), 0)
     if sizes != {tensor.name: tensor.bytes for tensor in problem.tensors}:
         raise PlanError("the problem's tensors are not the graph's buffers")
     rough = {tensor.name for tensor in problem.tensors if tensor.page_form is not None}
     if rough and not rough <= floats_within(graph):
         raise PlanError(f"{min(rough - floats_within(graph))} is not to be rounded when it is paged")
-    if any(size > LARGEST_BYTES for size in sizes.values()):
+    if any(buffer.size_bytes > LARGEST_BYTES for buffer in graph.buffers):
         raise PlanError(f"a buffer is larger than {LARGEST_BYTES} bytes")
     for value in graph.values:
         if max((*value.type.shape, *value.type.strides, value.type.offset)) > LARGEST_BYTES:
