@@ -419,7 +419,8 @@ def _forward(graph: Graph) -> list[Op]:
     wanted = {graph.buffer_of(name) for name in graph.predictions}
     found: list[Op] = []
     for op in reversed(graph.ops):
-        if wanted.intersection(graph.writes(op)):
+        over = op.strip.overwritten if op.strip is not None else None
+        if wanted.intersection((*graph.writes(op), *((graph.buffer_of(over.value),) if over else ()))):
             op = _evaluating(graph, op)
             wanted.update(graph.reads(op.call))
             found.append(op)
@@ -432,7 +433,14 @@ def _evaluating(graph: Graph, op: Op) -> Op:
     Raises:
         UnsupportedOperator: what it does there does not follow from what it does in training.
     """
-    call = op.call
+    call, strip = op.call, op.strip
+    if strip is not None and strip.overwritten is not None:
+        first, then = strip.links
+        buffer = graph.buffer_of(strip.overwritten.value)
+        updates = tuple(name for name in op.updates if name != buffer)
+        made = _evaluating(graph, replace(op, call=first.call, outputs=first.outputs, updates=updates, strip=None))
+        strip = replace(strip, links=(replace(first, call=made.call, outputs=made.outputs), then))
+        return replace(op, call=strip.call, outputs=made.outputs[1:], updates=(), strip=strip)
     if call.target in _NORMS and call.args[5] is True:
         if call.args[3] is None:
             raise UnsupportedOperator(f"op {op.name}: batch norm keeps no running statistics")

@@ -1,7 +1,7 @@
 """Gradients written over what they are made from: strips of one block that end in an assignment.
 
-Only ops of the backward pass are changed: what the forward pass makes is worth recomputing. Of PyTorch's
-kernels a trial shows which are exact. A batch norm's backward copies blocks of channels for it, which takes
+Only ops of the backward pass are changed, and by kernels of a library's own those that no trained parameter leads
+to: what else the forward pass makes is worth recomputing. Of PyTorch's kernels a trial shows which are exact. A batch norm's backward copies blocks of channels for it, which takes
 time: a plan makes that apart where there is room for both (`poet.planning.step_search`).
 """
 
@@ -95,8 +95,9 @@ def _in_place(op: Op, operand: str, values: dict[str, Value], homes: dict[str, s
         op,
         call=strip.call,
         outputs=others(op),
-        updates=(homes[result.buffer],),
+        updates=(*op.updates, homes[result.buffer]),
         repeatable=False,
+        repeat_call=None,
         strip=strip,
     )
 
@@ -108,10 +109,27 @@ class _Search(GraphUses):
         super().__init__(graph)
         self.overwrites, self.of_gradients = overwrites, of_gradients
         self.buffers = {buffer.name: buffer for buffer in graph.buffers}
+        self.frozen = frozenset[str]() if of_gradients else self._frozen()
+
+    def _frozen(self) -> frozenset[str]:
+        """Names of the ops of the forward pass that no trained parameter leads to."""
+        trained = {
+            self.graph.buffer_of(item.value) for item in self.graph.parameters if item.gradient is not None
+        }
+        found = []
+        for op in self.graph.ops[: self.backward_place]:
+            if trained.isdisjoint(self.graph.reads(op.call)):
+                found.append(op.name)
+            else:
+                trained.update(self.graph.writes(op))
+        return frozenset(found)
 
     def operand(self, op: Op, place: int) -> str | None:
         """The value whose memory the first output of ``op``, the one at ``place``, takes over."""
-        if place < self.backward_place or not is_pure(op) or not op.outputs or op.outputs[0] is None:
+        may_run_once = op.name in self.frozen and not op.random and op.strip is None
+        if not may_run_once and (place < self.backward_place or not is_pure(op)):
+            return None
+        if not op.outputs or op.outputs[0] is None:
             return None
         result = op.outputs[0]
         for index in self.overwrites(op.call):
