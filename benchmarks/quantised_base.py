@@ -1,6 +1,6 @@
-"""A frozen base in 4 or 8 bits: seconds of a step, error of gradients, a small GPT fine-tuned on it.
+"""A frozen base in 4 or 8 bits: seconds of a step, error of gradients, a small GPT fine-tuned on it; and in C.
 
-    python -m benchmarks quantised-base [--only overhead gradients gpt] [--write]
+    python -m benchmarks quantised-base [--only overhead gradients gpt c99] [--write]
 
 The decoder of Qwen2.5-0.5B's shape is `python -m benchmarks language-model --base q4_0 --gradients logits`.
 ``--write`` writes results/quantised-base.json; parts that were not asked for stay as they are there.
@@ -13,10 +13,14 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
+import c99_table
+import mlperf_tiny
 import numpy as np
 import torch
+from helpers.clocks import OwnTime
 from result_file import RESULTS, read, write
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -24,7 +28,10 @@ from zoo import NETS
 from zoo.decoder import ADAPTERS, Decoder
 
 import poet
+from poet.c99.project import c_project
 from poet.ir.packed import FORMATS
+from poet.plans.plan_file import PlanFile
+from poet.problem.solution import SolveOptions
 from poet.runtime import Trainer
 from poet.util.units import format_share
 
@@ -155,13 +162,76 @@ def gradient_rows(net: Decoder) -> Iterator[str]:
         yield f"| {name} | {cells} | {moved} |"
 
 
+@dataclass(frozen=True)
+class OnBoard:
+    """A net on a microcontroller, what of it is trained, and the budget of its image: RAM and flash."""
+
+    build: Callable[[], nn.Module]
+    inputs: Callable[[], Tensor]
+    base: str
+    train: tuple[str, ...]
+    ram_bytes: int
+    flash_bytes: int = 1 << 20
+    loss: str = "cross-entropy"
+
+
+def _mobilenet_from(first: int) -> OnBoard:
+    """MobileNetV2-0.35 on 64 x 64 pixels, trained from a block on, but for the last convolution's weight."""
+    net = NETS["mobilenet_v2"].medium
+    assert net is not None
+    blocks = tuple(f"features.{number}.*" for number in (*range(first, 20), 21))
+    return OnBoard(net.build, lambda: net.inputs(1)[0], "int8", (*blocks, "classifier.*"), 256 << 10)
+
+
+_AUTOENCODER = mlperf_tiny.NETS["autoencoder"]
+BOARD = "nrf52840"
+ON_BOARD = {
+    "MobileNetV2-0.35, blocks 14 to 17 of 17, norm, classifier": lambda: _mobilenet_from(16),
+    "autoencoder, all but the first and last layer": lambda: OnBoard(
+        _AUTOENCODER.build, lambda: torch.randn(_AUTOENCODER.shape), "q8_0",
+        tuple(f"{number}.*" for number in range(1, 26) if number % 3 != 2), 96 << 10, loss="mse",
+    ),
+}  # fmt: skip
+
+
+def on_board_rows(seconds: float) -> Iterator[str]:
+    """Plan, write C, link into the budget, run for three steps on this machine and in QEMU."""
+    for name, made in ON_BOARD.items():
+        net = made()
+        torch.manual_seed(0)
+        with tempfile.TemporaryDirectory() as scratch:
+            path, folder = Path(scratch) / "net.poet", Path(scratch) / "step"
+            poet.plan(
+                net.build(), net.inputs(), device=BOARD, loss=net.loss, train=net.train, base=net.base,
+                ram=net.ram_bytes - c99_table.BESIDE_ARENA_BYTES, home="either", evaluation=False,
+                options=SolveOptions(time_limit_seconds=seconds, clock=OwnTime()),
+            ).save(path)  # fmt: skip
+            with PlanFile(path) as file:
+                c_project(file).write(folder)
+                graph = file.plan.graph
+                sizes = {buffer.name: buffer.size_bytes for buffer in graph.buffers}
+                packed = sum(sizes[name] for name in graph.in_flash("poet-c99"))
+                trained = sum(sizes[graph.buffer_of(item.value)] for item in graph.parameters if item.gradient)
+            budget = (f"RAM_BYTES={net.ram_bytes}", f"FLASH_BYTES={net.flash_bytes}")
+            here = c99_table.said(folder, "test")
+            board = c99_table.said(folder, "test-cortex-m", *budget)
+        ram, flash = (int(c99_table.line(board, rf"{kind}:\s+(\d+) B")) for kind in ("RAM", "FLASH"))
+        crc = c99_table.line(here, r"CRC 0x(\w+)")
+        is_same = c99_table.results(here) == c99_table.results(board)
+        count = int(c99_table.line(board.rpartition("instructions")[2], r"0x(\w+)"), 16)
+        cells = f"{net.base} | {trained:,} | {packed:,} | {net.ram_bytes:,} | {ram:,} | {flash:,}"
+        print(name, cells, flush=True)
+        yield f"| {name} | {cells} | {count / 1e6:.1f} M | `{crc}`, {'equal' if is_same else 'other'} |"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parts = ("overhead", "gradients", "gpt")
+    parts = ("overhead", "gradients", "gpt", "c99")
     parser.add_argument("--only", nargs="+", choices=parts, default=parts)
     parser.add_argument("--write", action="store_true", help=f"write {PAGE.name}")
+    parser.add_argument("--time-limit", type=float, default=120.0, help="of each search for C, in seconds")
     given = parser.parse_args()
-    net = pretrained() if {*given.only} - {"overhead"} else None
+    net = pretrained() if {*given.only} - {"overhead", "c99"} else None
     sections = []
     if "overhead" in given.only:
         rows = "\n".join(overhead_rows())
@@ -187,6 +257,15 @@ def main() -> None:
             f"float32 on one generated text; then adapters (rank 8) for {TUNED} steps of {BATCH} x {LENGTH} "
             f"letters on another. Mean loss.\n\n| steps | {heads} | largest difference |\n"
             f"|---|--:|--:|--:|--:|--:|\n{rows}"
+        )
+    if "c99" in given.only:
+        rows = "\n".join(on_board_rows(given.time_limit))
+        sections.append(
+            f"## In C\n\nPlanned for {BOARD}, SGD, batch norm in training mode, linked for a Cortex-M4F into the "
+            "budget of RAM and into 1 MiB of flash, three steps in QEMU and on this machine. Bytes; *RAM* and "
+            "*flash* are the linker's, with the stack and the test.\n\n"
+            "| net, trained | base | trained | packed | budget | RAM | flash | instructions of a step | state, in QEMU |\n"
+            f"|---|---|--:|--:|--:|--:|--:|--:|---|\n{rows}"
         )
     page = "# A frozen base in 4 or 8 bits\n\n`python -m benchmarks quantised-base --write`. "
     page += (
