@@ -20,10 +20,7 @@ _LARGEST = 2**31 - 1
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """A place in the arena: a word, and C text of what loops add to it, such as `` + i * 3``.
-
-    ``base``: of another array, whose elements it counts in.
-    """
+    """A place in the arena, or in another array: a word, and C text of what loops add (`` + i * 3``)."""
 
     word: int
     advance: str = ""

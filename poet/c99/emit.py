@@ -326,12 +326,7 @@ def functions_of(statements: Iterable[Statement], spec: OptimizerSpec) -> set[st
     calls = [call for statement in statements for call in statement.calls]
     called = {call.function for call in calls}
     handed = {item.function for call in calls for item in call.arguments if isinstance(item, Update)}
-    handed |= {
-        item
-        for call in calls
-        for item in call.arguments
-        if isinstance(item, str) and item.startswith("poet_unpack_")
-    }
+    handed |= {str(item) for call in calls for item in call.arguments if str(item).startswith("poet_unpack_")}
     return functions_of_numbers(spec) | handed | (called - {"restore", *_TRANSFERS})
 
 

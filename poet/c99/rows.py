@@ -1,7 +1,6 @@
 """From a run of an op to calls of C functions, for the operators that have a C kernel (`poet.ir.operators`).
 
-No kernel writes over what it reads, except an update's parameters. A workspace have those alone that multiply by a
-packed weight.
+None writes over what it reads but an update's parameters, or needs a workspace but for a packed weight.
 Those that make a weight's gradient hand on its elements as they are made: to be stored, or to an update.
 """
 
@@ -31,8 +30,8 @@ from poet.ir.packed import DEQUANTISE
 _MODULES = {
     module.__name__.rpartition(".")[2]: module
     for module in (
-        *(copies, elementwise, normalisation, packed, places, pooling, products),
-        *(reductions, selection, updates),
+        *(copies, elementwise, normalisation, packed, places, pooling, products, reductions, selection),
+        updates,
     )
 }
 
@@ -75,16 +74,15 @@ def overwrites(call: Call) -> tuple[int, ...]:
     return () if kernel is None else kernel.over
 
 
+_Places = Mapping[str, Placed]
+
+
 def strip_calls(
-    name: str,
-    strip: Strip,
-    values: Mapping[str, Placed],
-    outputs: Mapping[str, Placed],
-    workspace: Address | None = None,
+    name: str, strip: Strip, values: _Places, outputs: _Places, workspace: Address | None = None
 ) -> list[CCall]:
     """The calls of an op whose elements are used as they are made: by updates, or written over an operand.
 
-    Or of one that reads a packed weight.
+    Or of one that multiplies by a packed weight.
 
     Args:
         name: of the op, for messages.
@@ -125,13 +123,8 @@ def strip_calls(
 
 
 def _calls_with_weight(
-    name: str,
-    strip: Strip,
-    values: Mapping[str, Placed],
-    outputs: Mapping[str, Placed],
-    workspace: Address | None,
+    name: str, strip: Strip, values: _Places, outputs: _Places, workspace: Address | None
 ) -> list[CCall]:
-    """The calls of an op that multiplies by a packed weight."""
     made_by, *users = strip.links
     inner = {value.name: Placed(value.type, packed.WEIGHT_WORD + value.type.offset) for value in strip.inner}
     if len(users) != 1 or users[0].call.target not in packed.USES or workspace is None:
@@ -141,9 +134,7 @@ def _calls_with_weight(
     return packed.inside(OpRun(name, made_by.call, (), values), c_calls(used), workspace)
 
 
-def _calls_in_place(
-    name: str, strip: Strip, values: Mapping[str, Placed], outputs: Mapping[str, Placed]
-) -> list[CCall]:
+def _calls_in_place(name: str, strip: Strip, values: _Places, outputs: _Places) -> list[CCall]:
     """The calls of an op whose first result is written over one of its operands."""
     first, *rest = strip.links
     made = first.outputs[0] if first.outputs else None

@@ -170,7 +170,7 @@ def weights_header(*, has_packed: bool) -> str:
     )
 
 
-_PACKED = "\n/* Packed weights that stay as they are: read where they lie. */\nextern const uint8_t poet_packed[];\n\n"
+_PACKED = "\n/* Packed weights, read where they lie. */\nextern const uint8_t poet_packed[];\n\n"
 
 
 def _array(name: str, kind: str, texts: Sequence[str]) -> str:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from poet.c99.calls import WORD_BYTES, Address, CCall, OpRun, Placed, placed_at
 from poet.c99.rows import KERNELS, c_calls, strip_calls
 from poet.errors import GraphError, PlanError, UnsupportedOperator
-from poet.ir.graph import Call, Graph, Op, Symbol
+from poet.ir.graph import Call, Graph, Op, Symbol, Value
 from poet.ir.packed import USED_BYTES
 from poet.ir.strips import Strip
 from poet.memory.demand import BEFORE, MadeMove
@@ -250,15 +250,16 @@ class _Walk:
             if request.step == BEFORE and block.tensor is not None:
                 self.at[block.tensor] = offset
 
-        self.workspaces: dict[tuple[str, int], int] = {}  # by op and tick
+        self.workspaces: dict[tuple[str, int], Address] = {}  # by op and tick
         for block, offset in zip(plan.demand.blocks, self.arena.offsets_bytes, strict=True):
             if block.tensor is None and block.size_bytes >= USED_BYTES:
-                self.workspaces |= {(block.owner, born): offset for born, _ in block.spans}
+                self.workspaces |= {
+                    (block.owner, born): Address(offset // WORD_BYTES) for born, _ in block.spans
+                }
 
     def statements(self) -> Statements:
-        stored = map(self.graph.buffer_of, stored_values(self.graph))
-        kept = {name: 0 for name in stored if name not in self.in_flash}
-        kept = {name: self.at.get(name, 0) for name in kept}
+        lasting = dict.fromkeys(map(self.graph.buffer_of, stored_values(self.graph)))
+        kept = {name: self.at.get(name, 0) for name in lasting if name not in self.in_flash}
         given = {name: self.placed(name) for name in self.graph.inputs}
         ops = {op.name: op for op in self.graph.ops}
         ran: set[str] = set()
@@ -282,8 +283,7 @@ class _Walk:
                 if op.strip is not None:
                     written = ((name, self.output(name, index)) for name in op.outputs if name is not None)
                     places = {name: place for name, place in written if place is not None}
-                    workspace = self.workspaces.get((op.name, self.plan.demand.begins[index]))
-                    room = None if workspace is None else Address(workspace // WORD_BYTES)
+                    room = self.workspaces.get((op.name, self.plan.demand.begins[index]))
                     calls = strip_calls(op.name, op.strip, values, places, room)
                     made.append(Statement(op.name, False, tuple(calls)))
                     continue
@@ -356,9 +356,7 @@ class _Walk:
     def placed(self, value: str) -> Placed:
         """Where a value lies now; one of no bytes lies anywhere."""
         item = self.types[value]
-        if item.buffer in self.in_flash:
-            return Placed(item.type, self.in_flash[item.buffer], in_flash=True)
-        return placed_at(item.type, self.at.get(item.buffer, 0))
+        return _at(item, {item.buffer: self.at.get(item.buffer, 0)}, self.in_flash)
 
     def output(self, value: str | None, index: int) -> Placed | None:
         """Where an output of the step ``index`` goes: a place of its own, or that of a second copy."""
@@ -373,6 +371,12 @@ class _Walk:
         second = self.placed(value)
         self.at[buffer] = first
         return second
+
+
+def _at(value: Value, at: Mapping[str, int], in_flash: Mapping[str, int]) -> Placed:
+    if value.buffer in in_flash:
+        return Placed(value.type, in_flash[value.buffer], in_flash=True)
+    return placed_at(value.type, at[value.buffer])
 
 
 def flash_places(graph: Graph) -> dict[str, int]:
@@ -436,9 +440,9 @@ def _evaluating(graph: Graph, op: Op) -> Op:
     call, strip = op.call, op.strip
     if strip is not None and strip.overwritten is not None:
         first, then = strip.links
-        buffer = graph.buffer_of(strip.overwritten.value)
-        updates = tuple(name for name in op.updates if name != buffer)
-        made = _evaluating(graph, replace(op, call=first.call, outputs=first.outputs, updates=updates, strip=None))
+        others = tuple(name for name in op.updates if name != graph.buffer_of(strip.overwritten.value))
+        alone = replace(op, call=first.call, outputs=first.outputs, updates=others, strip=None)
+        made = _evaluating(graph, alone)
         strip = replace(strip, links=(replace(first, call=made.call, outputs=made.outputs), then))
         return replace(op, call=strip.call, outputs=made.outputs[1:], updates=(), strip=strip)
     if call.target in _NORMS and call.args[5] is True:
@@ -479,10 +483,7 @@ def _laid_out(graph: Graph, ops: list[Op], laid: Statements) -> Prediction:
     statements = []
 
     def placed(name: str) -> Placed:
-        first = laid.in_flash.get(types[name].buffer)
-        if first is not None:
-            return Placed(types[name].type, first, in_flash=True)
-        return placed_at(types[name].type, at[types[name].buffer])
+        return _at(types[name], at, laid.in_flash)
 
     for index, op in enumerate(ops):
         for name in graph.writes(op):
@@ -494,7 +495,8 @@ def _laid_out(graph: Graph, ops: list[Op], laid: Statements) -> Prediction:
             room = _lowest(op.strip.block_bytes, at, sizes, laid.arena_bytes, op)
             calls = strip_calls(op.name, op.strip, values, outputs, Address(room // WORD_BYTES))
         else:
-            calls = c_calls(OpRun(op.name, op.call, tuple(map(outputs.get, op.outputs)), values))
+            made = tuple(None if name is None else outputs[name] for name in op.outputs)
+            calls = c_calls(OpRun(op.name, op.call, made, values))
         statements.append(Statement(op.name, False, tuple(calls)))
         at = {name: offset for name, offset in at.items() if name in laid.kept or last.get(name, -1) > index}
     places = ((name, placed_at(types[name].type, at[types[name].buffer])) for name in graph.predictions)

@@ -6,8 +6,8 @@ of their arguments are blocks. Whether that gives the same bits is found by tria
 (`poet.runtime.trials.blocks`).
 
 A strip of one block is for kernels that use each element as they make it, in a register: nothing of the
-gradient lies in memory, and nothing is cut; so are packed weights used by kernels that make float32 of a few of
-their elements at a time. PyTorch, which has no such kernels, makes its calls whole.
+gradient lies in memory, and nothing is cut; or of a packed weight, of which they make float32 a block at a
+time. PyTorch, which has no such kernels, makes its calls whole.
 """
 
 from __future__ import annotations

@@ -16,23 +16,10 @@ from torch import Tensor
 
 from poet.errors import ModelError
 from poet.ir.calls import contiguous
-from poet.ir.graph import (
-    Argument,
-    Buffer,
-    Call,
-    Graph,
-    Link,
-    Op,
-    Parameter,
-    Ref,
-    Role,
-    Strip,
-    Value,
-)
+from poet.ir.graph import Argument, Buffer, Call, Graph, Op, Parameter, Ref, Role, Value
 from poet.ir.named import named_parameters
 from poet.ir.packed import BLOCK, DEQUANTISE, BaseSpec, Packed
-from poet.passes.fused import HasKernel
-from poet.passes.rewrite import GraphUses, Rewrite, is_pure, rewritten
+from poet.passes.rewrite import GraphUses
 from poet.runtime.kernels.dequantised import as_used, packed_by_library
 
 _LOOK_UPS = ("aten.embedding.default", "poet.look_up")
@@ -68,52 +55,9 @@ def packable(graph: Graph, spec: BaseSpec) -> dict[str, Packed]:
 def with_base(graph: Graph, packed: Mapping[str, Packed], *, by_row: bool = True) -> Graph:
     """``graph`` with these parameters packed, by the module's names, those in parts part by part.
 
-    ``by_row``: look-ups may read packed rows.
+    Look-ups read packed rows only ``by_row``.
     """
     return _Packing(graph, packed, by_row=by_row).graph() if packed else graph
-
-
-def with_packed_operands(graph: Graph, has_kernel: HasKernel) -> Graph:
-    """``graph`` with ops that read a packed weight themselves, where a library's kernels can.
-
-    What makes float32 of a weight becomes part of a strip of one block with each op that reads it, so that it
-    exists as a whole nowhere; where an op cannot be one, it stays, and is a tensor for that op.
-    """
-    uses, ops, gone = GraphUses(graph), dict[str, Op | None](), list[str]()
-    for op in graph.ops:
-        if op.call.target != DEQUANTISE:
-            continue
-        (buffer,) = graph.writes(op)
-        readers = uses.readers.get(buffer, [])
-        for reader in readers:
-            made = _with_weight(op, reader, uses) if is_pure(reader) and reader.name not in ops else None
-            if made is not None and made.strip is not None and has_kernel(made.strip, graph):
-                ops[reader.name] = made
-        if buffer not in uses.kept and all(reader.name in ops for reader in readers):
-            ops[op.name] = None
-            gone.append(buffer)
-    return rewritten(graph, [Rewrite(ops, gone=tuple(gone))])
-
-
-def _with_weight(made_by: Op, reader: Op, uses: GraphUses) -> Op:
-    """``reader`` with the op that makes float32 of one of its operands, as one."""
-    (whole,) = made_by.outputs
-    assert whole is not None
-    buffer = uses.values[whole].buffer
-    read = [name for name in reader.call.refs() if uses.values[name].buffer == buffer]
-    names = {name: f"{name}.in.{reader.name}" for name in dict.fromkeys((whole, *read))}
-
-    def of(argument: Argument) -> Argument:
-        if isinstance(argument, Ref):
-            return Ref(names.get(argument.value, argument.value))
-        return tuple(map(of, argument)) if isinstance(argument, tuple) else argument
-
-    kwargs = tuple((key, of(item)) for key, item in reader.call.kwargs)
-    call = Call(reader.call.target, tuple(map(of, reader.call.args)), kwargs)
-    links = (Link(made_by.call, (names[whole],), ()), Link(call, reader.outputs, ()))
-    inner = tuple(Value(names[name], names[whole], uses.types[name]) for name in names)
-    strip = Strip(links, inner, 1, 1)
-    return replace(reader, call=strip.call, strip=strip)
 
 
 def base_of(graph: Graph) -> dict[str, Packed]:

@@ -12,17 +12,16 @@ from poet.ir.graph import Graph
 from poet.ir.kernel_facts import KernelFacts, OpFacts
 from poet.ir.packed import BaseSpec
 from poet.ir.strips import Gradients
-from poet.passes.base import (
-    Weights,
-    packable,
-    with_base,
-    with_packed_operands,
-    with_packed_tensors,
-    with_weights,
-)
+from poet.passes.base import Weights, packable, with_base, with_packed_tensors, with_weights
 from poet.passes.block_choice import finer_blocks, with_strips
 from poet.passes.compressed import compressible, with_compressed
-from poet.passes.fused import HasKernel, with_norms_and_relus, with_padded_windows, with_updates_fused
+from poet.passes.fused import (
+    HasKernel,
+    with_norms_and_relus,
+    with_packed_operands,
+    with_padded_windows,
+    with_updates_fused,
+)
 from poet.passes.in_place import (
     Overwrites,
     Takeovers,

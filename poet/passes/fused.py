@@ -24,8 +24,10 @@ from poet.ir.graph import (
     Ref,
     Strip,
     TensorType,
+    Value,
 )
 from poet.ir.operators import UPDATES
+from poet.ir.packed import DEQUANTISE
 from poet.passes.rewrite import GraphUses, Rewrite, is_pure, rewritten
 
 HasKernel = Callable[[Strip, Graph], bool]
@@ -389,3 +391,38 @@ def _with_pads(op: Op, place: int, source: Argument, pads: tuple[int, ...]) -> O
 
 def _is_dense(kind: TensorType) -> bool:
     return len(kind.shape) == 4 and kind.strides == tuple(math.prod(kind.shape[d + 1 :]) for d in range(4))
+
+
+def with_packed_operands(graph: Graph, has_kernel: HasKernel) -> Graph:
+    """``graph`` with ops that read a packed weight themselves, where a library's kernels can.
+
+    What makes float32 of a weight becomes part of a strip of one block with each op that reads it, so that it
+    exists as a whole nowhere; where an op cannot be one, it stays, and is a tensor for that op.
+    """
+    uses, ops, gone = GraphUses(graph), dict[str, Op | None](), list[str]()
+    for op in graph.ops:
+        (buffer,) = graph.writes(op) if op.call.target == DEQUANTISE else (None,)
+        readers = uses.readers.get(buffer, []) if buffer is not None else []
+        free = (_with_weight(op, each, uses) for each in readers if is_pure(each) and each.name not in ops)
+        made = {each.name: each for each in free if each.strip and has_kernel(each.strip, graph)}
+        ops |= made
+        if buffer is not None and buffer not in uses.kept and len(made) == len(readers):
+            ops[op.name] = None
+            gone.append(buffer)
+    return rewritten(graph, [Rewrite(ops, gone=tuple(gone))])
+
+
+def _with_weight(made_by: Op, reader: Op, uses: GraphUses) -> Op:
+    """``reader`` with the op that makes float32 of one of its operands, as one."""
+    whole = str(made_by.outputs[0])
+    own = [name for name in reader.call.refs() if uses.values[name].buffer == uses.values[whole].buffer]
+    names = {name: f"{name}.in.{reader.name}" for name in dict.fromkeys((whole, *own))}
+    args = tuple(
+        Ref(names.get(item.value, item.value)) if isinstance(item, Ref) else item for item in reader.call.args
+    )
+    links = (
+        Link(made_by.call, (names[whole],), ()),
+        Link(replace(reader.call, args=args), reader.outputs, ()),
+    )
+    strip = Strip(links, tuple(Value(names[name], names[whole], uses.types[name]) for name in names), 1, 1)
+    return replace(reader, call=strip.call, strip=strip)

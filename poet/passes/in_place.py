@@ -1,8 +1,9 @@
 """Gradients written over what they are made from: strips of one block that end in an assignment.
 
-Only ops of the backward pass are changed, and by kernels of a library's own those that no trained parameter leads
-to: what else the forward pass makes is worth recomputing. Of PyTorch's kernels a trial shows which are exact. A batch norm's backward copies blocks of channels for it, which takes
-time: a plan makes that apart where there is room for both (`poet.planning.step_search`).
+Only ops of the backward pass are changed; by kernels of a library's own also those of the forward pass that
+no trained parameter leads to. What else that makes is worth recomputing. Of PyTorch's kernels a trial shows
+which are exact. A batch norm's backward copies blocks of channels for it, which takes time: a plan makes that
+apart where there is room for both (`poet.planning.step_search`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Packed weights in C: read in flash, with the bits of float32 weights of the same values; what is refused."""
+"""Packed weights in C: read in flash, with the bits of float32 weights of the same values; refusals."""
 
 from __future__ import annotations
 
@@ -239,7 +239,10 @@ def test_what_is_no_packed_weight_is_refused(
     """A stranger's plan reads nothing beside its weights."""
     values = {"w": Placed(contiguous("uint8", rows), 0, in_flash)}
     run = OpRun(
-        "made", Call(DEQUANTISE, (Ref("w"), "int8", shape)), (Placed(contiguous("float32", shape), 0),), values
+        "made",
+        Call(DEQUANTISE, (Ref("w"), "int8", shape)),
+        (Placed(contiguous("float32", shape), 0),),
+        values,
     )
     with pytest.raises(UnsupportedOperator, match=why):
         c_calls(run)
@@ -247,6 +250,8 @@ def test_what_is_no_packed_weight_is_refused(
 
 def test_packed_bytes_are_read_by_nothing_else() -> None:
     values = {"w": Placed(contiguous("float32", (4, 4)), 0, in_flash=True)}
-    run = OpRun("y", Call("aten.relu.default", (Ref("w"),)), (Placed(contiguous("float32", (4, 4)), 0),), values)
+    run = OpRun(
+        "y", Call("aten.relu.default", (Ref("w"),)), (Placed(contiguous("float32", (4, 4)), 0),), values
+    )
     with pytest.raises(UnsupportedOperator, match="for a packed weight as it is"):
         c_calls(run)

@@ -4,21 +4,15 @@
 /* The float16 in two bytes, as a float */
 static float poet_half(const uint8_t *bytes)
 {
-    const uint32_t half = (uint32_t)bytes[0] | (uint32_t)bytes[1] << 8, sign = (half & 0x8000u) << 16;
-    uint32_t exponent = half >> 10 & 31u, fraction = half & 1023u;
-    if (exponent == 0u && fraction != 0u) { /* subnormal: a float has it with an exponent of its own */
-        for (exponent = 1u; !(fraction & 1024u); --exponent) {
-            fraction <<= 1;
-        }
-        fraction &= 1023u;
-        exponent += 112u;
-    } else if (exponent != 0u) {
-        exponent += exponent == 31u ? 224u : 112u;
-    }
-    const uint32_t bits = sign | exponent << 23 | fraction << 13;
+    const uint32_t half = (uint32_t)bytes[0] | (uint32_t)bytes[1] << 8;
+    const uint32_t bits = (half & 0x8000u) << 16 | (half & 0x7fffu) << 13;
     float found;
     memcpy(&found, &bits, sizeof found);
-    return found;
+    found *= 0x1p112f; /* as the exponent of a float counts from another number */
+    if ((half & 0x7c00u) != 0x7c00u) {
+        return found;
+    }
+    return half & 0x3ffu ? found * 0x1p127f - found * 0x1p127f : found * 0x1p127f;
 }
 
 /*@ poet_unpack_int8 */
@@ -75,30 +69,32 @@ void poet_dequantise(float *y, const uint8_t *packed, poet_unpack_function unpac
 /*@ poet_matmul_packed */
 /*
  * poet_matmul where one factor is packed: `block` has float32 of 32 x 32 of its elements at a time, over the inner numbers
- * in their order, in runs of 32, so that each sum is made as there. `given` is the other factor.
+ * in their order, in runs of 32, so that each sum is made as there. `given` is the other factor; where `is_turned` the
+ * rows of the packed one are the inner numbers.
  */
 void poet_matmul_packed(float *y, const float *start, const float *given, const uint8_t *packed, float *block,
-                        poet_unpack_function unpack, const poet_packed_shape *p, const poet_matmul_shape *s)
+                        poet_unpack_function unpack, int32_t row_bytes, int32_t is_right, int32_t is_turned,
+                        const poet_matmul_shape *s)
 {
-    const int32_t ends = p->is_right ? s->columns : s->rows;
+    const int32_t ends = is_right ? s->columns : s->rows;
     for (int32_t at = 0; at < ends; at += 32) {
         poet_matmul_shape part = *s;
         const int32_t across = ends - at < 32 ? ends - at : 32;
-        float *const to = y + at * (p->is_right ? s->y_column : s->y_row);
-        const float *from = start ? start + at * (p->is_right ? s->start_column : s->start_row) : 0;
-        *(p->is_right ? &part.columns : &part.rows) = across;
+        float *const to = y + at * (is_right ? s->y_column : s->y_row);
+        const float *from = start ? start + at * (is_right ? s->start_column : s->start_row) : 0;
+        *(is_right ? &part.columns : &part.rows) = across;
         for (int32_t i = 0; i < s->inner; i += 32) {
             part.inner = s->inner - i < 32 ? s->inner - i : 32;
-            const int32_t row = p->is_turned ? i : at, rows = p->is_turned ? part.inner : across;
+            const int32_t row = is_turned ? i : at, rows = is_turned ? part.inner : across;
             for (int32_t r = 0; r < rows; ++r) {
-                const uint8_t *const line = packed + (row + r) * p->row_bytes;
-                unpack(block + 32 * r, line, p->is_turned ? at : i, p->is_turned ? across : part.inner);
+                const uint8_t *const line = packed + (row + r) * row_bytes;
+                unpack(block + 32 * r, line, is_turned ? at : i, is_turned ? across : part.inner);
             }
-            if (p->is_right) {
-                part.b_inner = p->is_turned ? 32 : 1, part.b_column = p->is_turned ? 1 : 32;
+            if (is_right) {
+                part.b_inner = is_turned ? 32 : 1, part.b_column = is_turned ? 1 : 32;
                 poet_matmul(to, from, given + i * s->a_inner, block, &part);
             } else {
-                part.a_inner = p->is_turned ? 32 : 1, part.a_row = p->is_turned ? 1 : 32;
+                part.a_inner = is_turned ? 32 : 1, part.a_row = is_turned ? 1 : 32;
                 poet_matmul(to, from, block, given + i * s->b_inner, &part);
             }
             from = to;

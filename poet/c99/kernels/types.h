@@ -59,12 +59,6 @@ typedef void (*poet_matmul_function)(float *y, int32_t y_row, int32_t y_column, 
 /* Makes float32 of n elements of a packed row, from `from` on */
 typedef void (*poet_unpack_function)(float *y, const uint8_t *row, int32_t from, int32_t n);
 
-/*@ poet_packed_shape */
-/* A packed factor: bytes of a row, whether it is the right one, and whether its rows are the inner numbers. */
-typedef struct {
-    int32_t row_bytes, is_right, is_turned;
-} poet_packed_shape;
-
 /*@ poet_norm_line_function */
 /* What batch norm makes of n neighbours of a channel */
 typedef void (*poet_norm_line_function)(float *y, const float *x, float mean, float slope, float shift, int32_t n);

@@ -1,4 +1,4 @@
-"""Rows of packed weights, which lie in flash: made float32 of as a whole, or inside the products that read them."""
+"""Rows of packed weights in flash: made float32 of as a whole, or inside the products that read them."""
 
 from __future__ import annotations
 
@@ -10,9 +10,7 @@ from poet.ir.packed import Packed
 
 WEIGHT_WORD = 1 << 40
 """Where a packed weight would lie as float32: outside of every arena."""
-USES = frozenset(
-    f"aten.{name}.default" for name in ("mm", "addmm", "convolution", "convolution_backward")
-)
+USES = frozenset(f"aten.{name}.default" for name in ("mm", "addmm", "convolution", "convolution_backward"))
 """Operators that may read a packed weight themselves."""
 
 
@@ -31,15 +29,14 @@ def _weight(run: OpRun) -> tuple[Packed, Address, str]:
 def dequantise(run: OpRun) -> list[CCall]:
     """All of a weight as a tensor."""
     (how, place, unpack), out = _weight(run), run.output()
-    rows, row_bytes = how.packed_shape
-    if out.type.elements != rows * how.columns:
+    if out.type.elements != how.shape[0] * how.columns:
         raise run.refuse(f"for {out.type} of a weight of shape {list(how.shape)}")
-    counts = map(str, (rows, row_bytes, how.columns))
+    counts = map(str, (*how.packed_shape, how.columns))
     return [CCall("poet_dequantise", (out.pointer(), place, unpack, *counts))]
 
 
 def inside(made_by: OpRun, calls: list[CCall], block: Address) -> list[CCall]:
-    """``calls``, which read the weight that ``made_by`` gives as float32 at `WEIGHT_WORD`, reading packed rows.
+    """``calls``, which read what ``made_by`` makes as float32 at `WEIGHT_WORD`, reading packed rows.
 
     ``block``: room for `poet.ir.packed.USED_BYTES`.
 
@@ -47,7 +44,19 @@ def inside(made_by: OpRun, calls: list[CCall], block: Address) -> list[CCall]:
         UnsupportedOperator: they do something else with it than to multiply.
     """
     how, place, unpack = _weight(made_by)
-    made = [_packed_product(made_by, call, how, (place, block, unpack)) for call in calls]
+    made = []
+    for call in calls:
+        if not any(map(_is_weight, call.arguments)):
+            made.append(call)
+            continue
+        loops, (y, start, *factors), shape = _product(made_by, call)
+        is_right = _is_weight(factors[1])
+        if factors[is_right] != Address(WEIGHT_WORD) or _is_weight(factors[not is_right]):
+            raise made_by.refuse("for a part of a weight, or for a product with itself")
+        is_turned = _is_turned(made_by, how, shape, is_right=is_right)
+        counts = map(str, (how.packed_shape[1], int(is_right), int(is_turned)))
+        given = (y, start, factors[not is_right], place, block, unpack, *counts, shape)
+        made.append(CCall("poet_matmul_packed", given, loops))
     if made == calls:
         raise made_by.refuse("for a weight that is in no product")
     return made
@@ -57,51 +66,33 @@ def _is_weight(item: Given) -> bool:
     return isinstance(item, Address) and item.word >= WEIGHT_WORD
 
 
-def _packed_product(
-    run: OpRun, call: CCall, how: Packed, given: tuple[Address, Address, str]
-) -> CCall:
-    """``call`` with the weight read as it is packed, if it reads it."""
-    if not any(map(_is_weight, call.arguments)):
-        return call
+def _product(run: OpRun, call: CCall) -> tuple[tuple[int, ...], list[Given], CStruct]:
+    """The loops of ``call``, where it is a product; what is made, the start and both factors; the shape."""
     *places, shape = call.arguments
-    steps = [0, 0, 0]
-    loops = call.loops
+    loops, is_product = call.loops, call.function == "poet_matmul"
     if call.function == "poet_matmul_images":
         y, y_step, start, a, a_step, b, b_step, images = places
-        steps = [int(str(step)) for step in (y_step, a_step, b_step)]
-        loops = (*loops, int(str(images))) if images != "1" else loops
-        places = [y, start, a, b]
-    is_right = len(places) == 4 and _is_weight(places[3])
-    if call.function not in ("poet_matmul", "poet_matmul_images") or sum(map(_is_weight, places)) > 1:
+        pairs, loop = ((y, y_step), (start, "0"), (a, a_step), (b, b_step)), LOOPS[len(loops)]
+        places = [
+            replace(place, advance=f"{place.advance} + {loop} * {step}")
+            if isinstance(place, Address) and step != "0"
+            else place
+            for place, step in pairs
+        ]
+        loops, is_product = (*loops, int(str(images))), True
+    if not is_product or not isinstance(shape, CStruct):
         raise run.refuse(f"inside {call.function}")
-    assert isinstance(shape, CStruct)
-    is_turned = _is_turned(run, how, shape, is_right=is_right)
-    y, start, a, b = places
-    weight, other = (b, a) if is_right else (a, b)
-    if weight != Address(WEIGHT_WORD) or steps[2 if is_right else 1]:
-        raise run.refuse("for a part of a weight")
-    y, other = _stepped(y, call, loops, steps[0]), _stepped(other, call, loops, steps[1 if is_right else 2])
-    packed = CStruct("poet_packed_shape", (str(how.packed_shape[1]), str(int(is_right)), str(int(is_turned))))
-    return CCall("poet_matmul_packed", (y, start, other, *given, packed, shape), loops)
-
-
-def _stepped(place: Given, call: CCall, loops: tuple[int, ...], step: int) -> Given:
-    """``place`` inside the loop over images that ``loops`` has beside those of ``call``."""
-    if loops == call.loops or not step or not isinstance(place, Address):
-        return place
-    return replace(place, advance=f"{place.advance} + {LOOPS[len(call.loops)]} * {step}")
+    return loops, places, shape
 
 
 def _is_turned(run: OpRun, how: Packed, shape: CStruct, *, is_right: bool) -> bool:
-    """Whether the rows of a packed factor are the inner numbers of a product, not its elements' ones."""
-    numbers = [int(str(item)) for item in shape.fields]
-    (rows, inner, columns), (a_row, a_inner, b_inner, b_column) = numbers[:3], numbers[-4:]
+    """Whether the rows of a packed factor are the inner numbers of a product, not the elements of each."""
+    rows, inner, columns, *_, a_row, a_inner, b_inner, b_column = (int(str(item)) for item in shape.fields)
     sizes = (inner, columns) if is_right else (inner, rows)
     strides = (b_inner, b_column) if is_right else (a_inner, a_row)
-    ways = {False: ((how.columns, how.shape[0]), (1, how.columns)), True: ((how.shape[0], how.columns), (how.columns, 1))}
-    for is_turned, (expected, apart) in ways.items():
+    plain = ((how.columns, how.shape[0]), (1, how.columns))
+    for is_turned, (expected, apart) in enumerate((plain, tuple(pair[::-1] for pair in plain))):
         fits = all(n == 1 or have == want for n, have, want in zip(sizes, strides, apart, strict=True))
         if sizes == expected and fits:
-            return is_turned
+            return bool(is_turned)
     raise run.refuse("for a part of a weight")
-
