@@ -18,8 +18,10 @@ from torch import Tensor, nn
 import poet
 from poet.c99 import sources
 from poet.c99.calls import OpRun, Placed
+from poet.c99.ecosystems import for_ecosystem
 from poet.c99.project import CProject, c_project
 from poet.c99.rows import c_calls
+from poet.c99.targets import Ecosystem
 from poet.c99.vectors import given_tensors
 from poet.errors import UnsupportedOperator
 from poet.ir.calls import Call, Ref, contiguous
@@ -164,6 +166,21 @@ def test_predictions_read_packed_weights_and_write_over_operands(tmp_path: Path)
     with torch.no_grad():
         expected = module.eval()(given[step.graph.inputs[0]])
     assert np.allclose(step.predict(), expected.numpy().ravel(), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("ecosystem", [Ecosystem.ARDUINO, Ecosystem.ESP_IDF])
+def test_libraries_of_ecosystems_have_them_too(ecosystem: Ecosystem, tmp_path: Path) -> None:
+    _planned("linear", "q8_0", tmp_path / "net.poet")
+    project, step = _project(tmp_path / "net.poet")
+    for_ecosystem(project, ecosystem, name="a_step", model="net").write(tmp_path / "a_step")
+    source = tmp_path / "a_step" / "src"
+    assert "const uint8_t poet_packed[" in (source / "poet_weights.c").read_text()
+    other = CStep(project, build(source, "-O2"), graph=step.graph)
+    for number in range(3):
+        for each in (step, other):
+            each.fill(given_tensors(step.graph, project.interface, number))
+        assert step.step() == other.step()
+    assert step.crc() == other.crc() != 0
 
 
 @needs_cortex_m
