@@ -113,17 +113,22 @@ class _Search(GraphUses):
         self.frozen = frozenset[str]() if of_gradients else self._frozen()
 
     def _frozen(self) -> frozenset[str]:
-        """Names of the ops of the forward pass that no trained parameter leads to."""
-        trained = {
-            self.graph.buffer_of(item.value) for item in self.graph.parameters if item.gradient is not None
-        }
-        found = []
+        """Names of the ops of the forward pass that no trained parameter leads to.
+
+        None, where what backward reads of their results takes as much as the largest of them: then that is
+        better made again.
+        """
+        trained = {self.graph.buffer_of(item.value) for item in self.graph.parameters if item.gradient}
+        found, made = [], list[str]()
         for op in self.graph.ops[: self.backward_place]:
             if trained.isdisjoint(self.graph.reads(op.call)):
                 found.append(op.name)
+                made += self.graph.writes(op)
             else:
                 trained.update(self.graph.writes(op))
-        return frozenset(found)
+        saved = (name for name in made if any(map(self.is_backward, self.readers.get(name, ()))))
+        largest = max((self.sizes_bytes[name] for name in made), default=0)
+        return frozenset(found if largest > sum(map(self.sizes_bytes.__getitem__, saved)) else ())
 
     def operand(self, op: Op, place: int) -> str | None:
         """The value whose memory the first output of ``op``, the one at ``place``, takes over."""

@@ -20,10 +20,12 @@ from poet.c99 import sources
 from poet.c99.calls import OpRun, Placed
 from poet.c99.ecosystems import for_ecosystem
 from poet.c99.project import CProject, c_project
-from poet.c99.rows import c_calls
+from poet.c99.rows import c_calls, overwrites, wants_dense
+from poet.c99.statements import uses_elements
 from poet.c99.targets import Ecosystem
 from poet.c99.vectors import given_tensors
 from poet.errors import UnsupportedOperator
+from poet.frontend.trace import trace_training_step
 from poet.ir.calls import Call, Ref, contiguous
 from poet.ir.packed import DEQUANTISE, FORMATS, USED_BYTES, BaseSpec, Packed
 from poet.passes.base import packed_rows
@@ -166,6 +168,20 @@ def test_predictions_read_packed_weights_and_write_over_operands(tmp_path: Path)
     with torch.no_grad():
         expected = module.eval()(given[step.graph.inputs[0]])
     assert np.allclose(step.predict(), expected.numpy().ravel(), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(("window", "is_over"), [(1, False), (4, True)])
+def test_frozen_layers_write_over_operands_where_little_of_them_is_saved(window: int, is_over: bool) -> None:
+    """Else what backward reads of them could not be made again."""
+    layers = (nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU6(), nn.AvgPool2d(window))
+    module = nn.Sequential(*layers, nn.Conv2d(8, 4, 1), nn.Flatten(), nn.LazyLinear(2))
+    module(torch.randn(1, 3, 8, 8))
+    step = trace_training_step(
+        module, torch.randn(1, 3, 8, 8), train=("4.*", "6.*"), uses_elements=uses_elements,
+        overwrites=overwrites, wants_dense=wants_dense, measure=False, has_small_operators=True,
+    )  # fmt: skip
+    forward = step.graph.ops[: next(at for at, op in enumerate(step.graph.ops) if "avg_pool" in op.name)]
+    assert any(op.strip is not None and op.strip.overwritten for op in forward) is is_over
 
 
 @pytest.mark.parametrize("ecosystem", [Ecosystem.ARDUINO, Ecosystem.ESP_IDF])
