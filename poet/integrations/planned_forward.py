@@ -23,6 +23,7 @@ from torch.utils import _pytree as pytree
 from poet.errors import InputError
 from poet.frontend.wrapped import Structure, check_leaves
 from poet.integrations.wrapping import HOOKS, Wrapped, wrap
+from poet.runtime.steps.passes import rest
 
 _Model = TypeVar("_Model", bound=nn.Module)
 
@@ -98,11 +99,13 @@ class PlannedForward:
         """What the model's own forward returns; errors as of `poet.wrap`."""
         with self._as_it_was():
             if not (torch.is_grad_enabled() and self._model.training):
+                rest()
                 return self._model.forward(*args, **kwargs)
             self._check()
             named = self._named(args, kwargs)
             if (known := self.plans.get(self._kind(named))) is not None:
                 return _guarded(known(**named))
+            rest()
             own = self._own_outputs(named)  # before planning: a model may settle its configuration here
             wrapped = self.plans.get(self._kind(named)) or self._planned(named)
             returned = wrapped(**named)

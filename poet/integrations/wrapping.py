@@ -39,6 +39,7 @@ from poet.problem import Objective, Pins, Place, Problem
 from poet.problem.progress import IMPORT, showing, stage
 from poet.problem.solution import Progress, SolveOptions
 from poet.runtime.data.given import as_tensors
+from poet.runtime.steps.passes import rest
 from poet.runtime.steps.replay import SplitReplay
 from poet.runtime.system.memory import return_freed_memory
 from poet.runtime.training.open_plan import open_pages
@@ -182,9 +183,11 @@ class Wrapped(nn.Module):
             ReplayError: the pass before still waits for its backward pass, or an op failed.
         """
         if not torch.is_grad_enabled():
+            rest()
             return self.module(*args, **kwargs)
         if any(part.training != mode for part, mode in self._modes):
             if not self.module.training:
+                rest()
                 return self.module(*args, **kwargs)
             raise InputError(
                 "a part of the module is in another mode than when it was wrapped; put it back, or wrap the "

@@ -37,6 +37,7 @@
 
 namespace {
 
+constexpr int64_t kPageBytes = 4096;
 constexpr int64_t kOnHeap = -1;  // the offset of a request that the plan leaves on the heap
 
 // Bytes, and the most there have been. Signed: a block may leave through torch's own deleter unseen.
@@ -237,6 +238,13 @@ void* allocate_bytes(int64_t bytes) {
   return data;
 }
 
+// The whole pages of some bytes, whose contents nobody needs, to the system.
+void give_back(const Arena& arena, int64_t begin, int64_t end) {
+  begin = (begin + kPageBytes - 1) / kPageBytes * kPageBytes;
+  end = end / kPageBytes * kPageBytes;
+  if (begin < end) madvise(arena.base + begin, static_cast<size_t>(end - begin), MADV_DONTNEED);
+}
+
 void unmap_if_done(State& s, const Arena* arena) {
   if (arena->open || !arena->taken.empty()) return;
   s.gauges[kFootprint].add(-arena->bytes);
@@ -424,7 +432,19 @@ POET_API void poet_arena_close(Arena* arena) {
   Held s;
   if (s->plan.arena == arena) s->plan = {};
   arena->open = false;
+  int64_t begin = 0;  // whole pages between living blocks go back at once
+  for (const auto& [first, after] : arena->taken) {
+    give_back(*arena, begin, first);
+    begin = after;
+  }
+  give_back(*arena, begin, arena->bytes);
   unmap_if_done(*s, arena);
+}
+
+// How many blocks live in it.
+POET_API int64_t poet_arena_blocks(const Arena* arena) {
+  Held s;
+  return static_cast<int64_t>(arena->taken.size());
 }
 
 // 1: replaying. 0: another replay, or another thread's recording, is under way. -1: no memory for the plan.

@@ -79,6 +79,7 @@ _SIGNATURES = {
     "poet_arena_open": (_POINTER, (_INT64, ctypes.c_int, ctypes.POINTER(ctypes.c_int))),
     "poet_arena_base": (_POINTER, (_POINTER,)),
     "poet_arena_close": (None, (_POINTER,)),
+    "poet_arena_blocks": (_INT64, (_POINTER,)),
     "poet_appoint": (None, (_POINTER, _INT64, _INT64)),
     "poet_replay_begin": (ctypes.c_int, (_POINTER, _INT64, _INT64S, _INT64, _INT64S, _INT64S)),
     "poet_replay_end": (None, ()),
@@ -308,7 +309,7 @@ class Replay(_Steps):
 
 
 class ArenaMemory(Closing):
-    """Memory to place blocks in. Tensors in it stay valid after `close`, which only ends its use."""
+    """Memory to place blocks in. Tensors in it stay valid after `close`, which gives the rest back."""
 
     def __init__(self, library: Library, handle: int, size_bytes: int) -> None:
         self._library = library
@@ -323,6 +324,11 @@ class ArenaMemory(Closing):
             self._library.c.poet_arena_close(self._handle)
             self._handle = None
             self._library.c.poet_detach()
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no tensor lies here."""
+        return not self._library.c.poet_arena_blocks(self._opened())
 
     def holds(self, tensor: torch.Tensor) -> bool:
         """Whether its memory begins here."""

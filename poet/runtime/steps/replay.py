@@ -22,6 +22,7 @@ from poet.runtime.kernels.guards import check_calls
 from poet.runtime.steps import instructions, program
 from poet.runtime.steps.instructions import Mark, Program, Tap
 from poet.runtime.steps.lasting import LastingTensors
+from poet.runtime.steps.passes import PassMemory
 from poet.runtime.storage.background import Pager
 from poet.runtime.storage.page_file import PageFile
 from poet.runtime.system.process import check_computes
@@ -210,6 +211,7 @@ class SplitReplay(Closing):
 
     Attributes:
         read_after: values among inputs, parameters and outputs whose contents backward reads.
+        memory: of its passes.
     """
 
     def __init__(self, plan: Plan, *, pages: PageFile | None) -> None:
@@ -232,6 +234,9 @@ class SplitReplay(Closing):
         self._outputs = [name for name in plan.graph.predictions if name in outputs]
         self._gradients = plan.graph.predictions[len(self._outputs) :]
         self.read_after = self._read_after((*plan.graph.inputs, *self._outputs))
+        made_outside = (name for name in self._loss_op.outputs if name is not None)
+        callers = {plan.graph.buffer_of(name) for name in (*self._outputs, *made_outside)}
+        self.memory = PassMemory(plan, callers)
         self.is_under_way = False
 
     def bind(self, values: Mapping[str, torch.Tensor]) -> None:
@@ -257,6 +262,7 @@ class SplitReplay(Closing):
         for name, tensor in zip(self.plan.graph.inputs, inputs, strict=True):
             self._install(name, tensor.detach())
         self.is_under_way = True
+        self.memory.begin()
         self._run(self._forward)
         contents = self._cells.contents
         return tuple(_alias(contents[self._cells.value(name)]) for name in self._outputs)
@@ -286,11 +292,13 @@ class SplitReplay(Closing):
         for buffer in self._cells.of_buffer:
             if buffer not in self._persistent:
                 self._cells.clear(buffer)
+        self.memory.end()
         self.is_under_way = False
 
     def close(self) -> None:
         """Give the memory and the page file back; a second call does nothing."""
         self.discard()
+        self.memory.close()
         if self._pager is not None:
             self._pager.close()
         if self._pages is not None:
@@ -309,8 +317,8 @@ class SplitReplay(Closing):
 
     def _run(self, half: Program) -> None:
         try:
-            with torch.no_grad(), half.threads:
-                half.run(self._cells.contents, None)
+            with torch.no_grad(), half.threads, self.memory.half() as mark:
+                half.run(self._cells.contents, mark)
         except BaseException as error:
             self.discard()
             if isinstance(error, PoetError) or not isinstance(error, Exception):
