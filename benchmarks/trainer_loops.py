@@ -4,18 +4,21 @@
 
 The scripts are those of `examples/huggingface_trainer.py`. Losses are compared at its sizes, on a plan that
 may recompute and page, in RAM half way from the least to that of everything kept. Peaks and times are of
-larger models, without paging. The peak is what torch's allocator handed out at most in a pass, from forward
-to the end of backward, with parameters, buffers and the batch. Times are of passes of both in turn, in
-processor time of all threads, as the machine has other work. Freed memory goes back to the system in both
-(`poet.wrap` sets the heap so), or peaks would not be memory.
+larger models, without paging. The peak is what torch's allocator took at most in a pass, from forward to the
+end of backward, with parameters, buffers and the batch; a plan's arena counts as a whole. Times are of passes
+of both in turn, each in a process of its own, as a script would run: the heap of the one without a plan is as
+the C library sets it. They are in processor time of all threads, as the machine has other work.
 """
 
 from __future__ import annotations
 
 import argparse
+import multiprocessing
 import statistics
 import sys
 import time
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
 from typing import Any
 
 import huggingface_trainer as example
@@ -28,7 +31,6 @@ from poet.integrations.huggingface import PoetCallback
 from poet.integrations.planned_forward import planned_forward_of
 from poet.plans.training_plan import Plan
 from poet.runtime import native
-from poet.runtime.system.memory import return_freed_memory
 
 SIZES: dict[str, dict[str, Any]] = {
     "distilbert": {"width": 256, "layers": 4, "batch": 8, "length": 128},
@@ -36,7 +38,7 @@ SIZES: dict[str, dict[str, Any]] = {
     "gpt2-lora": {"width": 256, "layers": 4, "batch": 8, "length": 128},
 }
 SHARES = (1.0, 0.7)  # of checkpointing's peak
-OPTIONS: dict[str, Any] = {"minimise": "time", "paging": False, "time_limit_seconds": 75.0}
+OPTIONS: dict[str, Any] = {"minimise": "time", "paging": False, "time_limit_seconds": 60.0}
 WARM = 2  # passes that are not timed
 MIB = 1 << 20
 
@@ -79,12 +81,12 @@ class Watched:
         allocator = native.load()
         assert allocator is not None, native.why_unavailable()
         tensors = (*model.parameters(), *model.buffers(), *inputs.values())
-        held_bytes = sum(item.nbytes for item in tensors)
+        held_bytes = sum(item.nbytes for item in tensors) - allocator.usage().heap_bytes
         with allocator.tracking() as tracked:
             began = time.process_time()
             loss = self._pass(model, inputs, *args, **kwargs)
             self.seconds.append(time.process_time() - began)
-            self.peaks.append(tracked.peak_bytes + held_bytes)
+            self.peaks.append(tracked.usage().footprint_peak_bytes + held_bytes)
         forward = planned_forward_of(model)
         if forward is not None:
             self.plan = list(forward.plans.values())[-1].plan
@@ -111,49 +113,77 @@ def equal_losses(name: str, steps: int) -> tuple[int, int, int]:
     return equal, trace.recomputed_runs, trace.written_bytes
 
 
-def side_by_side(name: str, ram_bytes: int, pairs: int) -> tuple[Watched, Watched]:
-    """Passes with the plan and with checkpointing, in turn."""
-    planned, checkpointed = (Watched(name, steps=1, **SIZES[name]) for _ in range(2))
-    poet.plan_forward(planned.trainer.model, ram=ram_bytes, **OPTIONS)
-    checkpointed.trainer.model.gradient_checkpointing_enable()
-    for item in (planned, checkpointed):
-        item.trainer.current_gradient_accumulation_steps = 1
-        item.trainer.model.train()
-    batch = next(iter(planned.trainer.get_train_dataloader()))
-    for _ in range(WARM + pairs):
-        for item in (planned, checkpointed):
-            item.trainer.model.zero_grad()
-            item.step(item.trainer.model, dict(batch))
-    return planned, checkpointed
+class Side:
+    """A script in a process of its own, which makes a pass when it is told to."""
 
+    _here: Watched
+    _batch: dict[str, Any]
 
-def measured(name: str, steps: int, pairs: int) -> tuple[list[str], list[str]]:
-    """A row of each table per model and budget, and what is wrong."""
-    return_freed_memory()
-    equal, recomputed, paged_bytes = equal_losses(name, steps)
-    rows = [f"| {name} | {equal} of {steps} | {recomputed} | {paged_bytes / 1024:.0f} |"]
-    wrong = [f"{name}: {equal} of {steps} losses are equal"] if equal != steps else []
-    plain = Watched(name, steps=WARM + 1, **SIZES[name]).run().peak_bytes
-    kept = Watched(name, steps=WARM + 1, gradient_checkpointing=True, **SIZES[name]).run().peak_bytes
-    for share in SHARES:
+    def __init__(self, name: str, ram_bytes: int | None) -> None:
+        """Make the first passes, inside ``ram_bytes`` with a plan; ``None``: with checkpointing."""
+        self._process = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"))
+        self.peak_bytes, self.said_bytes = self._process.submit(Side._prepared, name, ram_bytes).result()
+
+    def seconds(self) -> float:
+        """Of one more pass."""
+        return self._process.submit(Side._passed).result()
+
+    def close(self) -> None:
+        """End the process."""
+        self._process.shutdown()
+
+    @staticmethod
+    def _prepared(name: str, ram_bytes: int | None) -> tuple[int, int]:
+        """Bytes at the peak, and those that the plan says; none where no plan was found."""
+        torch.set_num_threads(1)
+        Side._here = here = Watched(name, steps=1, **SIZES[name])
+        model = here.trainer.model
+        here.trainer.current_gradient_accumulation_steps = 1
+        model.train()
+        Side._batch = next(iter(here.trainer.get_train_dataloader()))
+        if ram_bytes is None:
+            model.gradient_checkpointing_enable()
+        else:
+            poet.plan_forward(model, ram=ram_bytes, **OPTIONS)
         try:
-            planned, checkpointed = side_by_side(name, int(share * kept), pairs)
+            for _ in range(WARM + 1):
+                Side._passed()
         except OutOfTime:
-            missing = f"{plain / MIB:.1f} | {kept / MIB:.1f} | {share * kept / MIB:.1f} asked | none | | |"
-            rows.append(f"| {name} | {missing} |")
-            continue
-        assert planned.plan is not None
-        said = planned.plan.prediction.peak_ram_bytes
-        if planned.peak_bytes > 1.01 * said:
-            wrong.append(f"{name}: the peak is {planned.peak_bytes} bytes, the plan says {said}")
-        times = [item.seconds[WARM:] for item in (planned, checkpointed)]
-        ratio = statistics.median(one / other for one, other in zip(*times, strict=True))
-        peaks = (plain, checkpointed.peak_bytes, said, planned.peak_bytes)
-        cells = [f"{size / MIB:.1f}" for size in peaks]
-        cells += [f"{statistics.median(item):.3f}" for item in reversed(times)]
-        rows.append(f"| {name} | {' | '.join(cells)} | {ratio:.3f} |")
-        print(rows[-1], flush=True)
-    return rows, wrong
+            return 0, 0
+        return here.peak_bytes, 0 if here.plan is None else here.plan.prediction.peak_ram_bytes
+
+    @staticmethod
+    def _passed() -> float:
+        here = Side._here
+        here.trainer.model.zero_grad()
+        here.step(here.trainer.model, dict(Side._batch))
+        return here.seconds[-1]
+
+
+def measured(name: str, steps: int, pairs: int) -> Iterator[tuple[str, str]]:
+    """The row of losses, then one of times per budget, each with what is wrong."""
+    equal, recomputed, paged_bytes = equal_losses(name, steps)
+    wrong = "" if equal == steps else f"{name}: {equal} of {steps} losses are equal"
+    yield f"| {name} | {equal} of {steps} | {recomputed} | {paged_bytes / 1024:.0f} |", wrong
+    plain_bytes = Watched(name, steps=WARM + 1, **SIZES[name]).run().peak_bytes
+    checkpointed = Side(name, None)
+    for share in SHARES:
+        ram_bytes = int(share * checkpointed.peak_bytes)
+        planned, wrong = Side(name, ram_bytes), ""
+        sizes = (plain_bytes, checkpointed.peak_bytes, ram_bytes, planned.said_bytes, planned.peak_bytes)
+        cells = [f"{size / MIB:.1f}" if size else "none" for size in sizes]
+        if planned.said_bytes:
+            times = [(planned.seconds(), checkpointed.seconds()) for _ in range(pairs)]
+            ratio = statistics.median(one / other for one, other in times)
+            cells += [f"{statistics.median(each):.3f}" for each in reversed(list(zip(*times, strict=True)))]
+            cells.append(f"{ratio:.3f}")
+            if planned.peak_bytes > 1.01 * planned.said_bytes:
+                wrong = f"{name}: the peak is {planned.peak_bytes} bytes, the plan says {planned.said_bytes}"
+        else:
+            cells += ["", "", ""]
+        planned.close()
+        yield f"| {name} | {' | '.join(cells)} |", wrong
+    checkpointed.close()
 
 
 _TEXT = """# In Hugging Face's Trainer, beside gradient checkpointing
@@ -170,11 +200,11 @@ configuration, random data, AdamW, dropout.
 ## Peaks and times
 
 Peaks in MiB, seconds of a pass in processor time, medians of {pairs} pairs in turn on a machine with other
-work; *ratio* is the median of the pairs' ratios. Plans minimise time in checkpointing's peak, and in 0.7 of
-it; *none* where {limit:.0f} s of search, beside that work, found none.
+work; *ratio* is the median of the pairs' ratios. Plans minimise time inside checkpointing's peak, and inside
+0.7 of it; *none* where {limit:.0f} s of search, beside that work, found none.
 
-| model | plain | checkpointing | plan says | plan | s, checkpointing | s, plan | ratio |
-|---|---|---|---|---|---|---|---|
+| model | plain | checkpointing | budget | plan says | plan | s, checkpointing | s, plan | ratio |
+|---|---|---|---|---|---|---|---|---|
 {times}
 """
 
@@ -188,16 +218,16 @@ def main() -> None:
     parser.add_argument("--write", action="store_true")
     asked = parser.parse_args()
     torch.set_num_threads(1)
-    losses, times, errors = [], [], []
+    losses: list[str] = []
+    times: list[str] = []
+    errors = []
     for name in asked.models or SIZES:
-        (first, *others), wrong = measured(name, asked.steps, asked.pairs)
-        losses.append(first)
-        times += others
-        errors += wrong
-        page = _page(losses, times, asked.pairs)
-        if asked.write:
-            write(RESULTS / "trainer-loops.json", page)
-    print(page)
+        for number, (row, wrong) in enumerate(measured(name, asked.steps, asked.pairs)):
+            (times if number else losses).append(row)
+            errors += filter(None, [wrong])
+            print(row, flush=True)
+            if asked.write:
+                write(RESULTS / "trainer-loops.json", _page(losses, times, asked.pairs))
     if errors:
         sys.exit("\n".join(errors))
 

@@ -171,6 +171,8 @@ class Placing:
                     if is_last and _may_overwrite(node, operand):
                         node.meta["spec"] = operand.meta["spec"]
                         break
+        output = module.graph.output_node()  # else what is written back would lie there once more at the end
+        output.meta["spec"] = fx.node.map_arg(output.args[0], lambda node: node.meta["spec"])
         module.recompile()
 
     def _place(self, _: int, specs: Any, *rest: Any) -> list[int]:

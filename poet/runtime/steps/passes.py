@@ -1,8 +1,8 @@
 """The memory of passes through a wrapped module: an arena that stays mapped from pass to pass.
 
 The caller makes its loss between both halves of a pass, and holds outputs as long as it likes: those lie on
-the heap. Gradients lie in the arena, as they are gone before the next pass where a loop sets them to ``None``.
-Where one is not, or an arena would not fit what the plan counts, passes take their memory from the heap.
+the heap. Gradients lie in the arena: a loop that sets them to ``None`` has given them back when the next pass
+begins. Where one is left, or an arena takes more than the plan counts, passes take their memory from the heap.
 There is one arena in the process: that of the last pass.
 """
 
@@ -96,9 +96,10 @@ class PassMemory(Closing):
         self._replay = None
         stray_bytes, self._taken_bytes = self._taken_bytes - self._outside_bytes, 0
         self._passes += 1
-        if self._arena is not None and stray_bytes > _STRAY_SHARE * self._arena.size_bytes:
-            if self._passes > _SETTLING_PASSES:
-                self._leave(f"kernels here need {format_bytes(stray_bytes)} that were not planned for")
+        if self._passes <= _SETTLING_PASSES or self._arena is None:
+            return
+        if stray_bytes > _STRAY_SHARE * self._arena.size_bytes:
+            self._leave(f"kernels here need {format_bytes(stray_bytes)} that were not planned for")
 
     def rest(self) -> None:
         """Give the memory back until the next pass, unless one is under way."""
@@ -133,14 +134,14 @@ def _placed(plan: Plan, outside: Set[str]) -> tuple[int, native.Placement]:
     demand = plan.demand
     alone = {number for number, block in enumerate(demand.blocks) if block.tensor in outside}
     inside = [
-        number for number in range(len(demand.blocks)) if number not in alone and number not in demand.standing
+        number
+        for number in range(len(demand.blocks))
+        if number not in alone and number not in demand.standing
     ]
     blocks = [replace(demand.blocks[number], alignment_bytes=ALIGNMENT_BYTES) for number in inside]
     layout = lay_out(blocks, time_limit_seconds=_LAYOUT_SECONDS)
     places = dict.fromkeys(alone, native.ON_HEAP) | dict(zip(inside, layout.offsets_bytes, strict=True))
-    asked = sorted(
-        (item for item in demand.requests if item.step != BEFORE), key=lambda item: item.step
-    )
+    asked = sorted((item for item in demand.requests if item.step != BEFORE), key=lambda item: item.step)
     per_op = [0] * (len(plan.schedule) + 1)
     for item in asked:
         per_op[item.step + 1] += 1
