@@ -9,7 +9,7 @@ from __future__ import annotations
 import fnmatch
 import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -268,11 +268,12 @@ class OptimizerSpec:
         if driven:
             changed = [spec._driven_by(own) for spec, own in zip(specs, driven, strict=False)]
             specs = (*changed, *specs[len(changed) :])
-        return {
-            _scalar_name(name, number): amount
-            for number, (spec, rate) in enumerate(zip(specs, rates, strict=True))
-            for name, amount in spec._scalars(step, rate).items()
-        }
+        counted = float(min(step, LARGEST_STEP))
+        return _named_scalars(spec._scalars(counted, rate) for spec, rate in zip(specs, rates, strict=True))
+
+    def scalars_of_any(self, step: Any) -> dict[str, Any]:
+        """`hyperparameters` as expressions of ``step``, which is a symbol or a tensor, at its own rates."""
+        return _named_scalars(spec._scalars(step, spec.lr) for spec in _groups_of(self))
 
     def _driven_by(self, own: Mapping[str, Any]) -> OptimizerSpec:
         """With the momentum or betas of a step."""
@@ -306,9 +307,9 @@ class OptimizerSpec:
         )
         return Call(target, (*tensors, *numbers))
 
-    def _scalars(self, step: int, lr: float) -> dict[str, float]:
+    def _scalars(self, step: float, lr: float) -> dict[str, float]:
         driven = (name for name in ("beta1", "beta2", "momentum") if name in self.kind.arguments.split())
-        made = self.kind.numbers(self, float(min(step, LARGEST_STEP)), lr)
+        made = self.kind.numbers(self, step, lr)
         return made | {name: self._constant(name) for name in driven}
 
     def _constant(self, argument: str) -> Any:
@@ -347,6 +348,15 @@ def _groups_of(spec: OptimizerSpec) -> tuple[OptimizerSpec, ...]:
 
 def _scalar_name(name: str, group: int) -> str:
     return f"{name}.{group}" if group else name
+
+
+def _named_scalars(scalars: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """Those of each group, in order, as updates name them."""
+    return {
+        _scalar_name(name, number): amount
+        for number, of_group in enumerate(scalars)
+        for name, amount in of_group.items()
+    }
 
 
 def _check_amount(where: str, field: str, amount: float | None) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -407,6 +408,29 @@ def _momentum(walk: RowMajorWalk, call: Call) -> tuple[()]:
     return ()
 
 
+def _adamw(walk: RowMajorWalk, call: Call) -> tuple[()]:
+    """See `poet.runtime.kernels.updates.adamw`; numbers of the step are tensors of one element."""
+    parameter, gradient, first, second = call.args[:4]
+    factor, size, correction, beta1, beta2, eps = map(walk.given, call.args[4:])
+    made, size, correction = walk.given(gradient), size.to(torch.float32), correction.to(torch.float32)
+    if factor != 1.0:
+        walk.write(parameter, walk.given(parameter) * factor)
+    walk.write(first, walk.given(first) * beta1)
+    walk.write(first, walk.given(first).add(made, alpha=1 - beta1))
+    walk.write(second, walk.given(second) * beta2)
+    walk.write(second, made * made * (1 - beta2) + walk.given(second))
+    change = walk.given(first) / (torch.sqrt(walk.given(second)) / correction + eps) * size
+    walk.write(parameter, walk.given(parameter) - change)
+    return ()
+
+
+def _adam(walk: RowMajorWalk, call: Call) -> tuple[()]:
+    decay = walk.given(call.args[-1])
+    if decay:
+        raise _refused("weight decay of adam", "plan with --optimizer adamw")
+    return _adamw(walk, replace(call, args=(*call.args[:4], 1.0, *call.args[4:-1])))
+
+
 READING: Mapping[str, Callable[[Any, Call], Any]] = {
     "aten.native_batch_norm.default": _batch_norm,
     "aten.mm.default": _product,
@@ -414,5 +438,7 @@ READING: Mapping[str, Callable[[Any, Call], Any]] = {
     "poet.assign": _assign,
     "poet.sgd": _sgd,
     "poet.momentum": _momentum,
+    "poet.adam": _adam,
+    "poet.adamw": _adamw,
 }
 """Those that are given a call as it stands, as they write tensors or read them where they lie."""

@@ -23,7 +23,7 @@ from poet.plans.training_plan import Plan
 from poet.programs import portable
 from poet.programs.pt2 import Exported, as_program
 from poet.programs.row_major import RowMajorWalk, mutated
-from poet.programs.schedule import contents, traced
+from poet.programs.schedule import STEPS, contents, traced
 from poet.runtime.data.random_batches import random_batch
 from poet.runtime.training.trainer import Trainer
 
@@ -55,7 +55,8 @@ def export_pte(plan: str | Path, output: str | Path, *, state: str | Path | None
     with PlanFile(plan) as file:
         step, traced_step = file.plan, traced(file.plan, portable.run, walk=RowMajorWalk)
         held = contents(file, state, whole=False)
-    program = as_program(traced_step, held, set(), mutated=mutated(step.graph))
+    written = (*([STEPS] if STEPS in held else []), *mutated(step.graph))
+    program = as_program(traced_step, held, set(), mutated=written)
     placing = Placing(plan_bytes(step), step.request.limits.ram_budget_bytes)
     method = with_executorch(program, placed_in=placing)
     _check(step, method.buffer, plan, state)

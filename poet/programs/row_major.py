@@ -73,6 +73,11 @@ class RowMajorWalk(Walk):
         made.types = {**self.types, **{name: value.type for name, value in inner.items()}}
         return made
 
+    @staticmethod
+    def number(tensor: Tensor) -> Any:
+        """As a tensor of float64, which kernels take in its place: powers of betas are near 1."""
+        return tensor.to(torch.float64)
+
     def walk(self) -> tuple[Tensor, ...]:
         results = super().walk()
         held = (self._held[self.graph.buffer_of(value)][0] for value in mutated(self.graph).values())

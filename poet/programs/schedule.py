@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, fx
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from poet.errors import PlanError, PoetError
 from poet.ir.graph import Argument, Blank, Call, Graph, Op, Ref, Symbol, TensorType
@@ -53,14 +54,22 @@ def lasting(graph: Graph, *, whole: bool = True) -> dict[str, Joined]:
     }
 
 
-def scalars_of(plan: Plan) -> dict[str, float]:
-    """The optimizer's numbers, of a plan whose step can be one call of one program.
+STEPS = "optimizer.steps"
+"""The buffer that counts a program's steps, where its optimizer's numbers change with them."""
+
+
+def changing(plan: Plan) -> list[str]:
+    """The optimizer's numbers that change from step to step."""
+    first, *later = (plan.optimizer.hyperparameters(step) for step in (1, 2, 3))
+    return [name for name in first if any(each[name] != first[name] for each in later)]
+
+
+def check(plan: Plan) -> None:
+    """Do nothing if the plan's step can be one call of one program.
 
     Raises:
         PlanError: it cannot; the message names the way out.
     """
-    first, *later = (plan.optimizer.hyperparameters(step) for step in (1, 2, 3))
-    changed = [name for each in later for name in each if each[name] != first[name]]
     random = [op.name for op in plan.graph.ops if op.random or any(map(_draws, _calls(op)))]
     reasons = {
         "its plan pages, and a program has no page file; plan with --no-paging": (
@@ -72,12 +81,24 @@ def scalars_of(plan: Plan) -> dict[str, float]:
         ),
         f"op {', '.join(random[:1])} draws random numbers, and a program has no generator to rerun it with; "
         "plan the model without dropout": random,
-        f"{', '.join(changed[:1])} of optimizer {plan.optimizer.name} is another in each step, and a program "
-        "has fixed numbers; plan with --optimizer sgd or momentum": changed,
     }
     if why := next((why for why, is_so in reasons.items() if is_so), None):
         raise PlanError(f"{plan.model.name} cannot be a program: {why}")
-    return first
+
+
+def _scalars(plan: Plan, steps: Any) -> dict[str, Any]:
+    """The optimizer's numbers as expressions of ``steps``, those made with this one.
+
+    Raises:
+        PlanError: they are no such expressions.
+    """
+    try:
+        return plan.optimizer.scalars_of_any(steps)
+    except Exception as error:
+        raise PlanError(
+            f"{plan.model.name} cannot be a program: {changing(plan)[0]} of optimizer {plan.optimizer.name} "
+            "is no plain expression of the step; plan with --optimizer sgd, momentum, adam or adamw"
+        ) from error
 
 
 def _calls(op: Op) -> list[Call]:
@@ -150,6 +171,11 @@ class Walk:
         torch.ops.inductor.resize_storage_bytes_(made, 0)
         return made
 
+    @staticmethod
+    def number(tensor: Tensor) -> Any:
+        """What stands for the element of ``tensor`` in numbers that kernels are given."""
+        return tensor.item()
+
     def walk(self) -> tuple[Tensor, ...]:
         """Run the schedule on what was installed; the loss, then the predictions.
 
@@ -207,6 +233,8 @@ def contents(file: PlanFile, state: str | Path | None, *, whole: bool = True) ->
             found[name] = empty(item.type)
             for value, part in pieces(item, found[name]):
                 source.fill(value, part)
+        if changing(file.plan):
+            found[STEPS] = torch.tensor(float(source.steps))  # of float32, as torch.optim counts
     return found
 
 
@@ -216,19 +244,27 @@ def traced(plan: Plan, run: Run, *, walk: type[Walk] = Walk) -> fx.GraphModule:
     Raises:
         PlanError: the plan cannot be a program, or an op cannot be written down.
     """
-    scalars, named = scalars_of(plan), lasting(plan.graph, whole=walk is Walk)
+    check(plan)
+    named, is_counted = lasting(plan.graph, whole=walk is Walk), bool(changing(plan))
 
     def step(*tensors: Tensor) -> tuple[Tensor, ...]:
+        scalars: dict[str, Any] = plan.optimizer.hyperparameters(1)
+        inputs = tensors[len(named) + is_counted :]
+        if is_counted:
+            steps = tensors[len(named)]
+            scalars = _scalars(plan, walk.number(steps.copy_(steps + 1)))
         held = walk(plan, run, scalars)
         for item, whole in zip(named.values(), tensors, strict=False):
             for value, part in pieces(item, whole):
                 held.install(value, part)
-        for value, given in zip(plan.graph.inputs, tensors[len(named) :], strict=True):
+        for value, given in zip(plan.graph.inputs, inputs, strict=True):
             held.install(value, given)
-        return held.walk()
+        return (*([steps] if is_counted and walk is not Walk else []), *held.walk())
 
-    with FakeTensorMode(), torch.no_grad():
-        given = [empty(kind) for kind in (*(item.type for item in named.values()), *plan.given_types)]
+    with FakeTensorMode(shape_env=ShapeEnv()), torch.no_grad():
+        given = [empty(item.type) for item in named.values()]
+        given += [torch.zeros(())] * is_counted
+        given += [empty(kind) for kind in plan.given_types]
         made: fx.GraphModule = make_fx(step, tracing_mode="fake")(*given)
     made.graph.eliminate_dead_code()  # outputs that no call reads; what writes in place stays
     return made

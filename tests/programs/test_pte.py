@@ -227,12 +227,13 @@ def test_rules_and_kernels_are_pytorchs() -> None:
     }
 
 
-def test_a_step_trains_in_the_wheel_inside_the_plans_bytes(tmp_path: Path) -> None:
+@pytest.mark.parametrize("optimizer", ["momentum", "adamw"])
+def test_a_step_trains_in_the_wheel_inside_the_plans_bytes(tmp_path: Path, optimizer: str) -> None:
     pytest.importorskip("executorch")
-    plan = written(tmp_path / "a.poet", pool=nn.AvgPool2d(2))
+    plan = written(tmp_path / "a.poet", pool=nn.AvgPool2d(2), optimizer=optimizer)
     code, _, said = invoke("export", "pte", tmp_path / "a.poet", "-o", tmp_path / "a.pte")
     assert code == 0, said
-    kept = written(tmp_path / "b.poet", most=0, pool=nn.AvgPool2d(2))
+    kept = written(tmp_path / "b.poet", most=0, pool=nn.AvgPool2d(2), optimizer=optimizer)
     assert invoke("export", "pte", tmp_path / "b.poet", "-o", tmp_path / "b.pte")[0] == 0
     assert plan.trace.recomputed_runs > kept.trace.recomputed_runs
 
