@@ -22,7 +22,7 @@ import torch
 import torch.nn.functional as F
 from mlperf_tiny import autoencoder as anomaly_net
 from mlperf_tiny import ds_cnn, mobilenet_v1, resnet8
-from result_file import RESULTS, write
+from result_file import RESULTS, rows_of_others, write
 from torch import Tensor, nn
 
 import poet
@@ -35,6 +35,7 @@ from poet.programs.row_major import RowMajorWalk, mutated
 from poet.programs.schedule import contents, traced
 
 LR = 0.01
+RESULT = RESULTS / "executorch.json"
 
 
 @dataclass(frozen=True)
@@ -343,8 +344,14 @@ def trained(
         yield source, target, loss.item()
 
 
+def in_order(lines: Sequence[str]) -> list[str]:
+    """Rows in the order of the nets."""
+    return sorted(lines, key=lambda line: list(CASES).index(line.split(" | ")[0].removeprefix("| ")))
+
+
 def page(rows: Sequence[Found]) -> str:
-    """The result in Markdown."""
+    """The result in Markdown, with the rows that were found before of other nets."""
+    sizes, losses = rows_of_others(RESULT, [row.name for row in rows]) or ([], [])
     lines = [
         "# Training steps in ExecuTorch's wheel",
         "",
@@ -369,8 +376,9 @@ def page(rows: Sequence[Found]) -> str:
             f"{row.planned_bytes / whole:.3f}", row.calls, joint_calls, f"{row.calls / joint_calls:.3f}",
             row.reruns,
         )  # fmt: skip
-        lines.append(f"| {' | '.join(map(str, cells))} |")
+        sizes.append(f"| {' | '.join(map(str, cells))} |")
     lines += [
+        *in_order(sizes),
         "",
         "Losses: in how many steps those of the planned and the unplanned program are the same bits, and how "
         "far plain PyTorch's are from them at most. Rounding: how far PyTorch's in float64 are from its own.",
@@ -385,8 +393,9 @@ def page(rows: Sequence[Found]) -> str:
         exact = [loss for *_, loss in trained(case, net_of(case), steps, torch.float64)]
         rounding = max(abs(one - two) for one, two in zip(plain, exact, strict=True))
         far = f"{apart:.2e} | {rounding:.2e} | {row.losses[0][0]:.4f} | {row.losses[-1][0]:.4f}"
-        lines.append(f"| {row.name} | {steps} | {equal} | {far} |")
-    missing = [name for name in CASES if name not in {row.name for row in rows}]
+        losses.append(f"| {row.name} | {steps} | {equal} | {far} |")
+    lines += in_order(losses)
+    missing = [name for name in CASES if not any(line.startswith(f"| {name} |") for line in losses)]
     if missing:
         lines += ["", f"Not measured: {', '.join(missing)}."]
     return "\n".join(lines) + "\n"
@@ -407,8 +416,9 @@ def main() -> None:
             kept.write_text(json.dumps(asdict(found(name, given.steps, given.folder))))
     kept_files = (given.folder / f"{name}-{given.steps}.json" for name in CASES)
     rows = [Found(**json.loads(path.read_text())) for path in kept_files if path.exists()]
-    write(RESULTS / "executorch.json", page(rows))
-    print(page(rows))
+    made = page(rows)
+    write(RESULT, made)
+    print(made)
 
 
 if __name__ == "__main__":

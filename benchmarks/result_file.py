@@ -10,6 +10,7 @@ import json
 import os
 import re
 import subprocess
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -130,6 +131,16 @@ def is_kept(path: Path, page: str) -> bool:
 def read(path: Path) -> Result:
     """The record in ``path``."""
     return decode(Result, json.loads(path.read_text(encoding="utf-8")), where=path.name)
+
+
+def rows_of_others(path: Path, names: Collection[str]) -> list[list[str]]:
+    """Of each table in ``path``, the rows as Markdown whose first cell is none of ``names``."""
+    tables = read(path).tables if path.exists() else ()
+    return [
+        [f"| {' | '.join(map(str, row))} |" for row in table.rows if row[0] not in names]
+        for table in tables
+        if table.columns
+    ]
 
 
 def _commit() -> str:

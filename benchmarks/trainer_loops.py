@@ -23,7 +23,7 @@ from typing import Any
 
 import huggingface_trainer as example
 import torch
-from result_file import RESULTS, write
+from result_file import RESULTS, rows_of_others, write
 
 import poet
 from poet.errors import OutOfTime
@@ -39,6 +39,7 @@ SIZES: dict[str, dict[str, Any]] = {
 }
 SHARES = (1.0, 0.7)  # of checkpointing's peak
 OPTIONS: dict[str, Any] = {"minimise": "time", "paging": False, "time_limit_seconds": 60.0}
+RESULT = RESULTS / "trainer-loops.json"
 WARM = 2  # passes that are not timed
 MIB = 1 << 20
 
@@ -150,7 +151,7 @@ class Side:
                 Side._passed()
         except OutOfTime:
             return 0, 0
-        return here.peak_bytes, 0 if here.plan is None else here.plan.prediction.peak_ram_bytes
+        return here.peak_bytes, 0 if here.plan is None else here.plan.held_bytes
 
     @staticmethod
     def _passed() -> float:
@@ -218,16 +219,16 @@ def main() -> None:
     parser.add_argument("--write", action="store_true")
     asked = parser.parse_args()
     torch.set_num_threads(1)
-    losses: list[str] = []
-    times: list[str] = []
+    names = asked.models or list(SIZES)
+    losses, times = (rows_of_others(RESULT, names) if asked.write else None) or ([], [])
     errors = []
-    for name in asked.models or SIZES:
+    for name in names:
         for number, (row, wrong) in enumerate(measured(name, asked.steps, asked.pairs)):
             (times if number else losses).append(row)
             errors += filter(None, [wrong])
             print(row, flush=True)
             if asked.write:
-                write(RESULTS / "trainer-loops.json", _page(losses, times, asked.pairs))
+                write(RESULT, _page(losses, times, asked.pairs))
     if errors:
         sys.exit("\n".join(errors))
 

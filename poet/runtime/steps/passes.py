@@ -26,7 +26,7 @@ from poet.runtime.steps.instructions import Mark
 from poet.util.reading import Closing
 from poet.util.units import format_bytes
 
-_GAPS_SHARE = 0.01  # of the plan's peak, that gaps may take beside it
+_GAPS_SHARE = 0.01  # of what the plan counts, that gaps may take beside it
 _LAYOUT_SECONDS = 1.0
 _SETTLING_PASSES = 1  # libraries set themselves up
 _STRAY_SHARE = 0.01  # of the arena: what kernels may ask for that no plan foresaw
@@ -58,7 +58,7 @@ class PassMemory(Closing):
         held_bytes = sum(demand.blocks[number].size_bytes for number in demand.standing)
         held_bytes += self._outside_bytes + plan.page_buffer_bytes
         held_bytes += whole_pages_bytes(self._placement.arena_bytes)
-        allowed_bytes = int((1 + _GAPS_SHARE) * plan.step_peak_ram_bytes)
+        allowed_bytes = int((1 + _GAPS_SHARE) * plan.held_bytes)
         budget_bytes = plan.request.limits.ram_budget_bytes
         if held_bytes > (allowed_bytes if budget_bytes is None else min(budget_bytes, allowed_bytes)):
             self.obstacle = "with the gaps between its tensors, an arena takes more than the plan"
