@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -17,6 +17,8 @@ from zoo import NETS
 import poet
 from poet.errors import Infeasible, InputError, ModelError, ReplayError
 from poet.integrations.wrapping import Wrapped
+from poet.runtime import native
+from poet.runtime.steps.passes import PassMemory
 from poet.runtime.system.memory import PeakMeter, return_freed_memory
 
 
@@ -352,3 +354,99 @@ def test_the_peak_is_that_of_the_plan() -> None:
     plain_bytes = wrapped.plan.prediction.plain_peak_ram_bytes
     assert plain_bytes is not None
     assert plain_bytes > 1.5 * ram_bytes
+
+
+# --- memory of passes --------------------------------------------------------------------------------------
+
+
+def convolutions() -> nn.Module:
+    torch.manual_seed(0)
+    layers = [part for _ in range(3) for part in (nn.Conv2d(8, 8, 3, padding=1), nn.ReLU())]
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 5))
+
+
+@pytest.fixture
+def placed() -> Iterator[tuple[Wrapped, Tensor, PassMemory]]:
+    """A wrapped net whose passes lie in an arena, its batch, and their memory."""
+    if not native.available():
+        pytest.skip(native.why_unavailable())
+    torch.set_num_threads(1)
+    x = torch.randn(4, 8, 32, 32)
+    wrapped = poet.wrap(convolutions(), x, ram=None, paging=False, time_limit_seconds=0.2)
+    memory = wrapped._replay.memory
+    assert not memory.obstacle
+    yield wrapped, x, memory
+    wrapped.close()
+
+
+def _pass(module: nn.Module, x: Tensor) -> Tensor:
+    loss = F.cross_entropy(module(x), torch.arange(4))
+    back(loss)
+    return loss
+
+
+def test_passes_lie_in_one_arena_and_give_the_same_bits(placed: tuple[Wrapped, Tensor, PassMemory]) -> None:
+    wrapped, x, memory = placed
+    net = convolutions()
+    allocator = native.load()
+    assert allocator is not None
+    for number in range(4):
+        net.zero_grad()
+        wrapped.zero_grad()
+        with allocator.tracking() as tracked:
+            assert torch.equal(_pass(wrapped, x), _pass(net, x))
+        assert all(
+            torch.equal(one.grad, other.grad)
+            for one, other in zip(net.parameters(), wrapped.parameters(), strict=True)
+        )
+        assert number == 0 or tracked.counts().placed > 20
+        assert tracked.counts().conflicts == 0
+    assert not memory.obstacle
+    assert memory.arena_bytes
+
+
+def test_the_arena_is_given_back_where_other_work_follows(placed: tuple[Wrapped, Tensor, PassMemory]) -> None:
+    wrapped, x, memory = placed
+    _pass(wrapped, x)
+    kept = [item.grad.clone() for item in wrapped.parameters()]
+    with torch.no_grad():
+        wrapped(x)
+    assert not memory.arena_bytes
+    assert all(torch.equal(one, item.grad) for one, item in zip(kept, wrapped.parameters(), strict=True))
+    wrapped.zero_grad()
+    _pass(wrapped, x)
+    assert memory.arena_bytes
+    other = poet.wrap(small_net(), X, ram=None, time_limit_seconds=0.2)
+    back(other(X).square().sum())
+    assert not memory.arena_bytes
+
+
+def test_kept_gradients_send_passes_to_the_heap_with_the_same_bits(
+    placed: tuple[Wrapped, Tensor, PassMemory],
+) -> None:
+    wrapped, x, memory = placed
+    net = convolutions()
+    for _ in range(3):  # gradients are summed
+        _pass(wrapped, x)
+        _pass(net, x)
+    assert "lives into the next one" in memory.obstacle
+    assert not memory.arena_bytes
+    pairs = zip(net.parameters(), wrapped.parameters(), strict=True)
+    assert all(torch.equal(one.grad, other.grad) for one, other in pairs)
+
+
+def test_two_passes_at_a_time_and_one_that_is_dropped(placed: tuple[Wrapped, Tensor, PassMemory]) -> None:
+    wrapped, x, memory = placed
+    second = poet.wrap(convolutions(), x, ram=None, paging=False, time_limit_seconds=0.2)
+    net = convolutions()
+    losses = [F.cross_entropy(module(x), torch.arange(4)) for module in (wrapped, second)]
+    for loss in losses:
+        back(loss)
+    _pass(net, x)
+    for module in (wrapped, second):
+        pairs = zip(net.parameters(), module.parameters(), strict=True)
+        assert all(torch.equal(one.grad, other.grad) for one, other in pairs)
+        module.zero_grad()
+    wrapped(x)  # nobody goes back
+    assert torch.equal(_pass(wrapped, x), losses[0])
+    assert not memory.obstacle

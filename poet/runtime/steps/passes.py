@@ -63,6 +63,11 @@ class PassMemory(Closing):
         if held_bytes > (allowed_bytes if budget_bytes is None else min(budget_bytes, allowed_bytes)):
             self.obstacle = "with the gaps between its tensors, an arena takes more than the plan"
 
+    @property
+    def arena_bytes(self) -> int:
+        """Of the arena that is open; 0 where none is."""
+        return 0 if self._arena is None else self._arena.size_bytes
+
     def begin(self) -> None:
         """A pass begins."""
         global _last
