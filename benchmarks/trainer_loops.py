@@ -1,6 +1,6 @@
 """Hugging Face's Trainer with a plan, beside gradient checkpointing: losses, peaks, time.
 
-    python -m benchmarks trainer-loops [MODEL ...] [--steps 100] [--pairs 7] [--write]
+    python -m benchmarks trainer-loops [MODEL ...] [--steps 100] [--pairs 7] [--shares 1 0.7] [--write]
 
 The scripts are those of `examples/huggingface_trainer.py`. Losses are compared at its sizes, on a plan that
 may recompute and page, in RAM half way from the least to that of everything kept. Peaks and times are of
@@ -13,11 +13,12 @@ the C library sets it. They are in processor time of all threads, as the machine
 from __future__ import annotations
 
 import argparse
+import itertools
 import multiprocessing
 import statistics
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from typing import Any
 
@@ -37,8 +38,7 @@ SIZES: dict[str, dict[str, Any]] = {
     "vit": {"width": 192, "layers": 6, "batch": 16},
     "gpt2-lora": {"width": 256, "layers": 4, "batch": 8, "length": 128},
 }
-SHARES = (1.0, 0.7)  # of checkpointing's peak
-OPTIONS: dict[str, Any] = {"minimise": "time", "paging": False, "time_limit_seconds": 60.0}
+OPTIONS: dict[str, Any] = {"minimise": "time", "paging": False}
 RESULT = RESULTS / "trainer-loops.json"
 WARM = 2  # passes that are not timed
 MIB = 1 << 20
@@ -120,10 +120,11 @@ class Side:
     _here: Watched
     _batch: dict[str, Any]
 
-    def __init__(self, name: str, ram_bytes: int | None) -> None:
+    def __init__(self, name: str, ram_bytes: int | None, search_seconds: float) -> None:
         """Make the first passes, inside ``ram_bytes`` with a plan; ``None``: with checkpointing."""
         self._process = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"))
-        self.peak_bytes, self.said_bytes = self._process.submit(Side._prepared, name, ram_bytes).result()
+        prepared = self._process.submit(Side._prepared, name, ram_bytes, search_seconds)
+        self.peak_bytes, self.said_bytes = prepared.result()
 
     def seconds(self) -> float:
         """Of one more pass."""
@@ -134,7 +135,7 @@ class Side:
         self._process.shutdown()
 
     @staticmethod
-    def _prepared(name: str, ram_bytes: int | None) -> tuple[int, int]:
+    def _prepared(name: str, ram_bytes: int | None, search_seconds: float) -> tuple[int, int]:
         """Bytes at the peak, and those that the plan says; none where no plan was found."""
         torch.set_num_threads(1)
         Side._here = here = Watched(name, steps=1, **SIZES[name])
@@ -145,7 +146,7 @@ class Side:
         if ram_bytes is None:
             model.gradient_checkpointing_enable()
         else:
-            poet.plan_forward(model, ram=ram_bytes, **OPTIONS)
+            poet.plan_forward(model, ram=ram_bytes, time_limit_seconds=search_seconds, **OPTIONS)
         try:
             for _ in range(WARM + 1):
                 Side._passed()
@@ -161,16 +162,22 @@ class Side:
         return here.seconds[-1]
 
 
-def measured(name: str, steps: int, pairs: int) -> Iterator[tuple[str, str]]:
-    """The row of losses, then one of times per budget, each with what is wrong."""
+def row_of_losses(name: str, steps: int) -> tuple[str, str]:
+    """The row, and what is wrong."""
     equal, recomputed, paged_bytes = equal_losses(name, steps)
     wrong = "" if equal == steps else f"{name}: {equal} of {steps} losses are equal"
-    yield f"| {name} | {equal} of {steps} | {recomputed} | {paged_bytes / 1024:.0f} |", wrong
+    return f"| {name} | {equal} of {steps} | {recomputed} | {paged_bytes / 1024:.0f} |", wrong
+
+
+def rows_of_times(
+    name: str, pairs: int, shares: Sequence[float], search_seconds: float
+) -> Iterator[tuple[str, str]]:
+    """A row for each of some shares of checkpointing's peak, with what is wrong."""
     plain_bytes = Watched(name, steps=WARM + 1, **SIZES[name]).run().peak_bytes
-    checkpointed = Side(name, None)
-    for share in SHARES:
+    checkpointed = Side(name, None, search_seconds)
+    for share in shares:
         ram_bytes = int(share * checkpointed.peak_bytes)
-        planned, wrong = Side(name, ram_bytes), ""
+        planned, wrong = Side(name, ram_bytes, search_seconds), ""
         sizes = (plain_bytes, checkpointed.peak_bytes, ram_bytes, planned.said_bytes, planned.peak_bytes)
         cells = [f"{size / MIB:.1f}" if size else "none" for size in sizes]
         if planned.said_bytes:
@@ -201,8 +208,8 @@ configuration, random data, AdamW, dropout.
 ## Peaks and times
 
 Peaks in MiB, seconds of a pass in processor time, medians of {pairs} pairs in turn on a machine with other
-work; *ratio* is the median of the pairs' ratios. Plans minimise time inside checkpointing's peak, and inside
-0.7 of it; *none* where {limit:.0f} s of search, beside that work, found none.
+work; *ratio* is the median of the pairs' ratios. Plans minimise time inside the budget; *none* where the
+search, in a few minutes beside that work, found none.
 
 | model | plain | checkpointing | budget | plan says | plan | s, checkpointing | s, plan | ratio |
 |---|---|---|---|---|---|---|---|---|
@@ -214,17 +221,23 @@ def main() -> None:
     """Measure, show, and write where asked."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("models", nargs="*", metavar="MODEL", help=f"of {', '.join(SIZES)}; none: all")
-    parser.add_argument("--steps", type=int, default=100)
+    parser.add_argument("--steps", type=int, default=100, help="of losses; 0: those found before are kept")
     parser.add_argument("--pairs", type=int, default=7)
+    parser.add_argument("--shares", type=float, nargs="*", default=[1.0, 0.7], help="of checkpointing's peak")
+    parser.add_argument("--search", type=float, default=60.0, help="seconds, for each plan")
     parser.add_argument("--write", action="store_true")
     asked = parser.parse_args()
     torch.set_num_threads(1)
     names = asked.models or list(SIZES)
     losses, times = (rows_of_others(RESULT, names) if asked.write else None) or ([], [])
+    if asked.write and not asked.steps:
+        losses = rows_of_others(RESULT, [])[0]
     errors = []
     for name in names:
-        for number, (row, wrong) in enumerate(measured(name, asked.steps, asked.pairs)):
-            (times if number else losses).append(row)
+        found = [(losses, row_of_losses(name, asked.steps))] if asked.steps else []
+        later = ((times, row) for row in rows_of_times(name, asked.pairs, asked.shares, asked.search))
+        for rows, (row, wrong) in itertools.chain(found, later):
+            rows.append(row)
             errors += filter(None, [wrong])
             print(row, flush=True)
             if asked.write:
@@ -235,8 +248,7 @@ def main() -> None:
 
 def _page(losses: list[str], times: list[str], pairs: int) -> str:
     tables = {"losses": "\n".join(losses), "times": "\n".join(times)}
-    limit = OPTIONS["time_limit_seconds"]
-    return _TEXT.format(torch=torch.__version__, pairs=pairs, limit=limit, **tables)
+    return _TEXT.format(torch=torch.__version__, pairs=pairs, **tables)
 
 
 if __name__ == "__main__":

@@ -53,7 +53,8 @@ def export_pt2(plan: str | Path, output: str | Path, *, state: str | Path | None
     """Write the program of a plan's training step with its state, as `torch.export.save` does.
 
     Its module takes the model's inputs and targets, makes a step, which changes its own state, and gives the
-    loss and the model's outputs. Needs no poet to run.
+    loss and the model's outputs. Needs no poet to run. What it pages lies in ``NAME.pages`` of the working
+    folder, by the name of ``output``; processes that train at a time need folders of their own.
 
     Args:
         plan: path of the plan file.
@@ -65,7 +66,8 @@ def export_pt2(plan: str | Path, output: str | Path, *, state: str | Path | None
         PoetError: the file cannot be written.
     """
     with PlanFile(plan) as file:
-        step, made = file.plan, traced(file.plan, _run)
+        step, pages = file.plan, f"{Path(output).name}.pages"
+        made = traced(step, _run, page_file=pages)
         parameters = {item.name for item in named_parameters(step.graph)}
         program = as_program(made, contents(file, state), parameters)
     with tensorfile.replaced(Path(output)) as target:

@@ -6,7 +6,8 @@ the same walk writes down PyTorch's kernels or those of another library.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from poet.planning.exported import opened
 from poet.plans.plan_file import PlanFile
 from poet.plans.planned_step import PlannedStep
 from poet.plans.training_plan import Plan
-from poet.problem.schedule import Compute, Free
+from poet.problem.schedule import Compute, Free, PageIn, PageOut
 from poet.runtime.kernels import arguments
 from poet.runtime.storage.state import pieces
 
@@ -64,17 +65,29 @@ def changing(plan: Plan) -> list[str]:
     return [name for name in first if any(each[name] != first[name] for each in later)]
 
 
-def check(plan: Plan) -> None:
+def check(plan: Plan, page_file: str | None) -> None:
     """Do nothing if the plan's step can be one call of one program.
+
+    Args:
+        plan: in question.
+        page_file: of the program, for results of the step as they are; ``None``: it has none.
 
     Raises:
         PlanError: it cannot; the message names the way out.
     """
+    slots = {slot.tensor for slot in plan.slots}
+    lasting_slots = sorted(slots & plan.graph.persistent())
+    formed = any(step.alternative for step in plan.schedule if isinstance(step, PageOut))
+    formed |= any(tensor.page_form is not None for tensor in plan.problem.tensors if tensor.name in slots)
     random = [op.name for op in plan.graph.ops if op.random or any(map(_draws, _calls(op)))]
     reasons = {
-        "its plan pages, and a program has no page file; plan with --no-paging": (
-            plan.slots or any(op.stored for op in plan.graph.ops)
+        "its plan pages, and this program has no page file; plan with --no-paging": (
+            plan.slots and page_file is None
         ),
+        f"its plan pages {', '.join(lasting_slots[:1])}, which lives across steps; plan with --no-paging": (
+            lasting_slots or any(op.stored for op in plan.graph.ops)
+        ),
+        "its plan pages in fewer bits; plan with --no-paging or without --rough-pages": formed,
         "its step is several micro-batches; plan without --micro": plan.accumulation,
         "its base is packed, and a program has no kernel for that; plan without --base": (
             packed_values(plan.graph)
@@ -118,7 +131,9 @@ class Walk:
         types: of its values.
     """
 
-    def __init__(self, step: PlannedStep, run: Run, scalars: Mapping[str, Any]) -> None:
+    def __init__(
+        self, step: PlannedStep, run: Run, scalars: Mapping[str, Any], page_file: str | None = None
+    ) -> None:
         self.graph, self._schedule, self._run = step.graph, step.schedule, run
         self.scalars = scalars
         self._values = {value.name: value for value in step.graph.values}
@@ -128,6 +143,8 @@ class Walk:
         self._kinds: dict[str, TensorType] = {}
         self._views: dict[str, dict[str, Tensor]] = {}
         self._persistent = step.graph.persistent()
+        self._page_file, self._slots = page_file, {slot.tensor: slot for slot in step.slots}
+        self._paged: dict[str, str] = {}  # by buffer, the value that was paged out
 
     def install(self, value: str, tensor: Tensor) -> None:
         """Let ``tensor`` be ``value``, and all other values of its buffer views of it."""
@@ -186,12 +203,29 @@ class Walk:
         for step in self._schedule:
             if isinstance(step, Free):
                 del self._held[step.tensor], self._views[step.tensor]
+            elif isinstance(step, PageOut):
+                value = self._paged[step.tensor] = next(iter(self._views[step.tensor]))
+                self._page_of(value).copy_(self.tensor(value))
+            elif isinstance(step, PageIn):
+                value = self._paged[step.tensor]
+                self.install(value, empty(self.types[value]).copy_(self._page_of(value)))
             elif isinstance(step, Compute):
                 op = ops[step.op]
                 call = op.recall if op.name in ran and op.recall is not None else op.call
                 ran.add(op.name)
                 self._compute(op, call)
         return tuple(self.tensor(name) for name in (self.graph.loss, *self.graph.predictions))
+
+    def _page_of(self, value: str) -> Tensor:
+        """The slot of all of the buffer that ``value`` is, in the page file, which is mapped for as long."""
+        kind, buffer = self.types[value], self._values[value].buffer
+        if kind.extent_bytes != self._sizes_bytes[buffer]:
+            raise PlanError(f"{buffer} is paged and larger than {value}; plan with --no-paging")
+        element, slots = arguments.dtype(kind.dtype), self._slots.values()
+        count = max(slot.offset_bytes + slot.size_bytes for slot in slots) // element.itemsize
+        whole = torch.ops.aten.from_file.default(self._page_file, True, count, dtype=element)
+        begin = self._slots[buffer].offset_bytes // element.itemsize
+        return whole.as_strided(kind.shape, kind.strides, begin + kind.offset)
 
     def _compute(self, op: Op, call: Call) -> None:
         try:
@@ -238,13 +272,28 @@ def contents(file: PlanFile, state: str | Path | None, *, whole: bool = True) ->
     return found
 
 
-def traced(plan: Plan, run: Run, *, walk: type[Walk] = Walk) -> fx.GraphModule:
+@contextlib.contextmanager
+def _mapped_files() -> Iterator[None]:
+    """In the block, tracers know what ``aten.from_file`` gives; torch itself does not say."""
+    library = torch.library.Library("aten", "IMPL", "Meta")
+
+    def from_file(name: str, shared: bool, size: int, *, dtype: torch.dtype, **_: Any) -> Tensor:
+        return torch.empty(size, dtype=dtype, device="meta")
+
+    library.impl("from_file", from_file)
+    try:
+        yield
+    finally:
+        library._destroy()  # type: ignore[no-untyped-call]
+
+
+def traced(plan: Plan, run: Run, *, walk: type[Walk] = Walk, page_file: str | None = None) -> fx.GraphModule:
     """The schedule of ``plan`` as a graph of what ``run`` calls; it takes `lasting`, then inputs.
 
     Raises:
         PlanError: the plan cannot be a program, or an op cannot be written down.
     """
-    check(plan)
+    check(plan, page_file)
     named, is_counted = lasting(plan.graph, whole=walk is Walk), bool(changing(plan))
 
     def step(*tensors: Tensor) -> tuple[Tensor, ...]:
@@ -253,7 +302,7 @@ def traced(plan: Plan, run: Run, *, walk: type[Walk] = Walk) -> fx.GraphModule:
         if is_counted:
             steps = tensors[len(named)]
             scalars = _scalars(plan, walk.number(steps.copy_(steps + 1)))
-        held = walk(plan, run, scalars)
+        held = walk(plan, run, scalars, page_file)
         for item, whole in zip(named.values(), tensors, strict=False):
             for value, part in pieces(item, whole):
                 held.install(value, part)
@@ -261,7 +310,7 @@ def traced(plan: Plan, run: Run, *, walk: type[Walk] = Walk) -> fx.GraphModule:
             held.install(value, given)
         return (*([steps] if is_counted and walk is not Walk else []), *held.walk())
 
-    with FakeTensorMode(shape_env=ShapeEnv()), torch.no_grad():
+    with _mapped_files(), FakeTensorMode(shape_env=ShapeEnv()), torch.no_grad():
         given = [empty(item.type) for item in named.values()]
         given += [torch.zeros(())] * is_counted
         given += [empty(kind) for kind in plan.given_types]

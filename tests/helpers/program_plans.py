@@ -16,7 +16,7 @@ from poet.ir.optimizer import OptimizerSpec
 from poet.plans.plan_file import write_plan
 from poet.plans.training_plan import Plan
 from poet.problem import Problem
-from poet.problem.schedule import Compute, Free, Schedule
+from poet.problem.schedule import Compute, Free, PageIn, PageOut, Schedule
 from poet.problem.simulator import simulate
 from poet.runtime.storage.state import raw_tensor
 
@@ -52,8 +52,11 @@ def written(
     return plan
 
 
-def rerunning(problem: Problem, most: int) -> Schedule:
-    """The schedule that keeps everything, up to ``most`` results dropped between two uses and made again."""
+def rerunning(problem: Problem, most: int, *, paging: bool = False) -> Schedule:
+    """The schedule that keeps everything, up to ``most`` results dropped between two uses and made again.
+
+    ``paging``: paged out and in instead.
+    """
     schedule, reruns = keep_everything(problem), 0
     ops = {op.name: op for op in problem.ops}
     for op in problem.ops:
@@ -61,7 +64,9 @@ def rerunning(problem: Problem, most: int) -> Schedule:
         uses = [index for index, name in runs if op.outputs and op.outputs[0] in ops[name].inputs]
         if len(uses) < 2 or len(op.outputs) != 1 or reruns == most:
             continue
-        again = [Free(op.outputs[0]), *schedule[uses[0] + 1 : uses[-1]], Compute(op.name)]
+        back = PageIn(op.outputs[0]) if paging else Compute(op.name)
+        away = [PageOut(op.outputs[0])] if paging else []
+        again = [*away, Free(op.outputs[0]), *schedule[uses[0] + 1 : uses[-1]], back]
         changed = (*schedule[: uses[0] + 1], *again, *schedule[uses[-1] :])
         try:
             simulate(problem, changed)

@@ -138,6 +138,15 @@ def test_trained_state_goes_with_it(made: tuple[Path, Plan, Path], tmp_path: Pat
         assert all(torch.equal(tensor, state[name]) for name, tensor in trainer.state_dict().items())
 
 
+def test_pages_lie_in_a_file_of_the_working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    path, what = tmp_path / "a.poet", hand_net.graph()
+    plan = hand_net.write(path, rerunning(hand_net.problem(what), 99, paging=True))
+    assert plan.slots
+    assert_same_bits(path, _exported(path), plan)
+    assert (tmp_path / "a.pt2.pages").stat().st_size >= max(slot.size_bytes for slot in plan.slots)
+
+
 @pytest.mark.parametrize("target", ["pt2", "pte"])
 def test_what_cannot_be_a_program_is_refused_in_one_line(tmp_path: Path, target: str) -> None:
     names = ("paged", "random", "stepped", "packed")
