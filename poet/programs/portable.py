@@ -40,9 +40,6 @@ IN_PLACE = frozenset(_IN_PLACE.split())
 
 Rule = Callable[..., Any]
 RULES: dict[str, Rule] = {
-    "aten._adaptive_avg_pool2d_backward.default": lambda g, x: _spread(
-        g / math.prod(_shape(x)[2:]), _shape(x)
-    ),
     "aten.hardtanh_backward.default": lambda g, x, low, high: g * ((x > low).logical_and(x < high)),
     "aten.select_backward.default": lambda g, sizes, *at: _zeros(sizes, g).select_scatter(g, *at),
     "aten.sigmoid_backward.default": lambda g, y: (1.0 - y) * y * g,
@@ -280,13 +277,6 @@ def _convolution_backward(
         raise _refused("the gradient of a transposed convolution", "upsample and convolve instead")
     sizes = sizes or [g.shape[1]]
     return _aten.convolution_backward.default(g, _filled(source), _filled(weight), sizes, *rest)
-
-
-@_rule("aten._adaptive_avg_pool2d.default")
-def _adaptive_pool(source: Tensor, size: Sequence[int]) -> Tensor:
-    if list(size) != [1, 1]:
-        raise _refused(f"adaptive pooling to {list(size)}", "use AvgPool2d")
-    return source.mean([-1, -2], True)
 
 
 @_rule("aten.avg_pool2d_backward.default")

@@ -102,8 +102,6 @@ def _cases() -> list[tuple[str, list[Any], dict[str, Any]]]:
             "avg_pool2d_backward.default",
             [torch.randn(2, 4, 1, 1), image, [6, 6], [6, 6], [0, 0], False, True, None],
         ),
-        ("_adaptive_avg_pool2d.default", [image, [1, 1]]),
-        ("_adaptive_avg_pool2d_backward.default", [torch.randn(2, 4, 1, 1), image]),
         ("max_pool2d_with_indices.default", [image, *pool, [1, 1], False]),
         ("max_pool2d_with_indices_backward.default", [pooled, image, *pool, [1, 1], False, places]),
         ("_softmax.default", [rows, -1, False]),
