@@ -71,14 +71,16 @@ class PassMemory(Closing):
     def begin(self) -> None:
         """A pass begins."""
         global _last
-        before, _last = _last(), weakref.ref(self)
-        if before is not None and before is not self:
+        if (before := _last()) is not None and before is not self:
             before.rest()
+            if before.arena_bytes:  # its pass is under way
+                return
+        _last = weakref.ref(self)
         if self._arena is not None and not self._arena.is_empty:
             self._leave("something that a pass made lives into the next one, as gradients may")
         if self.obstacle or self._allocator is None or self._placement is None:
             return
-        with contextlib.suppress(ReplayError):  # another pass, or a trainer, is under way
+        with contextlib.suppress(ReplayError):  # a trainer's steps are replayed
             if self._arena is None:
                 self._arena = self._allocator.arena(self._placement.arena_bytes, huge_pages=True)
             self._replay = self._replaying.enter_context(self._arena.replay(self._placement))
