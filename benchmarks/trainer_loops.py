@@ -232,7 +232,7 @@ def main() -> None:
     losses, times = (rows_of_others(RESULT, names) if asked.write else None) or ([], [])
     if asked.write and not asked.steps:
         losses = rows_of_others(RESULT, [])[0]
-    errors = []
+    errors: list[str] = []
     for name in names:
         found = [(losses, row_of_losses(name, asked.steps))] if asked.steps else []
         later = ((times, row) for row in rows_of_times(name, asked.pairs, asked.shares, asked.search))

@@ -344,6 +344,7 @@ class _Pass(torch.autograd.Function):
             *wrapped._tensors.parameters(),
             *zip(traced.outputs, outputs, strict=True),
         ]
+        ctx.set_materialize_grads(False)  # else outputs without a gradient get one of zeros
         # autograd then refuses to go back where one of them was written meanwhile
         ctx.save_for_backward(*(tensor for name, tensor in named if name in read))
         ctx.mark_non_differentiable(
@@ -353,7 +354,7 @@ class _Pass(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
         """See `torch.autograd.Function.backward`."""
         wrapped: Wrapped = ctx.wrapped
         traced: WrappedStep = wrapped._traced
@@ -363,7 +364,13 @@ class _Pass(torch.autograd.Function):
                 "this pass was gone back through already; a plan frees what it kept, so retain_graph has no "
                 "effect"
             )
-        made = iter(wrapped._replay.backward([gradients[number] for number in traced.differentiated]))
+        names = [traced.outputs[number] for number in traced.differentiated]
+        given = zip(names, (gradients[number] for number in traced.differentiated), strict=True)
+        made = iter(
+            wrapped._replay.backward(
+                [wrapped._replay.zeros(name) if item is None else item for name, item in given]
+            )
+        )
         of_trained = [next(made) for _ in traced.reached]
         of_inputs = [next(made) if number in traced.input_gradients else None for number in range(ctx.inputs)]
         return (None, None, *of_inputs, *of_trained)

@@ -223,7 +223,7 @@ class Walk:
             raise PlanError(f"{buffer} is paged and larger than {value}; plan with --no-paging")
         element, slots = arguments.dtype(kind.dtype), self._slots.values()
         count = max(slot.offset_bytes + slot.size_bytes for slot in slots) // element.itemsize
-        whole = torch.ops.aten.from_file.default(self._page_file, True, count, dtype=element)
+        whole: Tensor = torch.ops.aten.from_file.default(self._page_file, True, count, dtype=element)
         begin = self._slots[buffer].offset_bytes // element.itemsize
         return whole.as_strided(kind.shape, kind.strides, begin + kind.offset)
 
@@ -275,7 +275,7 @@ def contents(file: PlanFile, state: str | Path | None, *, whole: bool = True) ->
 @contextlib.contextmanager
 def _mapped_files() -> Iterator[None]:
     """In the block, tracers know what ``aten.from_file`` gives; torch itself does not say."""
-    library = torch.library.Library("aten", "IMPL", "Meta")
+    library: Any = torch.library.Library("aten", "IMPL", "Meta")  # type: ignore[no-untyped-call]
 
     def from_file(name: str, shared: bool, size: int, *, dtype: torch.dtype, **_: Any) -> Tensor:
         return torch.empty(size, dtype=dtype, device="meta")
@@ -284,7 +284,7 @@ def _mapped_files() -> Iterator[None]:
     try:
         yield
     finally:
-        library._destroy()  # type: ignore[no-untyped-call]
+        library._destroy()
 
 
 def traced(plan: Plan, run: Run, *, walk: type[Walk] = Walk, page_file: str | None = None) -> fx.GraphModule:

@@ -285,6 +285,11 @@ class SplitReplay(Closing):
             self._compile(self._backward.oversized)
         return made
 
+    def zeros(self, output: str) -> torch.Tensor:
+        """The gradient of an output that the loss does not use."""
+        kind = self._cells.types[output]
+        return torch.zeros(kind.shape, dtype=arguments.dtype(kind.dtype))
+
     def discard(self) -> None:
         """Release what lives between forward and backward."""
         if self._pager is not None:
