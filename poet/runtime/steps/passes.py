@@ -46,8 +46,7 @@ class PassMemory(Closing):
         self._allocator = native.load() if is_measured else None
         self._placement: native.Placement | None = None
         self._arena: native.ArenaMemory | None = None
-        self._replay: native.Replay | None = None
-        self._replaying = contextlib.ExitStack()
+        self._is_under_way = False
         self._passes = self._taken_bytes = 0
         if self._allocator is None:
             self.obstacle = "what its kernels ask for was not measured here, with as many threads"
@@ -80,27 +79,29 @@ class PassMemory(Closing):
             self._leave("something that a pass made lives into the next one, as gradients may")
         if self.obstacle or self._allocator is None or self._placement is None:
             return
-        with contextlib.suppress(ReplayError):  # a trainer's steps are replayed
+        with contextlib.suppress(ReplayError):  # the system has no more
             if self._arena is None:
                 self._arena = self._allocator.arena(self._placement.arena_bytes, huge_pages=True)
-            self._replay = self._replaying.enter_context(self._arena.replay(self._placement))
+            self._is_under_way = True
 
     @contextlib.contextmanager
     def half(self) -> Iterator[Mark]:
         """The block is a half of a pass; gives what is told of each instruction before it runs."""
-        if self._allocator is None or self._replay is None:
-            yield None
-            return
-        with self._allocator.taking(self._replay) as taken:
-            yield self._allocator.mark
+        with contextlib.ExitStack() as replaying:
+            mark = taken = None
+            if self._is_under_way and self._allocator and self._arena and self._placement:
+                with contextlib.suppress(ReplayError):  # a trainer's steps are replayed
+                    replay = replaying.enter_context(self._arena.replay(self._placement))
+                    taken = replaying.enter_context(self._allocator.taking(replay))
+                    mark = self._allocator.mark
+            yield mark
             self._taken_bytes = max(self._taken_bytes, 0 if taken is None else taken())
 
     def end(self) -> None:
         """The pass is over, or given up."""
-        if self._replay is None:
+        if not self._is_under_way:
             return
-        self._replaying.close()
-        self._replay = None
+        self._is_under_way = False
         stray_bytes, self._taken_bytes = self._taken_bytes - self._outside_bytes, 0
         self._passes += 1
         if self._passes <= _SETTLING_PASSES or self._arena is None:
@@ -110,7 +111,7 @@ class PassMemory(Closing):
 
     def rest(self) -> None:
         """Give the memory back until the next pass, unless one is under way."""
-        if self._replay is None and self._arena is not None:
+        if not self._is_under_way and self._arena is not None:
             self._arena.close()
             self._arena = None
 
