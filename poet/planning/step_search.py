@@ -33,7 +33,7 @@ from poet.planning.arena import is_mapped
 from poet.planning.prepared import Prepared
 from poet.plans.page_slots import is_paged, least_page_buffer_bytes
 from poet.problem import Alternative, Limits, Objective, Pins, Place, Problem
-from poet.problem.alternatives import most_at_once, taken_by, without_names
+from poet.problem.alternatives import most_at_once, relaxed, taken_by, with_names, without_names
 from poet.problem.homes import decided
 from poet.problem.progress import stage
 from poet.problem.schedule import Compute
@@ -255,8 +255,15 @@ def as_chosen(
     if not (problem.alternatives or problem.chooses_units):
         return prepared, solution
     if solution.schedule is None:
-        least = problem.resolved({each.name for each in problem.alternatives}).at_least()
-        return prepared, explained(least, limits, options, solution)
+        every = {each.name for each in problem.alternatives}
+        told = explained(problem.resolved(every).at_least(), limits, options, solution)
+        if told.schedule is None:
+            return prepared, told
+        if problem.chooses_units:  # a plan on the best of all units at once is none
+            return prepared, solution
+        bound_joules = min(told.bound_joules, relaxed(problem).problem.compute_joules)
+        schedule = with_names(problem, every, told.schedule)
+        solution = replace(told, schedule=schedule, bound_joules=bound_joules)
     taken = taken_by(problem, solution.schedule)
     forms = [each for each in problem.alternatives if each.name in taken and not each.ops]
     pages = {tensor.name: tensor for each in forms for tensor in each.tensors}
@@ -284,7 +291,13 @@ def solve_choosing(
     search = search or partial(answered_beside, in_whole_pages=is_mapped(prepared.kernels))
     prepared = with_room(prepared, limits, options.objective)
     problem = offered(prepared, limits)
-    solution = search(weighed(problem, limits, options.objective), limits, options)
+    likely = weighed(problem, limits, options.objective)
+    solution = search(likely, limits, options)
+    if solution.status is Status.INFEASIBLE and likely != problem:  # which is no proof for what was left out
+        left_seconds = options.time_limit_seconds
+        if left_seconds is not None:
+            left_seconds = max(left_seconds - solution.solve_seconds, left_seconds / 2)
+        solution = search(problem, limits, replace(options, time_limit_seconds=left_seconds))
     return as_chosen(prepared, limits, options, problem, solution)
 
 

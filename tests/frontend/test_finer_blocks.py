@@ -32,7 +32,7 @@ from poet.problem.simulator import simulate
 from poet.problem.solution import SolveOptions, Status
 from poet.runtime.trials import blocks
 from poet.runtime.trials.measure import measured
-from poet.solvers import minimum_ram_bytes
+from poet.solvers import minimum_ram_bytes, solve
 
 QUICK = SolveOptions(time_limit_seconds=2.0)
 X = torch.zeros(1, 3, 16, 16)
@@ -149,6 +149,23 @@ def test_what_holds_or_saves_much_of_a_budget_is_weighed(prepared: Prepared) -> 
     for limits in (Limits(), Limits(ram_budget_bytes=most)):
         assert {each.name for each in weighed(of, limits).alternatives} == packed
     assert weighed(of, Limits(), Objective.RAM) == of
+
+
+def test_a_form_that_saves_little_is_taken_where_nothing_else_fits(_no_time_for_blocks: None) -> None:
+    torch.manual_seed(0)
+    dense = nn.Sequential(*(nn.Linear(*pair) for pair in itertools.pairwise((640, 128, 512, 128, 640))))
+    asked = {"device": "rpi4b", "optimizer": "momentum", "loss": "mse"}
+    of = api.prepare(dense, torch.zeros(4, 640), **asked)
+    problem = offered(of, Limits())
+    every = [each.name for each in problem.alternatives if each.omits]
+    limits = Limits(ram_budget_bytes=keep_everything_bytes(problem.resolved(every)), paging=False)
+    likely = weighed(problem, limits)
+    assert likely != problem
+    assert solve(likely, limits, QUICK).status is Status.INFEASIBLE
+    chosen, found = solve_choosing(of, limits, QUICK)
+    assert found.schedule is not None
+    assert simulate(chosen.problem, found.schedule, limits) == found.trace
+    assert found.bound_joules <= (found.joules or 0.0)
 
 
 @pytest.mark.slow
