@@ -167,7 +167,9 @@ class _Measuring:
     def _scores_of(self, names: tuple[str, ...], groups: tuple[Group, ...]) -> Iterator[float]:
         requests = times_asked()
         prepared = training_less(self._prepared, names, measure=True)
-        planned = plan_step(prepared, self._limits, self._request.search_options)
+        enough_joules = self._limits.joules_budget or math.inf  # every plan gives the same scores
+        options = replace(self._request.search_options, enough_joules=enough_joules, confirm=False)
+        planned = plan_step(prepared, self._limits, options)
         try:
             planned.save(self._plan)
             if times_asked() > requests:  # Ctrl-C ended the search, and is to end all

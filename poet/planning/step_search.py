@@ -254,7 +254,8 @@ def as_chosen(
     """
     if not (problem.alternatives or problem.chooses_units):
         return prepared, solution
-    if solution.schedule is None:
+    schedule = solution.schedule
+    if schedule is None:
         every = {each.name for each in problem.alternatives}
         told = explained(problem.resolved(every).at_least(), limits, options, solution)
         if told.schedule is None:
@@ -262,16 +263,18 @@ def as_chosen(
         if problem.chooses_units:  # a plan on the best of all units at once is none
             return prepared, solution
         bound_joules = min(told.bound_joules, relaxed(problem).problem.compute_joules)
-        schedule = with_names(problem, every, told.schedule)
-        solution = replace(told, schedule=schedule, bound_joules=bound_joules)
-    taken = taken_by(problem, solution.schedule)
+        solution, schedule = (
+            replace(told, bound_joules=bound_joules),
+            with_names(problem, every, told.schedule),
+        )
+    taken = taken_by(problem, schedule)
     forms = [each for each in problem.alternatives if each.name in taken and not each.ops]
     pages = {tensor.name: tensor for each in forms for tensor in each.tensors}
     if _forms(prepared, limits) is None:
         chosen = prepared
     else:
         chosen = with_choice(prepared, taken.difference(each.name for each in forms))
-    decided_on, schedule = placed_by(problem.resolved(taken), without_names(solution.schedule))
+    decided_on, schedule = placed_by(problem.resolved(taken), without_names(schedule))
     if problem.chooses_units:
         chosen = replace(chosen, problem=decided_on)
     elif pages:

@@ -340,7 +340,7 @@ def test_a_fit_ends_after_the_step_and_saves_it(short: Path) -> None:
 
 @pytest.mark.parametrize("command", ["run", "verify"])
 def test_a_command_ends_with_one_line(command: str, short: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("poet.verification._from_structure", lambda file: net())
+    monkeypatch.setattr("poet.verification.check._from_structure", lambda file: net())
     given = [command, str(short), "--data", str(short.parent / "d.npz"), "--threads", "1"]
     done = CliRunner().invoke(app, given)
     assert done.exit_code == 1

@@ -29,7 +29,8 @@ from poet.report.run import verify_data, verify_report
 from poet.runtime import Trainer
 from poet.runtime.storage import rough_pages
 from poet.runtime.storage.page_file import PageFile
-from poet.verification import _TorchRounding, verify
+from poet.verification import verify
+from poet.verification.rough_pages import TorchRounding
 
 SHAPE = (64, 128)
 STRANGE = (0.0, -0.0, 1.0, 1e-42, -3e-39, 1 + 2**-8, 1 + 3 * 2**-8, -127.5, 254.0)
@@ -47,7 +48,7 @@ def memory(tensor: torch.Tensor) -> memoryview:
 
 def as_torch(given: torch.Tensor, form: PageForm) -> torch.Tensor:
     """What comes back, by torch; checks the bound that the form promises, of numbers that are finite."""
-    pages, target = _TorchRounding(), torch.empty_like(given)
+    pages, target = TorchRounding(), torch.empty_like(given)
     pages.decode(pages.coded(memory(given), form, 4096), form, memory(target))
     assert pages.largest_share <= 1.0
     return target
