@@ -26,8 +26,9 @@ from torch import nn
 from poet.baselines.choosing import by_evolution, by_score_per_byte
 from poet.errors import PoetError
 from poet.frontend.losses import loss_named
+from poet.planning.candidates import Candidates, candidates_of
 from poet.planning.choice import Group, Scores
-from poet.planning.choosing import Candidates, Search, candidates_of
+from poet.planning.choosing import Search
 from poet.planning.climbing import Climber
 from poet.planning.prepared import prepare
 from poet.planning.ram_survey import keep_everything_bytes
@@ -106,7 +107,7 @@ def row_of(name: str, device: str, time_limit_seconds: float) -> tuple[Any, ...]
     began = clock.now()
     attempt = candidates.attempt(limits, options, is_enough=True)
     search = Search(candidates.optional(), limits, attempt, options, None)
-    found = search.seeded(candidates).run()
+    found = search.run()
     seconds = clock.now() - began
     relaxation, climber = Relaxation(search.step, limits), Climber(search.step)
 

@@ -10,7 +10,8 @@ from dataclasses import replace
 import pytest
 from helpers.random_problems import mixed_problem, random_limits
 
-from poet.planning.choosing import Search, Tried
+from poet.planning.candidates import Tried
+from poet.planning.choosing import Search
 from poet.problem import Limits, Problem
 from poet.problem.solution import SolveOptions, Status
 from poet.solvers import solve
