@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -13,6 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from poet.errors import InputError
+from poet.files.kinds import FileKind, expect
 from poet.ir.loss import DEFAULT_LOSS
 from poet.ir.strips import Gradients
 from poet.util.units import format_seconds, parse_bytes
@@ -47,6 +49,7 @@ EXAMPLES = (
     "poet what-if model.onnx --device rpi4b,nrf52840 --ram 64MiB..512MiB:8 --deadline 1.0x..2.0x",
     "poet what-if model.onnx --device rpi4b --batch 1,4,16 --battery 3000mAh@3.7V -o report.html",
     "poet what-if problem.json --ram min..keep:20 -o points.csv",
+    "poet what-if model.onnx --device stm32h743 --choose scores.toml -o report.html",
 )
 PLAIN_PROGRESS_SHARE = 0.05
 """Without a terminal, a line each time this share of the points is done."""
@@ -73,6 +76,7 @@ class SweepAsk:
     )
     loss: LossOption = None
     train: TrainOption = None
+    choose: Path | None = option("Scores: what could be trained in how much RAM and energy?", "FILE")
     home: Home = option(
         "Where parameters and optimizer state are between steps; auto: as planned.", default=Home.RAM
     )
@@ -161,8 +165,9 @@ class SweepAsk:
 
         check_log(self.log)
         path, data = self.output, self.measure_data
-        if path is not None and path.suffix not in (".html", ".json", ".csv"):
-            raise InputError(f"{path}: a report is .html, .json or .csv")
+        kinds = (".html", ".json") if self.choose is not None else (".html", ".json", ".csv")
+        if path is not None and path.suffix not in kinds:
+            raise InputError(f"{path}: a report is {', '.join(kinds[:-1])} or {kinds[-1]}")
         if path is not None and path.suffix == ".html":
             from poet.report.html import check_installed
 
@@ -170,6 +175,7 @@ class SweepAsk:
         profiles = map(profile_path, grid.words(self.device, "--device") if self.device else ())
         reads = {
             "--device": [path for path in profiles if path is not None],
+            "--choose": self.choose,
             "--measure-data": [] if data is None else [data, *(data.iterdir() if data.is_dir() else ())],
             "--cache": list((self.cache or default_folder()).glob("*/*.json.gz")),
         }
@@ -193,6 +199,9 @@ def what_if(ask: SweepAsk) -> None:
     from poet.whatif.run import what_if as sweep
 
     ask.check_paths()
+    if ask.choose is not None:
+        _choices(ask)
+        return
     duty = ask.duty()
     options = SolveOptions(
         time_limit_seconds=read_time_limit(ask.time_limit), engine=ask.engine, threads=ask.threads or 1
@@ -230,6 +239,53 @@ def what_if(ask: SweepAsk) -> None:
     answer(what_if_report(result), lambda: to_json(result), json_file=ask.json_file)
     if not result.complete:
         raise KeyboardInterrupt
+
+
+_OF_CHOICES = (
+    "model", "device", "ram", "bind", "optimizer", "loss", "choose", "home", "gradients", "no_recompute",
+    "no_paging", "time_limit", "threads", "output", "json_file", "verbose", "log",
+)  # fmt: skip
+"""What goes with ``--choose``, which asks about one step."""
+
+
+def _choices(ask: SweepAsk) -> None:
+    """What could be trained for more RAM or energy.
+
+    Raises:
+        InputError: an option asks about something else.
+    """
+    from poet.report.choices import choices_page, choices_report
+    from poet.util import codec
+    from poet.whatif.choices import choices
+    from poet.whatif.sweep import SweepProgress
+
+    from .ask import Ask
+    from .search import plan_request
+
+    expect(ask.model, FileKind.ONNX, FileKind.EXPORTED)
+    for name in ask.context.params:
+        source = ask.context.get_parameter_source(name)
+        if name not in _OF_CHOICES and source is not None and source.name != "DEFAULT":
+            given = next(item.opts[0] for item in ask.context.command.params if item.name == name)
+            raise InputError(f"--choose asks about one step, in RAM and energy; leave {given} out")
+    if not ask.device or "," in ask.device:
+        raise InputError("--choose needs one --device; `poet devices list` shows the names")
+    same = ("bind", "optimizer", "loss", "choose", "home", "gradients", "no_recompute", "no_paging")
+    told = {name: getattr(ask, name) for name in (*same, "time_limit")} | {"threads": ask.threads or 1}
+    with listening(verbose=ask.verbose, file=ask.log), sweep_progress(quiet=ask.verbose) as report:
+        began = time.monotonic()
+
+        def tell(done: int, of: int) -> None:
+            if report is not None:
+                spent = time.monotonic() - began
+                report(SweepProgress(done, of, spent, spent / done * (of - done), "choosing"))
+
+        sweep = choices(plan_request(Ask(ask.model, ask.device, None, most=True, **told)), ask.ram, tell)
+    if ask.output is not None and ask.output.suffix == ".html":
+        write_text(ask.output, choices_page(sweep, command_line(ask.context)))
+    elif ask.output is not None:
+        write_json(ask.output, codec.encode(sweep))
+    answer(choices_report(sweep), lambda: codec.encode(sweep), json_file=ask.json_file)
 
 
 def _write(result: WhatIf, path: Path) -> None:

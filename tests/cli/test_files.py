@@ -107,9 +107,9 @@ ROWS = {
         ("plan_file", "c_library", "data"), ("page_file", "json_file"),
     ),
     "what-if": Row(
-        "what-if {model} --device rpi4b,{device} --measure-data {measure_data} -o {output} "
+        "what-if {model} --device rpi4b,{device} --measure-data {measure_data} --choose {choose} -o {output} "
         "--json {json_file} --log {log}",
-        ("model", "device", "measure_data"), ("output", "json_file", "log"),
+        ("model", "device", "measure_data", "choose"), ("output", "json_file", "log"),
     ),
 }  # fmt: skip
 FOLDERS = {"cache", "folder", "storage"}

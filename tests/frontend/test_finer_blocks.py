@@ -151,7 +151,8 @@ def test_what_holds_or_saves_much_of_a_budget_is_weighed(prepared: Prepared) -> 
     assert weighed(of, Limits(), Objective.RAM) == of
 
 
-def test_a_form_that_saves_little_is_taken_where_nothing_else_fits(_no_time_for_blocks: None) -> None:
+@pytest.mark.usefixtures("_no_time_for_blocks")
+def test_a_form_that_saves_little_is_taken_where_nothing_else_fits() -> None:
     torch.manual_seed(0)
     dense = nn.Sequential(*(nn.Linear(*pair) for pair in itertools.pairwise((640, 128, 512, 128, 640))))
     asked = {"device": "rpi4b", "optimizer": "momentum", "loss": "mse"}

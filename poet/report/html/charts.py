@@ -373,19 +373,28 @@ def _labels(
     ]
 
 
-def search(rows: Sequence[Mapping[str, Any]], *, x: ChartAxis, y: ChartAxis) -> Spec:
-    """The best plan and the bound over the time of a search, as two staircases.
+_OF_SEARCH = (("series", " "), ("amount", "amount"), ("when", "after"), ("by", "by"))
+
+
+def search(
+    rows: Sequence[Mapping[str, Any]],
+    *,
+    x: ChartAxis,
+    y: ChartAxis,
+    hover: Sequence[tuple[str, str]] = _OF_SEARCH,
+) -> Spec:
+    """The best plan and the bound over the time of a search, or over a budget, as two staircases.
 
     Args:
         rows: with ``x``, ``y``, ``series`` (``best plan`` or ``bound``), ``found``: whether something was
             found then, and for hovering ``amount``, ``when`` and ``by``.
         x: the horizontal axis.
         y: the vertical axis.
+        hover: names of fields that hovering shows, each with what it is called.
     """
     place, both = {"x": x.encoding("x"), "y": y.encoding("y")}, ("best plan", "bound")
     colour, dash = _by("series", both, (SERIES[4], SERIES[0])), _by("series", both, ([1, 0], [6, 3]))
-    hover = _hover((("series", " "), ("amount", "amount"), ("when", "after"), ("by", "by")))
-    point = {"color": colour, "shape": _by("series", both, SHAPES[:2]), "tooltip": hover}
+    point = {"color": colour, "shape": _by("series", both, SHAPES[:2]), "tooltip": _hover(hover)}
     return chart(
         240,
         data={"values": list(rows)},
