@@ -6,12 +6,13 @@
 *rivals*: two units on published problem files, each alone and both (the setting of Schuler et al., XEngine,
 TACO 2022). *phone*: energy against deadline of a phone on its four cores, on one, and on whichever is best.
 *host*: threads per op against a fixed number, measured on this machine. *random*: problems of 3 to 5 ops
-against exhaustive search. Each part's tables are kept in ``--folder`` as Markdown until all are made again.
+against exhaustive search. The tables of the parts that are asked for take the place of those in the file.
 """
 
 from __future__ import annotations
 
 import argparse
+import re
 import statistics
 import sys
 import time
@@ -22,7 +23,7 @@ from pathlib import Path
 import torch
 from helpers.on_units import judged
 from helpers.tiny_nets import MICRO_NETS
-from result_file import RESULTS, ROOT, write
+from result_file import RESULTS, ROOT, read, write
 
 from poet.planning.planned import plan_step
 from poet.planning.prepared import Prepared, prepare
@@ -217,8 +218,8 @@ def host(chosen: argparse.Namespace) -> Iterator[str]:
     yield "## Threads per op on this machine"
     yield (
         "Each op on one thread or on two, by its times measured alone, against the whole step on one and on "
-        f"two: medians of {chosen.pairs} rounds of 10 steps, one after the other in turn. Other work ran on "
-        "this machine meanwhile."
+        f"two: medians of {chosen.pairs} rounds of 10 steps, one after the other in turn; *against the best "
+        "fixed* is the median of the rounds' ratios. Other work ran on this machine meanwhile."
     )
     yield line(
         "net",
@@ -260,12 +261,12 @@ def _host_row(net: str, rounds: int, folder: Path) -> str:
         planned = plan_step(prepared, Limits(), SolveOptions(10.0, objective=Objective.TIME))
         mixed = folder / f"{net}-mixed.poet"
         planned.save(mixed)
-        fixed = folder / f"{net}-fixed.poet"
-        plan_step(replace(prepared, problem=alone(problem, "")), Limits(), SolveOptions(2.0)).save(fixed)
+        plain = folder / f"{net}-fixed.poet"
+        plan_step(replace(prepared, problem=alone(problem, "")), Limits(), SolveOptions(2.0)).save(plain)
     batch = random_step(planned.plan, 0)
     with (
-        Trainer.open(fixed, arena=False) as one,
-        Trainer.open(fixed, arena=False) as two,
+        Trainer.open(plain, arena=False) as one,
+        Trainer.open(plain, arena=False) as two,
         Trainer.open(mixed, arena=False) as own,
     ):
         ways = {"one": (one, 1), "two": (two, 2), "own": (own, 2)}
@@ -280,12 +281,13 @@ def _host_row(net: str, rounds: int, folder: Path) -> str:
                         times[name].append((time.perf_counter() - began) / 10.0)
     best = [min(pair) for pair in zip(times["one"], times["two"], strict=True)]
     medians = {name: statistics.median(found) for name, found in times.items()}
-    least = min(medians["one"], medians["two"])
+    fixed = min(("one", "two"), key=medians.__getitem__)
+    ratio = statistics.median(a / b for a, b in zip(times["own"], times[fixed], strict=True))
     won = sum(own < other for own, other in zip(times["own"], best, strict=True))
     return line(
         net, f"{len(planned.plan.own_threads())} of {len(problem.ops)}",
         *(format_seconds(medians[name]) for name in ("one", "two", "own")),
-        f"{medians['own'] / least:.3f} x", f"{won} of {rounds}",
+        f"{ratio:.3f} x", f"{won} of {rounds}",
     )  # fmt: skip
 
 
@@ -332,7 +334,7 @@ PARTS: dict[str, Callable[[argparse.Namespace], Iterator[str]]] = {
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Make the parts that are asked for, then the page of all that there are."""
+    """Make the parts that are asked for, and put each into the file."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--parts", nargs="*", choices=list(PARTS), default=list(PARTS))
     parser.add_argument("--seconds", type=float, default=10.0)
@@ -341,12 +343,17 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--folder", type=Path, default=ROOT / "build" / "units")
     chosen = parser.parse_args(arguments)
     chosen.folder.mkdir(parents=True, exist_ok=True)
+    path = RESULTS / "units.json"
+    found = _sections(str(read(path))) if path.exists() else {}
     for name in chosen.parts:
-        lines = list(PARTS[name](chosen))
-        (chosen.folder / f"{name}.md").write_text(_page(lines), encoding="utf-8")
-    made = [path for name in PARTS if (path := chosen.folder / f"{name}.md").exists()]
-    head = "# Several units\n\nMade by `python -m benchmarks units-table`.\n\n"
-    write(RESULTS / "units.json", head + "\n".join(path.read_text(encoding="utf-8") for path in made))
+        found |= _sections(_page(list(PARTS[name](chosen))))
+        head = "# Several units\n\nMade by `python -m benchmarks units-table`.\n\n"
+        write(path, head + "\n".join(found.values()))
+
+
+def _sections(page: str) -> dict[str, str]:
+    """What stands below each heading of a page, with it."""
+    return {part.partition("\n")[0]: part for part in re.split(r"(?m)^(?=## )", page)[1:]}
 
 
 def _page(lines: Sequence[str]) -> str:
