@@ -20,10 +20,10 @@ import torch
 from helpers.clocks import OwnTime
 from helpers.other_nets import _Inverted
 from helpers.tiny_nets import MICRO_NETS, MicroNet
+from other_choices import by_evolution, by_score_per_byte
 from result_file import RESULTS, read, write
 from torch import nn
 
-from poet.baselines.choosing import by_evolution, by_score_per_byte
 from poet.errors import PoetError
 from poet.frontend.losses import loss_named
 from poet.planning.candidates import Candidates, candidates_of

@@ -39,7 +39,7 @@ def by_evolution(
         population: sets that are kept from one generation to the next.
         seed: of every random choice.
     """
-    rng, every = random.Random(seed), range(len(shares))  # noqa: S311  no secret
+    rng, every = random.Random(seed), range(len(shares))
     found: dict[Groups, float] = {}
 
     def value(groups: Groups) -> float:
