@@ -40,7 +40,8 @@ def asked(folder: Path, *more: object) -> tuple[int, str, str]:
 
 def test_more_of_a_limit_never_trains_less_and_the_bound_is_above(folder: Path) -> None:
     page, data = folder / "page.html", folder / "data.json"
-    code, said, why = asked(folder, "--ram", "min..keep:3", "-o", page, "--json", data)
+    given = "--ram", "min..keep:3", "--no-paging", "--time-limit", "2s"
+    code, said, why = asked(folder, *given, "-o", page, "--json", data)
     assert code == 0, why
     sweep = codec.decode(ChoiceSweep, json.loads(data.read_text()), where="data.json")
     for points in (sweep.by_ram, sweep.by_energy):
