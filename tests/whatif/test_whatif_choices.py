@@ -14,20 +14,24 @@ from helpers.command import invoke
 from torch import nn
 
 from poet.planning.choice import Group, Scores
+from poet.planning.pipeline import PlanRequest
 from poet.util import codec
-from poet.whatif.choices import ChoiceSweep
+from poet.whatif.choices import ChoiceSweep, choices
 
 SCORES = Scores((Group(("4.*",), 0.5), Group(("2.*",), 0.3), Group(("0.*",), 0.2)))
+
+
+def net() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(16, 24), nn.Tanh(), nn.Linear(24, 16), nn.Tanh(), nn.Linear(16, 4))
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("choices")
-    torch.manual_seed(0)
-    net = nn.Sequential(nn.Linear(16, 24), nn.Tanh(), nn.Linear(24, 16), nn.Tanh(), nn.Linear(16, 4))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        torch.onnx.export(net, (torch.randn(4, 16),), str(folder / "net.onnx"), dynamo=False)
+        torch.onnx.export(net(), (torch.randn(4, 16),), str(folder / "net.onnx"), dynamo=False)
     (folder / "scores.toml").write_text(SCORES.to_toml())
     return folder
 
@@ -38,6 +42,15 @@ def asked(folder: Path, *more: object) -> tuple[int, str, str]:
     )
 
 
+def test_all_is_trained_where_all_fits_and_nothing_for_the_energy_of_nothing() -> None:
+    asked = {"device": "rpi4b", "ram": None, "time_limit_seconds": 1.0}
+    request = PlanRequest(net(), torch.randn(4, 16), choose=SCORES, most=True, **asked)
+    sweep = choices(request, "keep")
+    assert [(point.contribution, point.bound) for point in sweep.by_ram] == [(pytest.approx(1.0),) * 2]
+    assert [(point.groups, point.contribution, point.bound) for point in sweep.by_energy] == [((), 0.0, 0.0)]
+
+
+@pytest.mark.slow
 def test_more_of_a_limit_never_trains_less_and_the_bound_is_above(folder: Path) -> None:
     page, data = folder / "page.html", folder / "data.json"
     given = "--ram", "min..keep:3", "--no-paging", "--time-limit", "2s"
