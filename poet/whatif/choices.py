@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from poet.errors import Infeasible, OutOfTime
 from poet.planning.candidates import Candidates, candidates_of
 from poet.planning.choice import Scores
-from poet.planning.choosing import Found, Search
+from poet.planning.choosing import Search
 from poet.planning.pipeline import PlanRequest
 from poet.planning.ram_survey import keep_everything_bytes
 from poet.problem import Limits
@@ -93,12 +93,13 @@ def choices(
 def _point(candidates: Candidates, limits: Limits, options: SolveOptions) -> ChoicePoint:
     bare = ChoicePoint(limits.ram_budget_bytes or 0, limits.joules_budget, 0.0, 0.0)
     attempt = candidates.attempt(limits, options, is_enough=True)
+    search = Search(candidates.optional(), limits, attempt, options, None)
     try:
-        found: Found = Search(candidates.optional(), limits, attempt, options, None).run()
+        found = search.run()
     except Infeasible:
         return bare
     except OutOfTime:
-        return replace(bare, bound=1.0)
+        return replace(bare, bound=min(search.bound, 1.0))
     if found.was_interrupted:
         raise KeyboardInterrupt
     planned, groups = found.tried.planned, candidates.scores.group

@@ -155,8 +155,7 @@ def test_what_holds_or_saves_much_of_a_budget_is_weighed(prepared: Prepared) -> 
 def test_a_form_that_saves_little_is_taken_where_nothing_else_fits() -> None:
     torch.manual_seed(0)
     dense = nn.Sequential(*(nn.Linear(*pair) for pair in itertools.pairwise((640, 128, 512, 128, 640))))
-    asked = {"device": "rpi4b", "optimizer": "momentum", "loss": "mse"}
-    of = api.prepare(dense, torch.zeros(4, 640), **asked)
+    of = api.prepare(dense, torch.zeros(4, 640), device="rpi4b", optimizer="momentum", loss="mse")
     problem = offered(of, Limits())
     every = [each.name for each in problem.alternatives if each.omits]
     limits = Limits(ram_budget_bytes=keep_everything_bytes(problem.resolved(every)), paging=False)

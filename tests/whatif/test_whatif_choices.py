@@ -43,11 +43,15 @@ def asked(folder: Path, *more: object) -> tuple[int, str, str]:
 
 
 def test_all_is_trained_where_all_fits_and_nothing_for_the_energy_of_nothing() -> None:
-    asked = {"device": "rpi4b", "ram": None, "time_limit_seconds": 1.0}
-    request = PlanRequest(net(), torch.randn(4, 16), choose=SCORES, most=True, **asked)
+    example = torch.randn(4, 16)
+    request = PlanRequest(
+        net(), example, device="rpi4b", ram=None, choose=SCORES, most=True, time_limit_seconds=1.0
+    )
     sweep = choices(request, "keep")
-    assert [(point.contribution, point.bound) for point in sweep.by_ram] == [(pytest.approx(1.0),) * 2]
-    assert [(point.groups, point.contribution, point.bound) for point in sweep.by_energy] == [((), 0.0, 0.0)]
+    (roomy,), (poor,) = sweep.by_ram, sweep.by_energy
+    assert roomy.contribution == pytest.approx(1.0)
+    assert roomy.bound == pytest.approx(1.0)
+    assert (poor.groups, poor.contribution) == ((), 0.0)
 
 
 @pytest.mark.slow
