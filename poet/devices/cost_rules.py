@@ -267,10 +267,13 @@ def logits_bytes(o: Operands, hidden: int, passes: int, rows: int | None) -> flo
     """Logits go to RAM or back in each of the ``passes`` over them.
 
     Each strip of rows, as many as argument ``rows`` says, reads the weight again, and makes float32 of it
-    where it is packed; each block of classes, of the size in argument 10, reads the input.
+    where it is packed; each block of classes, of the size in argument 10, reads the input. With what argument
+    12 has of each row, one strip has all rows.
     """
     given, weight = o.tensor(hidden), o.tensor(hidden + 1)
     size = o.argument(rows) if rows is not None else o.argument(10)
+    if rows is not None and o.argument(12) is not None:
+        size = given.shape[0]
     whole, again = (given, weight) if rows is not None else (weight, given)
     strips = -(-whole.shape[0] // size) if isinstance(size, int) and size > 0 else 1
     repeated = (strips - 1.0) * again.elements * ITEM_BYTES[again.dtype]

@@ -383,7 +383,8 @@ _TABLE: tuple[OpSpec, ...] = (
         numbers=Numbers(3, "classes", (1, 0), ignored=5)),
     op("poet.logits_hidden_gradient", MATMUL, rule("logits", 1, 2),
         more_bytes=rule("logits_bytes", 1, 8, 8),
-        arguments="gradient hidden weight bias classes total reduction ignored rows format block is_shared"),
+        arguments="gradient hidden weight bias classes total reduction ignored rows format block is_shared "
+        "largest shift"),
     op("poet.logits_weight_gradient", MATMUL, rule("logits", 1, 2),
         more_bytes=rule("logits_bytes", 1, 14, None), count=11,
         arguments="gradient hidden weight bias classes total largest shift reduction ignored columns count",

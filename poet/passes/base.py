@@ -23,8 +23,8 @@ from poet.passes.rewrite import GraphUses
 from poet.runtime.kernels.dequantised import as_used, packed_by_library
 
 _LOOK_UPS = ("aten.embedding.default", "poet.look_up")
-_WEIGHTS = {"poet.logits_loss": 1, "poet.logits_hidden_gradient": 2}
-"""Operators that take a packed weight, and its place among the arguments; the last but two is its format."""
+_WEIGHTS = {"poet.logits_loss": (1, 7), "poet.logits_hidden_gradient": (2, 9)}
+"""Operators that take a packed weight, and among the arguments its place and that of its format."""
 
 _ROWS_AT_ONCE = 1 << 20
 """Elements that are packed together."""
@@ -131,13 +131,14 @@ class _Packing:
         ]
         target, args = op.call.target, op.call.args
         if read and op.strip is None and not op.call.kwargs:
-            place = 0 if target in self._look_ups else _WEIGHTS.get(target, -1)
+            place, of_format = (0, -1) if target in self._look_ups else _WEIGHTS.get(target, (-1, -1))
             if place >= 0 and args[place] == Ref(read[0]):
                 how = self._how[read[0]]
                 given = (*args[:place], Ref(_bytes_of(read[0], how)), *args[place + 1 :])
                 if target in self._look_ups:
                     return self._looked_up(op, given, how)
-                return [replace(op, call=Call(target, (*given[:-3], how.format, *given[-2:])))]
+                given = (*given[:of_format], how.format, *given[of_format + 1 :])
+                return [replace(op, call=Call(target, given))]
         made = sorted({*read} - self._made)
         self._made.update(made)
         return [

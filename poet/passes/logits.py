@@ -91,18 +91,21 @@ class _Rewriting:
             heads = [*in_blocks(head)]
         head, rows = next(((each, rows) for each in heads if (rows := exact_rows(each))), (head, None))
         blocks, columns = ("", head.block, head.is_shared) if head.block else (), None
+        by_class = 0 < head.block < head.classes
         if rows is None:
             raise _Whole("no strips of rows give every bit here, or there is no memory to try them")
         if found.of_weight is not None:
             columns = exact_columns(head)
             if columns is None:
                 raise _Whole("no blocks of classes give every bit here, or there is no memory to try them")
-        kept = [f"{found.loss.name}.{what}" if columns else None for what in ("largest", "shift")]
+        numbers = (f"{found.loss.name}.largest", f"{found.loss.name}.shift")
+        kept = [name if columns or by_class else None for name in numbers]
         given = (found.hidden, Ref(found.weight), found.bias, found.loss.call.args[1])
         made = {found.loss.name: self._loss(found, (*given, *found.loss.call.args[3:5], rows, *blocks), kept)}
         back = (found.loss_backward.call.args[0], *given, Ref(_output(found.loss, 1)))
         if found.of_hidden is not None:
-            call = Call("poet.logits_hidden_gradient", (*back, reduction, ignored, rows, *blocks))
+            shifts = map(_ref, kept) if by_class else ()
+            call = Call("poet.logits_hidden_gradient", (*back, reduction, ignored, rows, *blocks, *shifts))
             made[found.of_hidden.name] = replace(found.of_hidden, call=call)
         if found.of_weight is not None and columns is not None:
             numbers = (reduction, ignored, columns, head.classes)

@@ -13,7 +13,7 @@ Shapes: T rows of width H, a weight of V classes (V, H); floats are float32.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
@@ -83,19 +83,35 @@ def hidden_gradient(
     format: str = "",
     block: int = 0,
     is_shared: bool = False,
+    largest: Tensor | None = None,
+    shift: Tensor | None = None,
 ) -> Tensor:
-    """The gradient of ``hidden`` (T, H), ``rows`` rows at a time; ``gradient`` is that of the loss."""
+    """The gradient of ``hidden`` (T, H), ``rows`` rows at a time; ``gradient`` is that of the loss.
+
+    With ``largest`` and ``shift``, of `loss`, it is made a block of classes at a time, for all rows: each
+    block of the weight is made float32 once.
+    """
+    if block >= len(weight):
+        weight, format = _whole(weight, format, hidden.shape[1]), ""
+    if largest is not None and shift is not None:
+        of_class = _of_class(gradient, classes, total, reduction, ignored)
+
+        def of_logits_in(first: int, last: int, part: Tensor) -> Tensor:
+            some = None if bias is None else bias[first:last]
+            return _block_gradient(_product(hidden, part, some), classes - first, largest, shift, of_class)
+
+        return _summed(hidden, weight, format, block, of_logits_in, is_shared=is_shared)
     made = torch.empty_like(hidden)
     for start in range(0, len(hidden), rows):
         stop = min(start + rows, len(hidden))
-        scores = _logits(hidden[start:stop], weight, bias, format, block)
+        scores = _product(hidden[start:stop], weight, bias)
         _aten._log_softmax.out(scores, 1, False, out=scores)
         of_scores = _aten.nll_loss_backward.default(
             gradient, scores, classes[start:stop], None, reduction, ignored, total
         )
         _aten._log_softmax_backward_data.out(of_scores, scores, 1, torch.float32, out=of_scores)
         del scores
-        made[start:stop] = _summed(of_scores, weight, hidden.shape[1], format, block, is_shared=is_shared)
+        made[start:stop] = _aten.mm.default(of_scores, weight)
         del of_scores
     return made
 
@@ -119,9 +135,7 @@ def weight_gradient(
 
     ``weight`` (count, H) and ``bias`` (count,) are the rows of ``count`` classes from ``first`` on.
     """
-    taken = _stand_ins(classes, ignored)
-    stand_in = largest.new_empty(len(hidden), 1)
-    of_class = _aten.nll_loss_backward.default(gradient, stand_in, taken, None, reduction, _LEFT_OUT, total)
+    of_class = _of_class(gradient, classes, total, reduction, ignored)
     made = torch.empty_like(weight)
     of_bias = None if bias is None else bias.new_empty(count)
     for start in range(0, count, columns):
@@ -135,6 +149,16 @@ def weight_gradient(
             of_bias[start:stop] = _aten.sum.dim_IntList(of_logits, [0], True).view(-1)
         del of_logits
     return made, of_bias
+
+
+def _of_class(gradient: Tensor, classes: Tensor, total: Tensor, reduction: int, ignored: int) -> Tensor:
+    """What comes from the loss to the log-softmax of each row's class (T, 1)."""
+    taken = _stand_ins(classes, ignored)
+    stand_in = gradient.new_empty(len(classes), 1)
+    made: Tensor = _aten.nll_loss_backward.default(
+        gradient, stand_in, taken, None, reduction, _LEFT_OUT, total
+    )
+    return made
 
 
 def _block_gradient(
@@ -186,12 +210,16 @@ def _blocks(
         yield first, last, part
 
 
+def _whole(weight: Tensor, format: str, width: int) -> Tensor:
+    """A weight as float32."""
+    ((_, _, made),) = _blocks(weight, format, width, 0, len(weight), 0)
+    return made
+
+
 def _logits(hidden: Tensor, weight: Tensor, bias: Tensor | None, format: str, block: int) -> Tensor:
     """The logits of some rows, for all classes."""
-    if block >= len(weight):
-        ((_, _, weight),) = _blocks(weight, format, hidden.shape[1], 0, len(weight), 0)
     if not 0 < block < len(weight):
-        return _product(hidden, weight, bias)
+        return _product(hidden, _whole(weight, format, hidden.shape[1]), bias)
     made = hidden.new_empty(len(hidden), len(weight))
     with _by_one_thread():
         for start, stop, part in _blocks(weight, format, hidden.shape[1], 0, len(weight), block):
@@ -204,26 +232,31 @@ def _logits(hidden: Tensor, weight: Tensor, bias: Tensor | None, format: str, bl
 
 
 def _summed(
-    of_logits: Tensor, weight: Tensor, width: int, format: str, block: int, *, is_shared: bool
+    hidden: Tensor,
+    weight: Tensor,
+    format: str,
+    block: int,
+    of_logits_in: Callable[[int, int, Tensor], Tensor],
+    *,
+    is_shared: bool,
 ) -> Tensor:
-    """The product of ``of_logits`` (n, V) with the weight, whose rows are added up block by block."""
-    total: Tensor | None = None
-    if block >= len(weight):
-        ((_, _, weight),) = _blocks(weight, format, width, 0, len(weight), 0)
-    if not 0 < block < len(weight):
-        return _aten.mm.default(of_logits, weight)  # type: ignore[no-any-return]
+    """Products (T, H) of the logits' gradient with the weight, whose rows are added up block by block.
+
+    ``of_logits_in`` gives that of the classes from the first to before the last, of the block's float32 rows.
+    """
+    made: Tensor | None = None
     count, shares = len(weight), torch.get_num_threads() if is_shared else 1
     with _by_one_thread():
         for share in range(shares):
             found: Tensor | None = None
             bounds = count * share // shares, count * (share + 1) // shares
-            for first, last, part in _blocks(weight, format, width, *bounds, block):
-                given = of_logits[:, first:last]
+            for first, last, part in _blocks(weight, format, hidden.shape[1], *bounds, block):
+                given = of_logits_in(first, last, part)
                 found = _aten.mm.default(given, part) if found is None else found.addmm_(given, part)
-                del part
+                del given
             if found is not None:
-                total = found if total is None else total.add_(found)
-    return of_logits.new_zeros(len(of_logits), width) if total is None else total
+                made = found if made is None else made.add_(found)
+    return torch.zeros_like(hidden) if made is None else made
 
 
 def _product(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

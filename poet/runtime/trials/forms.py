@@ -7,6 +7,7 @@ elements of each, which fill no vector, in another way.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -27,7 +28,8 @@ COUNTS = (16, 8, 4, 2)
 """Of strips of a last layer that are tried, the most first."""
 
 _SO_FAR = "so far"
-_LEAST_ROWS = 8  # of a strip: fewer make poor products, unless there are two strips
+_LEAST_ROWS, _LEAST_ROWS_OF_BLOCKS = 8, 32
+"""Of a strip, unless there are two: fewer make poor products, the more so where the weight is used in blocks."""
 _WEIGHT_BLOCKS = ((384, True), (384, False), (768, False), (1536, False), (256, True))
 """Rows at which kernels' stretches of a long sum were seen to end, and whether threads share the sum out."""
 
@@ -339,9 +341,10 @@ def head_trial(kind: str, head: Head, step: int) -> Trial:
 
 def row_steps(head: Head) -> Iterator[int]:
     """Numbers of rows that a strip may have, the fewest first."""
+    least = _LEAST_ROWS_OF_BLOCKS if head.block else _LEAST_ROWS
     for count in COUNTS:
         rows = -(-head.rows // count)
-        if rows < head.rows and (rows >= _LEAST_ROWS or count == min(COUNTS)):
+        if rows < head.rows and (rows >= least or count == min(COUNTS)):
             yield rows
 
 
@@ -374,11 +377,14 @@ def exact_columns(head: Head) -> int | None:
 
 def _head_tensors(head: Head) -> tuple[Tensor, Tensor, Tensor | None, Tensor]:
     """Input, weight, bias, and classes of which one is left out."""
-    generator = torch.Generator().manual_seed(0)
-    hidden = torch.randn(head.rows, head.width, generator=generator)
-    weight = torch.randn(head.classes, head.width, generator=generator) / head.width**0.5
-    bias = torch.randn(head.classes, generator=generator) if head.has_bias else None
-    classes = torch.randint(0, head.classes, (head.rows,), generator=generator)
+
+    def made(*shape: int, shift: int) -> Tensor:
+        return random_elements(math.prod(shape), torch.float32, shift=shift).view(shape)
+
+    hidden = made(head.rows, head.width, shift=1)
+    weight = made(head.classes, head.width, shift=0).div_(head.width**0.5)
+    bias = made(head.classes, shift=2) if head.has_bias else None
+    classes = random_elements(head.rows, torch.int64, below=head.classes)
     if head.rows > 2:
         classes[head.rows // 3] = _LEFT_OUT
     return hidden, weight, bias, classes
@@ -400,20 +406,15 @@ def _plain(
     return loss, total, one, _aten._log_softmax_backward_data.default(of_scores, scores, 1, torch.float32)
 
 
-def _blocked(head: Head) -> tuple[str, int, bool]:
-    return "", head.block, head.is_shared
-
-
 def _try_rows(head: Head, rows: int) -> bool:
     hidden, weight, bias, classes = given = _head_tensors(head)
     loss, total, one, of_logits = _plain(head, *given)
-    found, weighed, _, _ = logits.loss(
-        hidden, weight, bias, classes, head.reduction, _LEFT_OUT, rows, *_blocked(head)
-    )
     expected = _aten.mm.default(of_logits, weight)
-    of_hidden = logits.hidden_gradient(
-        one, hidden, weight, bias, classes, total, head.reduction, _LEFT_OUT, rows, *_blocked(head)
-    )
+    del of_logits
+    numbers = head.reduction, _LEFT_OUT, rows, "", head.block, head.is_shared
+    found, weighed, largest, shift = logits.loss(hidden, weight, bias, classes, *numbers)
+    by_class = (largest, shift) if 0 < head.block < head.classes else ()
+    of_hidden = logits.hidden_gradient(one, hidden, weight, bias, classes, total, *numbers, *by_class)
     pairs = ((loss, found), (total, weighed), (expected, of_hidden))
     return all(same_bits(plain, ours) for plain, ours in pairs)
 
