@@ -1,18 +1,20 @@
 """A language model on a small board: adapters of a Qwen2.5-0.5B-shaped decoder trained in 256 MiB of RAM.
 
     python examples/language_model.py [--ram 256MiB] [--devices rpi4b-xnnpack rpi-zero-2w] [--time-limit 240]
-    python examples/language_model.py --base q4_0 --gradients logits --length 256 --ram 136MB
+    python -m benchmarks language-model --base q4_0 --gradients logits --length 256 --ram 136MB --write
 
 Random weights. Low-rank adapters of queries and values are trained on 128 tokens at a time; everything
 else is frozen, kept in storage, and never written in a step. Plans a step for each device, compares a step
 of the first plan with plain PyTorch by `torch.equal`, and trains with `poet run --enforce`: in a process that
-gets no more memory than the budget.
+gets no more memory than the budget. With --write, what was found so far stands in results/language-model.json
+after each of these, under its options.
 """
 
 import argparse
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -41,23 +43,56 @@ def main() -> None:
     words = model.words.num_embeddings
     count = sum(item.numel() for item in model.parameters())
     trained = sum(item.numel() for name, item in model.named_parameters() if name.endswith((".down", ".up")))
-    print(f"{count / 1e6:.0f} million parameters, {trained / 1e6:.2f} million of them trained\n")
-    print(f"| {' | '.join(HEADINGS)} |\n|---|{'---:|' * (len(HEADINGS) - 1)}")
-    plans = [_planned(model, device, arguments) for device in arguments.devices]
+    size = f"{count / 1e6:.0f} million parameters, {trained / 1e6:.2f} million of them trained"
+    parts = [size, f"| {' | '.join(HEADINGS)} |\n|---|{'---:|' * (len(HEADINGS) - 1)}"]
+    print("\n\n".join(parts))
+    plans = []
+    for device in arguments.devices:
+        plan, row = _planned(model, device, arguments)
+        plans.append(plan)
+        parts[-1] += f"\n{row}"
+        print(row, flush=True)
+        _keep(parts, arguments)
     begun = time.monotonic()
     report = verify(plans[0], module=model, steps=1, threads=(1, 2))
-    differences = [comparison.difference for comparison in report.comparisons]
-    print(f"\nverify, 1 and 2 threads: {differences}, {time.monotonic() - begun:.0f} s", flush=True)
+    said = [
+        f"{it.threads} threads: {it.difference or f'{it.tensors} tensors, every bit equal'}"
+        for it in report.comparisons
+    ]
+    parts.append(f"One step beside plain PyTorch, {time.monotonic() - begun:.0f} s. {'; '.join(said)}.")
+    print(f"\n{parts[-1]}", flush=True)
+    _keep(parts, arguments)
     generator = np.random.default_rng(0)
     shape, data = (arguments.steps, length), folder / "data.npz"
     np.savez(data, inputs=generator.integers(0, words, shape), targets=generator.integers(0, words, shape))
     command = [sys.executable, "-m", "poet", "run", str(plans[0]), "--data", str(data)]
-    found = subprocess.run([*command, "--enforce", "--arena", "require"], check=False)
-    sys.exit(any(differences) or found.returncode)
+    command += ["--enforce", "--arena", "require"]
+    found = subprocess.run(command, check=False, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    print(found.stdout, flush=True)
+    parts.append(f"`poet run --enforce --arena require`:\n\n```\n{found.stdout.strip()}\n```")
+    _keep(parts, arguments)
+    sys.exit(any(it.difference for it in report.comparisons) or found.returncode)
 
 
-def _planned(model: Decoder, device: str, arguments: argparse.Namespace) -> Path:
-    """The plan file for a device; prints its row."""
+def _keep(parts: Sequence[str], arguments: argparse.Namespace) -> None:
+    """Put what was found in the place of what was found with the same options."""
+    if not arguments.write:
+        return
+    from result_file import RESULTS, read, write  # beside the benchmarks, which run this script
+
+    page = RESULTS / "language-model.json"
+    there, given = read(page), " ".join(sys.argv[1:])
+    title = f"With {given}"
+    head, own, tables = [f"# {there.title}", *there.remarks], False, []
+    for table in there.tables:
+        own = table.title == title or (own and not table.title)
+        if not own:
+            tables.append(str(table))
+    write(page, "\n\n".join([*head, *tables, f"## {title}", *parts]))
+
+
+def _planned(model: Decoder, device: str, arguments: argparse.Namespace) -> tuple[Path, str]:
+    """The plan file for a device, and its row of the table."""
     begun = time.monotonic()
     planned = poet.plan(
         model,
@@ -85,12 +120,11 @@ def _planned(model: Decoder, device: str, arguments: argparse.Namespace) -> Path
         format_seconds(step.seconds),
         format_joules(step.joules),
         f"{100 * (1 - planned.solution.bound_joules / step.joules):.1f} %",
-        f"{seconds:.0f} s",
+        f"{planned.prepared.import_seconds:.0f} + {seconds - planned.prepared.import_seconds:.0f} s",
     )
-    print(f"| {device} | {' | '.join(columns)} |", flush=True)
     path: Path = arguments.folder / f"{device}.poet"
     planned.save(path)
-    return path
+    return path, f"| {device} | {' | '.join(columns)} |"
 
 
 def _arguments() -> argparse.Namespace:
@@ -105,6 +139,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--gradients", default="stream", help="logits: the last layer in strips")
     parser.add_argument("--layers", type=int, help="fewer than 24")
     parser.add_argument("--words", type=int, help="fewer than 151,936")
+    parser.add_argument("--write", action="store_true", help="keep what is found in the results")
     return parser.parse_args()
 
 

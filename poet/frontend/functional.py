@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
+from torch._guards import detect_fake_mode
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
@@ -333,9 +334,11 @@ def trace_step(step: Step, arguments: tuple[list[Tensor], ...]) -> fx.GraphModul
     module = step.module
     name, passes = type(module).__name__, list[Pass]()
 
-    def one_pass(given: Sequence[list[Tensor]]) -> tuple[fx.GraphModule, dict[str, object]]:
+    def one_pass(
+        given: Sequence[list[Tensor]], *, is_traced: bool = True
+    ) -> tuple[fx.GraphModule | None, dict[str, object]]:
         before = Kept([*roots_of(module), ("the loss", step.loss.apply)])
-        traced = _traced(step, given)
+        traced = _ran(step, given, is_traced=is_traced)
         changed = before.changed()
         if drawn := [key for key, now in changed.items() if isinstance(now, State)]:
             raise ModelError(
@@ -350,7 +353,7 @@ def trace_step(step: Step, arguments: tuple[list[Tensor], ...]) -> fx.GraphModul
         traced, left = one_pass(arguments)
         may_differ = has_own_code(module) or step.loss.takes_everything
         while may_differ and not passes[0].writes_constants:  # which lowering refuses
-            _, changed = one_pass([_others(group) for group in arguments])
+            _, changed = one_pass([_others(group) for group in arguments], is_traced=False)
             names = passes[0].check_same(passes[-1], changed, left)
             may_differ = bool(names) and len(passes) < _MOST_PASSES
             if names and not may_differ:
@@ -363,6 +366,7 @@ def trace_step(step: Step, arguments: tuple[list[Tensor], ...]) -> fx.GraphModul
         warnings.warn(
             f"not trained, as in plain PyTorch: {_NOT_REACHED}: {listed(without_gradient)}", stacklevel=2
         )
+    assert traced is not None
     return traced
 
 
@@ -371,7 +375,9 @@ def _others(tensors: Sequence[Tensor]) -> list[Tensor]:
     return [item.new_empty_strided(item.shape, item.stride()) for item in tensors]
 
 
-def _traced(step: Step, arguments: Sequence[list[Tensor]]) -> fx.GraphModule:
+def _ran(step: Step, arguments: Sequence[list[Tensor]], *, is_traced: bool) -> fx.GraphModule | None:
+    """The trace of a pass; without ``is_traced``, the ops of the pass are not recorded."""
+
     def function(*groups: list[Tensor]) -> object:  # make_fx miscounts a method's arguments
         return step.as_function(*groups)
 
@@ -381,10 +387,15 @@ def _traced(step: Step, arguments: Sequence[list[Tensor]]) -> fx.GraphModule:
         for held in (part._parameters, part._buffers)
         if isinstance(held, dict)
     ]
+    traced: fx.GraphModule | None = None
     try:
-        traced: fx.GraphModule = make_fx(
-            function, tracing_mode="fake", _allow_non_fake_inputs=True, record_stack_traces=True
-        )(*arguments)
+        if is_traced:
+            traced = make_fx(
+                function, tracing_mode="fake", _allow_non_fake_inputs=True, record_stack_traces=True
+            )(*arguments)
+        else:
+            with detect_fake_mode(arguments):
+                function(*arguments)
     finally:
         for held, before in tensors:  # of a part with two names, torch puts others back
             held.update(before)  # type: ignore[arg-type]

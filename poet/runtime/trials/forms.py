@@ -29,7 +29,7 @@ COUNTS = (16, 8, 4, 2)
 
 _SO_FAR = "so far"
 _LEAST_ROWS, _LEAST_ROWS_OF_BLOCKS = 8, 32
-"""Of a strip, unless there are two: fewer make poor products, the more so where the weight is used in blocks."""
+"""Of a strip, unless there are two: fewer make poor products, the more so with blocks of the weight."""
 _WEIGHT_BLOCKS = ((384, True), (384, False), (768, False), (1536, False), (256, True))
 """Rows at which kernels' stretches of a long sum were seen to end, and whether threads share the sum out."""
 
