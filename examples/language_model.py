@@ -53,6 +53,8 @@ def main() -> None:
         parts[-1] += f"\n{row}"
         print(row, flush=True)
         _keep(parts, arguments)
+    if arguments.plan_only:
+        return
     begun = time.monotonic()
     report = verify(plans[0], module=model, steps=1, threads=(1, 2))
     said = [
@@ -139,6 +141,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--gradients", default="stream", help="logits: the last layer in strips")
     parser.add_argument("--layers", type=int, help="fewer than 24")
     parser.add_argument("--words", type=int, help="fewer than 151,936")
+    parser.add_argument("--plan-only", action="store_true", help="neither verify nor train")
     parser.add_argument("--write", action="store_true", help="keep what is found in the results")
     return parser.parse_args()
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from poet.ir.graph import Call, Graph, Link, Op, Ref, Role, Strip, Value
+from poet.ir.graph import Call, Graph, Link, Op, Ref, Role, Strip, TensorType, Value
 from poet.passes.rewrite import GraphUses, is_pure
 from poet.runtime.kernels import overwriting
 from poet.runtime.trials.blocks import is_exact
@@ -187,17 +187,19 @@ def _chosen(graph: Graph) -> Takeovers:
         for name, operand in takeovers(graph, overwriting.overwrites, of_gradients=True).items()
         if values[operand].type.extent_bytes >= _least_bytes(ops[name])
     }
+    types = {name: value.type for name, value in values.items()}
     with recalled():
-        return {name: operand for name, operand in found.items() if _is_exact(ops[name], operand, values)}
+        return {
+            name: operand for name, operand in found.items() if _is_exact(ops[name], operand, values, types)
+        }
 
 
 def _least_bytes(op: Op) -> int:
     return LEAST_COPIED_BYTES if op.call.target in overwriting.COPIED else LEAST_BYTES
 
 
-def _is_exact(op: Op, operand: str, values: dict[str, Value]) -> bool:
+def _is_exact(op: Op, operand: str, values: dict[str, Value], types: dict[str, TensorType]) -> bool:
     """Whether the kernel that writes over the operand gives the bits of the one that does not."""
     strip = strip_over(op, operand, values[str(op.outputs[0])])
-    types = {name: value.type for name, value in values.items()}
     has_kernel = overwriting.operand_of(strip, types) is not None
     return has_kernel and is_exact(strip, others(op), values)

@@ -80,6 +80,25 @@ def test_rows_that_are_left_out_and_sums_and_special_numbers() -> None:
         assert torch.equal(of_bias.nan_to_num(), of_logits.sum(0).nan_to_num())
 
 
+def test_blocks_of_classes_give_the_gradient_of_rows() -> None:
+    """Likewise, made for all rows at once, some classes at a time; added up in another order here."""
+    generator = torch.Generator().manual_seed(1)
+    hidden, weight = torch.randn(32, 16, generator=generator), torch.randn(900, 16, generator=generator)
+    hidden[3], hidden[5, 0], hidden[7, 1] = 0.0, float("inf"), float("nan")
+    bias, classes = torch.zeros(900), torch.randint(0, 900, (32,), generator=generator)
+    bias[9], classes[4] = -float("inf"), 0
+    for reduction, ignored in ((1, 0), (2, -100), (1, 255)):
+        numbers = (reduction, ignored, 16)
+        _, total, *shifts = logits.loss(hidden, weight, bias, classes, *numbers)
+        given = (torch.full((), 0.5), hidden, weight, bias, classes, total, *numbers)
+        by_row, by_class = (
+            logits.hidden_gradient(*given),
+            logits.hidden_gradient(*given, "", 384, True, *shifts),
+        )
+        assert by_row[8:].isfinite().all()
+        torch.testing.assert_close(by_class, by_row, equal_nan=True)
+
+
 def test_other_bits_are_refused_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path / "p", traced("tied"), seed=None)
     monkeypatch.setattr(trial, "_exact", {})

@@ -154,7 +154,8 @@ class _Bench:
             if isinstance(argument, Ref):
                 buffer = self.graph.buffer_of(argument.value)
                 type_ = self.types[argument.value]
-                type_ = replace(type_, offset=type_.offset % _LINE_ELEMENTS)
+                if type_.offset >= _LINE_ELEMENTS:
+                    type_ = replace(type_, offset=type_.offset % _LINE_ELEMENTS)
                 return type_, numbers.setdefault(buffer, len(numbers))
             if isinstance(argument, tuple):
                 return tuple(map(anonymous, argument))

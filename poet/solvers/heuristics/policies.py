@@ -153,7 +153,8 @@ def walk_of(
     if policy.unplanned is not Way.CHEAPER:
         walk.g[WAY][:] = [policy.unplanned] * len(walk.g[WAY])
     walk.facts, walk.policy = facts, policy
-    walk.idle = frozenset(t for t, tensor in enumerate(problem.tensors) if tensor.name in pins.dropped)
+    dropped = pins.dropped
+    walk.idle = frozenset(t for t, tensor in enumerate(problem.tensors) if tensor.name in dropped)
     return walk
 
 

@@ -169,6 +169,7 @@ def instance_of(
     pins, starting = pinned(problem, limits), (Place.STORAGE, Place.BOTH)
     contents: list[Content] = []
     number_of: dict[tuple[str, int], int] = {}
+    dropped = pins.dropped
     for tensor, same in zip(problem.tensors, meter.tensors, strict=True):
         made_at, chosen = births[tensor.name], tensor.initially is Place.EITHER
         for version, birth in enumerate(made_at):
@@ -194,7 +195,7 @@ def instance_of(
                     home=len(contents) - version if chosen else None,
                     comes_home=chosen and last,
                     kept=tensor.name in pins.kept,
-                    dropped=tensor.name in pins.dropped,
+                    dropped=tensor.name in dropped,
                 )
             )
     tasks = _tasks(problem, meter, limits, number_of, contents)
