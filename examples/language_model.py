@@ -56,12 +56,12 @@ def main() -> None:
     if arguments.plan_only:
         return
     begun = time.monotonic()
-    report = verify(plans[0], module=model, steps=1, threads=(1, 2))
+    report = verify(plans[0], module=model, threads=(1, 2))
     said = [
         f"{it.threads} threads: {it.difference or f'{it.tensors} tensors, every bit equal'}"
         for it in report.comparisons
     ]
-    parts.append(f"One step beside plain PyTorch, {time.monotonic() - begun:.0f} s. {'; '.join(said)}.")
+    parts.append(f"{report.steps} steps beside plain PyTorch: {'; '.join(said)}. {time.monotonic() - begun:.0f} s.")
     print(f"\n{parts[-1]}", flush=True)
     _keep(parts, arguments)
     generator = np.random.default_rng(0)

@@ -54,6 +54,8 @@ def loss(
         The loss and the weight of the rows in it, as ``nll_loss_forward`` gives them; of each row the largest
         logit (T, 1), and the logarithm of the sum, with the opposite sign (T, 1).
     """
+    if block >= len(weight):
+        weight, format = _whole(weight, format, hidden.shape[1]), ""
     count = len(hidden)
     picked, largest, shift = (hidden.new_empty(count, 1) for _ in range(3))
     taken = _stand_ins(classes, ignored)
@@ -219,7 +221,7 @@ def _whole(weight: Tensor, format: str, width: int) -> Tensor:
 def _logits(hidden: Tensor, weight: Tensor, bias: Tensor | None, format: str, block: int) -> Tensor:
     """The logits of some rows, for all classes."""
     if not 0 < block < len(weight):
-        return _product(hidden, _whole(weight, format, hidden.shape[1]), bias)
+        return _product(hidden, weight, bias)
     made = hidden.new_empty(len(hidden), len(weight))
     with _by_one_thread():
         for start, stop, part in _blocks(weight, format, hidden.shape[1], 0, len(weight), block):
