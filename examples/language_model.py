@@ -61,7 +61,8 @@ def main() -> None:
         f"{it.threads} threads: {it.difference or f'{it.tensors} tensors, every bit equal'}"
         for it in report.comparisons
     ]
-    parts.append(f"{report.steps} steps beside plain PyTorch: {'; '.join(said)}. {time.monotonic() - begun:.0f} s.")
+    seconds = time.monotonic() - begun
+    parts.append(f"{report.steps} steps beside plain PyTorch: {'; '.join(said)}. {seconds:.0f} s.")
     print(f"\n{parts[-1]}", flush=True)
     _keep(parts, arguments)
     generator = np.random.default_rng(0)
