@@ -394,7 +394,7 @@ def _ran(step: Step, arguments: Sequence[list[Tensor]], *, is_traced: bool) -> f
                 function, tracing_mode="fake", _allow_non_fake_inputs=True, record_stack_traces=True
             )(*arguments)
         else:
-            with detect_fake_mode(arguments):
+            with detect_fake_mode(arguments) or contextlib.nullcontext():
                 function(*arguments)
     finally:
         for held, before in tensors:  # of a part with two names, torch puts others back

@@ -98,8 +98,8 @@ class _Rewriting:
             columns = exact_columns(head)
             if columns is None:
                 raise _Whole("no blocks of classes give every bit here, or there is no memory to try them")
-        numbers = (f"{found.loss.name}.largest", f"{found.loss.name}.shift")
-        kept = [name if columns or by_class else None for name in numbers]
+        is_kept = columns is not None or by_class
+        kept = [f"{found.loss.name}.{what}" if is_kept else None for what in ("largest", "shift")]
         given = (found.hidden, Ref(found.weight), found.bias, found.loss.call.args[1])
         made = {found.loss.name: self._loss(found, (*given, *found.loss.call.args[3:5], rows, *blocks), kept)}
         back = (found.loss_backward.call.args[0], *given, Ref(_output(found.loss, 1)))
