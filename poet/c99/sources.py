@@ -29,7 +29,14 @@ _COMPILER = """#if !defined(__GNUC__)
 #define POET_INSIDE inline __attribute__((always_inline))
 #else
 #define POET_INSIDE
-#endif"""
+#endif
+/* Tiles for vector registers, on a stack that has 64 KiB to spare; results are the same without. */
+#if !defined(POET_WIDE)
+#define POET_WIDE (UINTPTR_MAX > UINT32_MAX)
+#endif
+/* Floats of what they read, and of a line of it. */
+#define POET_PANEL 9216
+#define POET_LINE 384"""
 
 _FLAGS = """#if defined(__FAST_MATH__) || defined(__ASSOCIATIVE_MATH__) || defined(__RECIPROCAL_MATH__) \\
     || defined(__NO_SIGNED_ZEROS__) || defined(_M_FP_FAST) \\

@@ -394,16 +394,23 @@ void poet_conv2d(float *y, const float *x, const float *w, const float *bias, co
 {
     const int32_t in_plane = s->plane.height * s->plane.width, out_plane = s->plane.out_height * s->plane.out_width;
     const int32_t taps = s->plane.kernel_height * s->plane.kernel_width;
+    const int is_tiled = poet_is_tiled(&s->plane, s->out_channels);
+    float *to = y;
     for (int32_t n = 0; n < s->images; ++n) {
         for (int32_t o = 0; o < s->groups * s->out_channels; ++o) {
             const float *from = x + (n * s->groups + o / s->out_channels) * s->in_channels * in_plane;
             for (int32_t i = 0; i < out_plane; ++i) {
-                y[i] = bias ? bias[o] : 0.0f;
+                to[i] = bias ? bias[o] : 0.0f;
             }
-            for (int32_t c = 0; c < s->in_channels; ++c) {
-                poet_taps(y, from + c * in_plane, w + (o * s->in_channels + c) * taps, 1, &s->plane);
+            for (int32_t c = 0; c < s->in_channels && !is_tiled; ++c) {
+                poet_taps(to, from + c * in_plane, w + (o * s->in_channels + c) * taps, 1, &s->plane);
             }
-            y += out_plane;
+            to += out_plane;
         }
     }
+#if POET_WIDE
+    if (is_tiled) {
+        poet_tiles_there(y, x, w, 0, s);
+    }
+#endif
 }

@@ -6,21 +6,28 @@ void poet_conv2d_backward_input(float *gx, const float *gy, const float *w, cons
 {
     const int32_t in_plane = s->plane.out_height * s->plane.out_width, out_plane = s->plane.height * s->plane.width;
     const int32_t taps = s->plane.kernel_height * s->plane.kernel_width;
+    const int is_tiled = poet_is_tiled(&s->plane, s->in_channels);
+    float *to = gx;
     for (int32_t n = 0; n < s->images; ++n) {
         for (int32_t g = 0; g < s->groups; ++g) {
             const float *from = gy + (n * s->groups + g) * s->out_channels * out_plane;
             for (int32_t c = 0; c < s->in_channels; ++c) {
                 for (int32_t i = 0; i < in_plane; ++i) {
-                    gx[i] = 0.0f;
+                    to[i] = 0.0f;
                 }
-                for (int32_t o = 0; o < s->out_channels; ++o) {
+                for (int32_t o = 0; o < s->out_channels && !is_tiled; ++o) {
                     const float *last = w + (((g * s->out_channels + o) * s->in_channels + c) + 1) * taps - 1;
-                    poet_taps(gx, from + o * out_plane, last, -1, &s->plane);
+                    poet_taps(to, from + o * out_plane, last, -1, &s->plane);
                 }
-                gx += in_plane;
+                to += in_plane;
             }
         }
     }
+#if POET_WIDE
+    if (is_tiled) {
+        poet_tiles_there(gx, gy, w, 1, s);
+    }
+#endif
 }
 
 /*@ poet_gathers */
@@ -118,26 +125,33 @@ void poet_conv2d_scatter(float *gx, const float *gy, const float *w, const poet_
 {
     const int32_t in_plane = s->plane.height * s->plane.width, out_plane = s->plane.out_height * s->plane.out_width;
     const int32_t taps = s->plane.kernel_height * s->plane.kernel_width;
+    const int is_tiled = poet_is_tiled(&s->plane, s->in_channels);
+    float *to = gx;
     const int gathers = poet_gathers(&s->plane);
     for (int32_t n = 0; n < s->images; ++n) {
         for (int32_t g = 0; g < s->groups; ++g) {
             const float *from = gy + (n * s->groups + g) * s->out_channels * out_plane;
             for (int32_t c = 0; c < s->in_channels; ++c) {
                 for (int32_t i = 0; i < in_plane; ++i) {
-                    gx[i] = 0.0f;
+                    to[i] = 0.0f;
                 }
-                for (int32_t o = 0; o < s->out_channels; ++o) {
+                for (int32_t o = 0; o < s->out_channels && !is_tiled; ++o) {
                     const float *kernel = w + ((g * s->out_channels + o) * s->in_channels + c) * taps;
                     if (gathers) {
-                        poet_gather_3x3(gx, from + o * out_plane, kernel, &s->plane);
+                        poet_gather_3x3(to, from + o * out_plane, kernel, &s->plane);
                     } else {
-                        poet_scatter_taps(gx, from + o * out_plane, kernel, &s->plane);
+                        poet_scatter_taps(to, from + o * out_plane, kernel, &s->plane);
                     }
                 }
-                gx += in_plane;
+                to += in_plane;
             }
         }
     }
+#if POET_WIDE
+    if (is_tiled) {
+        poet_tiles_back(gx, gy, w, !gathers, s);
+    }
+#endif
 }
 
 /*@ poet_add_channels */

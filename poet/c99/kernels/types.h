@@ -14,6 +14,35 @@ typedef struct {
     poet_plane plane;
 } poet_conv2d_shape;
 
+/*@ poet_axis */
+/*
+ * One axis of a convolution by tiles: place i of `made` is element at + i * at_step of what is made. Through tap j of
+ * `taps`, `tap_step` apart in the kernel, it reads element i * step + shift + j * shift_step of `size`, or else zero.
+ */
+typedef struct {
+    int32_t size, made, at, at_step, step, shift, shift_step, tap_step, taps;
+} poet_axis;
+
+/*@ poet_tiling */
+/* A convolution of one group by tiles, and how far apart its images, channels and lines lie. */
+typedef struct {
+    int32_t images, ins, outs, is_direct;
+    int32_t x_image, x_plane, y_image, y_plane, y_line, w_in, w_out, w_line;
+    poet_axis rows, columns;
+} poet_tiling;
+
+/*@ poet_steps */
+/* Over how many channels, lines and taps a tile sums up, and how far apart they and its rows lie in its left factor. */
+typedef struct {
+    int32_t channels, lines, taps, a_row, a_channel, a_line, a_tap;
+} poet_steps;
+
+/*@ poet_stretch */
+/* Places of one row: `count` from `first` on, which stand at `place` of a panel. */
+typedef struct {
+    int32_t image, row, first, count, place;
+} poet_stretch;
+
 /*@ poet_pool_shape */
 typedef struct {
     int32_t planes, count_padding;
