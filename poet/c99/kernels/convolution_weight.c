@@ -1,17 +1,20 @@
-/* What the kernels and biases of convolutions get. Sums over each row are made first, then added up. */
+/*
+ * What the kernels and biases of convolutions get. Sums over runs of rows are made first, then added up: of all rows that
+ * have at most 64 places together, but at least one; of one row where a group makes one channel.
+ */
 
 /*@ poet_tap_gradient */
-/* The sum over the places of one row where tap kx lies inside the image */
-static float poet_tap_gradient(const float *gy, const float *row, int32_t kx, const poet_plane *p)
+/* *sum += the products at the places of one row where tap kx lies inside the image, one by one */
+static void poet_tap_gradient(float *sum, const float *gy, const float *row, int32_t kx, const poet_plane *p)
 {
     const int32_t shift = kx * p->dilation_x - p->pad_x;
     const int32_t from = poet_first_place(-shift, p->stride_x, p->out_width);
     const int32_t to = poet_first_place(p->width - shift, p->stride_x, p->out_width);
-    float sum = 0.0f;
+    float made = *sum;
     for (int32_t ox = from; ox < to; ++ox) {
-        sum += gy[ox] * row[ox * p->stride_x + shift];
+        made += gy[ox] * row[ox * p->stride_x + shift];
     }
-    return sum;
+    *sum = made;
 }
 
 /*@ poet_gradient_rows_of_3x3 */
@@ -220,13 +223,13 @@ static POET_INSIDE void poet_gradients_3x3(float *g, const float *gy, const floa
 }
 
 /*@ poet_gradients_of_3 */
-/* sums[0..2] += the sums over one row of gy for three neighbouring taps, wherever they are inside */
+/* sums[0..2] += the products of one row of gy for three neighbouring taps, one by one, wherever they are inside */
 static void poet_gradients_of_3(float *sums, const float *gy, const float *row, const poet_plane *p)
 {
     const int32_t stride = p->stride_x, pad = p->pad_x, width = p->width;
     const int32_t from = poet_first_place(pad, stride, p->out_width);
     const int32_t to = poet_first_place(width + pad - 2, stride, p->out_width);
-    float sum0 = 0.0f, sum1 = 0.0f, sum2 = 0.0f;
+    float sum0 = sums[0], sum1 = sums[1], sum2 = sums[2];
     int32_t ox = 0;
     for (int side = 0; side < 2; ++side) {
         const int32_t end = side ? p->out_width : from;
@@ -255,68 +258,243 @@ static void poet_gradients_of_3(float *sums, const float *gy, const float *row, 
             x += stride;
         }
     }
-    sums[0] += sum0;
-    sums[1] += sum1;
-    sums[2] += sum2;
+    sums[0] = sum0;
+    sums[1] = sum1;
+    sums[2] = sum2;
 }
 
 /*@ poet_gradients_of_4 */
-/* sums[0..3] += the sums over one row of gy for four neighbouring taps, all of them inside everywhere */
+/* sums[0..3] += the products of one row of gy for four neighbouring taps, one by one, all of them inside everywhere */
 static void poet_gradients_of_4(float *sums, const float *gy, const float *x, const poet_plane *p)
 {
     const int32_t step = p->stride_x;
-    float s0 = 0.0f, s1 = 0.0f, s2 = 0.0f, s3 = 0.0f;
+    float s0 = sums[0], s1 = sums[1], s2 = sums[2], s3 = sums[3];
     for (const float *const end = gy + p->out_width; gy < end;) {
         const float g = *gy++;
         s0 += g * x[0], s1 += g * x[1], s2 += g * x[2], s3 += g * x[3];
         x += step;
     }
-    sums[0] += s0, sums[1] += s1, sums[2] += s2, sums[3] += s3;
+    sums[0] = s0, sums[1] = s1, sums[2] = s2, sums[3] = s3;
+}
+
+/*@ poet_add_run */
+/* sums += the n sums of a run, which are zero then */
+static void poet_add_run(float *sums, float *run, int32_t n)
+{
+    for (; n; --n) {
+        *sums++ += *run;
+        *run++ = 0.0f;
+    }
 }
 
 /*@ poet_gradients_of_taps */
-/* sums[0..n-1] += what n neighbouring taps of row ky, from kx on, get from a plane of gy and one of x */
+/* sums[0..n-1] += what n neighbouring taps of row ky, from kx on, get from a plane of gy and one of x, run by run */
 static POET_APART void poet_gradients_of_taps(float *sums, const float *gy, const float *x, int32_t ky, int32_t kx, int32_t n,
-                                   const poet_plane *p)
+                                   int32_t rows, const poet_plane *p)
 {
+    float run[4] = {0.0f};
     for (int32_t oy = 0; oy < p->out_height; ++oy) {
         const int32_t iy = oy * p->stride_y - p->pad_y + ky * p->dilation_y;
+        if (oy % rows == 0) {
+            poet_add_run(sums, run, n);
+        }
         if (iy < 0 || iy >= p->height) {
             continue;
         }
         if (n == 4) {
-            poet_gradients_of_4(sums, gy + oy * p->out_width, x + iy * p->width + kx, p);
+            poet_gradients_of_4(run, gy + oy * p->out_width, x + iy * p->width + kx, p);
         } else if (n == 3) {
-            poet_gradients_of_3(sums, gy + oy * p->out_width, x + iy * p->width, p);
+            poet_gradients_of_3(run, gy + oy * p->out_width, x + iy * p->width, p);
         } else {
-            *sums += poet_tap_gradient(gy + oy * p->out_width, x + iy * p->width, kx, p);
+            poet_tap_gradient(run, gy + oy * p->out_width, x + iy * p->width, kx, p);
+        }
+    }
+    poet_add_run(sums, run, n);
+}
+
+/*@ poet_gradient_rows_of_two */
+/*
+ * g[0..17] += the products of `rows` rows of two planes of gy, `step` apart, for nine taps each, one by one: the window
+ * moves by one column as in the way there, and what both planes take of it is loaded once.
+ */
+static POET_APART void poet_gradient_rows_of_two(float *g, const float *gy, int32_t step, const float *x1, int32_t rows,
+                                                 int inside, const poet_plane *p)
+{
+    const float *x = inside & 1 ? x1 - p->width : x1, *x2 = inside & 2 ? x1 + p->width : x1, *hy = gy + step;
+    const int32_t pad = p->pad_x, width = p->out_width, skip = (p->stride_y - 1) * p->width;
+    float s0 = g[0], s1 = g[1], s2 = g[2], s3 = g[3], s4 = g[4], s5 = g[5], s6 = g[6], s7 = g[7], s8 = g[8];
+    float t0 = g[9], t1 = g[10], t2 = g[11], t3 = g[12], t4 = g[13], t5 = g[14], t6 = g[15], t7 = g[16], t8 = g[17];
+    while (rows--) {
+        float a0 = 0.0f, a1 = 0.0f, a2 = 0.0f;
+        if (!pad) {
+            a0 = *x++, a1 = *x1++, a2 = *x2++;
+        }
+        float b0 = *x++, b1 = *x1++, b2 = *x2++;
+        const float *const end = gy + (width - pad);
+        while (gy < end) {
+            float v = *gy++, u = *hy++;
+            float c0 = *x++, c1 = *x1++, c2 = *x2++;
+            s0 += v * a0, s1 += v * b0, s2 += v * c0, s3 += v * a1, s4 += v * b1, s5 += v * c1;
+            s6 += v * a2, s7 += v * b2, s8 += v * c2;
+            t0 += u * a0, t1 += u * b0, t2 += u * c0, t3 += u * a1, t4 += u * b1, t5 += u * c1;
+            t6 += u * a2, t7 += u * b2, t8 += u * c2;
+            if (gy == end) {
+                a0 = b0, a1 = b1, a2 = b2, b0 = c0, b1 = c1, b2 = c2;
+                break;
+            }
+            v = *gy++, u = *hy++;
+            a0 = *x++, a1 = *x1++, a2 = *x2++;
+            s0 += v * b0, s1 += v * c0, s2 += v * a0, s3 += v * b1, s4 += v * c1, s5 += v * a1;
+            s6 += v * b2, s7 += v * c2, s8 += v * a2;
+            t0 += u * b0, t1 += u * c0, t2 += u * a0, t3 += u * b1, t4 += u * c1, t5 += u * a1;
+            t6 += u * b2, t7 += u * c2, t8 += u * a2;
+            if (gy == end) {
+                b0 = a0, b1 = a1, b2 = a2, a0 = c0, a1 = c1, a2 = c2;
+                break;
+            }
+            v = *gy++, u = *hy++;
+            b0 = *x++, b1 = *x1++, b2 = *x2++;
+            s0 += v * c0, s1 += v * a0, s2 += v * b0, s3 += v * c1, s4 += v * a1, s5 += v * b1;
+            s6 += v * c2, s7 += v * a2, s8 += v * b2;
+            t0 += u * c0, t1 += u * a0, t2 += u * b0, t3 += u * c1, t4 += u * a1, t5 += u * b1;
+            t6 += u * c2, t7 += u * a2, t8 += u * b2;
+        }
+        if (pad) { /* the last column lies outside */
+            const float v = *gy++, u = *hy++;
+            s0 += v * a0, s1 += v * b0, s3 += v * a1, s4 += v * b1, s6 += v * a2, s7 += v * b2;
+            t0 += u * a0, t1 += u * b0, t3 += u * a1, t4 += u * b1, t6 += u * a2, t7 += u * b2;
+        }
+        x += skip, x1 += skip, x2 += skip;
+    }
+    if (inside & 1) {
+        g[0] = s0, g[1] = s1, g[2] = s2, g[9] = t0, g[10] = t1, g[11] = t2;
+    }
+    g[3] = s3, g[4] = s4, g[5] = s5, g[12] = t3, g[13] = t4, g[14] = t5;
+    if (inside & 2) {
+        g[6] = s6, g[7] = s7, g[8] = s8, g[15] = t6, g[16] = t7, g[17] = t8;
+    }
+}
+
+/*@ poet_gradient_rows_of_two_by_2 */
+/* Likewise where the window moves by two columns, all inside but perhaps the last */
+static POET_APART void poet_gradient_rows_of_two_by_2(float *g, const float *gy, int32_t step, const float *x1,
+                                                      int32_t rows, int inside, const poet_plane *p)
+{
+    const float *x = inside & 1 ? x1 - p->width : x1, *x2 = inside & 2 ? x1 + p->width : x1, *hy = gy + step;
+    const int32_t width = p->out_width, is_outside = 2 * width + 1 > p->width;
+    const int32_t skip = p->stride_y * p->width - 2 * width - 1 + is_outside;
+    float s0 = g[0], s1 = g[1], s2 = g[2], s3 = g[3], s4 = g[4], s5 = g[5], s6 = g[6], s7 = g[7], s8 = g[8];
+    float t0 = g[9], t1 = g[10], t2 = g[11], t3 = g[12], t4 = g[13], t5 = g[14], t6 = g[15], t7 = g[16], t8 = g[17];
+    while (rows--) {
+        float a0 = *x++, a1 = *x1++, a2 = *x2++;
+        for (const float *const end = gy + (width - is_outside); gy < end;) {
+            const float v = *gy++, u = *hy++;
+            s0 += v * a0, s3 += v * a1, s6 += v * a2, t0 += u * a0, t3 += u * a1, t6 += u * a2;
+            const float b0 = *x++, b1 = *x1++, b2 = *x2++;
+            s1 += v * b0, s4 += v * b1, s7 += v * b2, t1 += u * b0, t4 += u * b1, t7 += u * b2;
+            a0 = *x++, a1 = *x1++, a2 = *x2++;
+            s2 += v * a0, s5 += v * a1, s8 += v * a2, t2 += u * a0, t5 += u * a1, t8 += u * a2;
+        }
+        if (is_outside) {
+            const float v = *gy++, u = *hy++, b0 = *x++, b1 = *x1++, b2 = *x2++;
+            s0 += v * a0, s3 += v * a1, s6 += v * a2, t0 += u * a0, t3 += u * a1, t6 += u * a2;
+            s1 += v * b0, s4 += v * b1, s7 += v * b2, t1 += u * b0, t4 += u * b1, t7 += u * b2;
+        }
+        x += skip, x1 += skip, x2 += skip;
+    }
+    if (inside & 1) {
+        g[0] = s0, g[1] = s1, g[2] = s2, g[9] = t0, g[10] = t1, g[11] = t2;
+    }
+    g[3] = s3, g[4] = s4, g[5] = s5, g[12] = t3, g[13] = t4, g[14] = t5;
+    if (inside & 2) {
+        g[6] = s6, g[7] = s7, g[8] = s8, g[15] = t6, g[16] = t7, g[17] = t8;
+    }
+}
+
+/*@ poet_gradients_of_two */
+/* g[0..17] += what nine taps get from each of two planes of gy, `step` apart, and one of x, in runs of `most` rows */
+static POET_INSIDE void poet_gradients_of_two(float *g, const float *gy, int32_t step, const float *x, int32_t most,
+                                              const poet_plane *p)
+{
+    float run[18] = {0.0f};
+    for (int32_t oy = 0, left = most; oy < p->out_height;) {
+        const int32_t top = oy * p->stride_y - p->pad_y;
+        const int32_t whole = poet_whole_rows(top, p->out_height - oy < left ? p->out_height - oy : left, p);
+        const int32_t rows = whole ? whole : 1;
+        const float *middle = x + (top + 1) * p->width;
+        if (p->stride_x == 1) {
+            poet_gradient_rows_of_two(run, gy, step, middle, rows, poet_rows_inside(top, p), p);
+        } else {
+            poet_gradient_rows_of_two_by_2(run, gy, step, middle, rows, poet_rows_inside(top, p), p);
+        }
+        gy += rows * p->out_width;
+        oy += rows;
+        left -= rows;
+        if (!left || oy == p->out_height) {
+            poet_add_run(g, run, 18);
+            left = most;
         }
     }
 }
 
+/*@ poet_weight_of_two */
+/* What the kernels between one channel of x and two of gy get, from element `at` of the weight on; of one where it is the last */
+static void poet_weight_of_two(const poet_update *u, int32_t at, const float *gy, const float *x, int is_last,
+                               int32_t most, const poet_conv2d_shape *s)
+{
+    const int32_t in_plane = s->plane.height * s->plane.width, out_plane = s->plane.out_height * s->plane.out_width;
+    float sums[18] = {0.0f};
+    for (int32_t image = 0; image < s->images; ++image) {
+        poet_gradients_of_two(sums, gy, is_last ? 0 : out_plane, x, most, &s->plane);
+        gy += s->groups * s->out_channels * out_plane;
+        x += s->groups * s->in_channels * in_plane;
+    }
+    u->apply(u, at, sums, 9);
+    if (!is_last) {
+        u->apply(u, at + 9 * s->in_channels, sums + 9, 9);
+    }
+}
+
 /*@ poet_conv2d_backward_weight */
-/* What the kernels get from gy and x, used as it is made: nine, four, three or one element at a time */
+/* What the kernels get from gy and x, used as it is made: a few elements at a time */
 void poet_conv2d_backward_weight(const poet_update *u, const float *gy, const float *x, const poet_conv2d_shape *s)
 {
     const poet_plane *p = &s->plane;
     const int32_t in_plane = p->height * p->width, out_plane = p->out_height * p->out_width;
     const int32_t taps = p->kernel_height * p->kernel_width, step = s->groups * s->out_channels;
+    const int32_t most = s->out_channels > 1 && p->out_width <= 32 ? 64 / p->out_width : 1;
     const int are_3 = p->kernel_width == 3 && p->dilation_x == 1, rolls = poet_rolls(p);
     const int are_4 = p->kernel_width % 4 == 0 && p->dilation_x == 1 && p->pad_x == 0
                       && (p->out_width - 1) * p->stride_x + p->kernel_width <= p->width;
     const int32_t n = rolls ? 9 : are_4 ? 4 : are_3 ? 3 : 1;
+#if POET_WIDE
+    if (poet_is_tiled(p, s->out_channels) && p->out_width <= 64) {
+        const poet_tiling t = poet_tiling_there(0, s);
+        for (int32_t g = 0; g < s->groups; ++g) {
+            poet_weight_tiles(u, g * t.outs * t.w_out, gy + g * t.outs * out_plane, x + g * t.ins * in_plane, most, &t);
+        }
+        return;
+    }
+#endif
     for (int32_t k = 0; k < step * s->in_channels * taps; k += n) {
         const int32_t kernel = k / taps, tap = k % taps;
-        const int32_t o = kernel / s->in_channels, c = kernel % s->in_channels;
+        const int32_t o = kernel / s->in_channels, c = kernel % s->in_channels, in_group = o % s->out_channels;
+        const int32_t channel = o / s->out_channels * s->in_channels + c;
+        if (rolls && s->out_channels > 1) {
+            if (in_group % 2 == 0) {
+                poet_weight_of_two(u, k, gy + o * out_plane, x + channel * in_plane, in_group == s->out_channels - 1, most, s);
+            }
+            continue;
+        }
         float sums[9] = {0.0f};
         for (int32_t image = 0; image < s->images; ++image) {
-            const int32_t channel = (image * s->groups + o / s->out_channels) * s->in_channels + c;
-            const float *from = x + channel * in_plane, *gradient = gy + (image * step + o) * out_plane;
+            const float *from = x + (image * s->groups * s->in_channels + channel) * in_plane;
+            const float *gradient = gy + (image * step + o) * out_plane;
             if (rolls) {
                 poet_gradients_3x3(sums, gradient, from, p);
             } else {
                 const int32_t ky = tap / p->kernel_width;
-                poet_gradients_of_taps(sums, gradient, from, ky, tap % p->kernel_width, n, p);
+                poet_gradients_of_taps(sums, gradient, from, ky, tap % p->kernel_width, n, most, p);
             }
         }
         u->apply(u, k, sums, n);

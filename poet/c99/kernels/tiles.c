@@ -246,25 +246,34 @@ static int poet_is_tiled(const poet_plane *p, int32_t outs)
     return POET_WIDE && outs >= 4 && line < POET_LINE && 64 * p->kernel_height * p->kernel_width <= POET_PANEL;
 }
 
-/*@ poet_tiles_there */
+/*@ poet_tiling_there */
 #if POET_WIDE
-/* y += x through the kernels w, whose taps are counted from the last one back where `is_back`; for all groups */
-static void poet_tiles_there(float *y, const float *x, const float *w, int is_back, const poet_conv2d_shape *s)
+/* The tiling of a plain convolution; where `is_back` its taps are counted from the last one, and w's channels swapped */
+static poet_tiling poet_tiling_there(int is_back, const poet_conv2d_shape *s)
 {
     const poet_plane *p = &s->plane;
-    const int32_t width = p->kernel_width, taps = p->kernel_height * width;
+    const int32_t width = p->kernel_width, taps = p->kernel_height * width, across = is_back ? -1 : 1;
     const int32_t in = p->height * p->width, out = p->out_height * p->out_width;
     const int32_t ins = is_back ? s->out_channels : s->in_channels, outs = is_back ? s->in_channels : s->out_channels;
     const poet_tiling t = {
-        s->images, ins, outs, 0,
-        s->groups * ins * in, in, s->groups * outs * out, out, p->out_width,
+        s->images, ins, outs, 0, s->groups * ins * in, in, s->groups * outs * out, out, p->out_width,
         is_back ? outs * taps : taps, is_back ? taps : ins * taps, width,
-        {p->height, p->out_height, 0, 1, p->stride_y, -p->pad_y, p->dilation_y, is_back ? -1 : 1, p->kernel_height},
-        {p->width, p->out_width, 0, 1, p->stride_x, -p->pad_x, p->dilation_x, is_back ? -1 : 1, width},
+        {p->height, p->out_height, 0, 1, p->stride_y, -p->pad_y, p->dilation_y, across, p->kernel_height},
+        {p->width, p->out_width, 0, 1, p->stride_x, -p->pad_x, p->dilation_x, across, width},
     };
+    return t;
+}
+#endif
+
+/*@ poet_tiles_there */
+#if POET_WIDE
+/* y += x through the kernels w, from their last tap on back where `is_back`; for all groups */
+static void poet_tiles_there(float *y, const float *x, const float *w, int is_back, const poet_conv2d_shape *s)
+{
+    const poet_tiling t = poet_tiling_there(is_back, s);
+    const int32_t taps = t.rows.taps * t.columns.taps, last = is_back ? taps - 1 : 0;
     for (int32_t g = 0; g < s->groups; ++g) {
-        const float *first = w + g * ins * outs * taps + (is_back ? taps - 1 : 0);
-        poet_tiles(y + g * outs * out, x + g * ins * in, first, &t);
+        poet_tiles(y + g * t.outs * t.y_plane, x + g * t.ins * t.x_plane, w + g * t.ins * t.outs * taps + last, &t);
     }
 }
 #endif
@@ -314,6 +323,73 @@ static void poet_tiles_back(float *gx, const float *gy, const float *w, int is_d
             for (int32_t g = 0; g < s->groups; ++g) {
                 const float *first = w + g * t.ins * t.w_in + ky * width + kx;
                 poet_tiles(gx + g * t.outs * in, gy + g * t.ins * out, first, &t);
+            }
+        }
+    }
+}
+#endif
+
+/*@ poet_turned */
+#if POET_WIDE
+/* to[i][j] = from[j][i] for n rows i, and `columns` neighbours j, of which `filled` are there and the others zeros */
+static POET_APART void poet_turned(float *to, const float *from, int32_t step, int32_t row, int32_t n, int32_t filled,
+                                   int32_t columns)
+{
+    for (int32_t j = 0; j < columns; ++j) {
+        for (int32_t i = 0; i < n; ++i) {
+            to[i * columns + j] = j < filled ? from[j * row + i * step] : 0.0f;
+        }
+    }
+}
+#endif
+
+/*@ poet_weight_tiles_of_run */
+#if POET_WIDE
+/* tiles += what `channels` channels of x and up to 32 of gy give to their kernels at a run of n places from `at` on */
+static void poet_weight_tiles_of_run(float *tiles, const float *gy, const float *x, int32_t channels, int32_t outs,
+                                     int32_t at, int32_t n, const poet_tiling *t)
+{
+    float panel[POET_PANEL], turned[64 * 32];
+    poet_stretch stretches[64];
+    int32_t places[64];
+    const int32_t width = (n + 15) & ~15, count = poet_stretches(stretches, places, at, at + n, t);
+    const int32_t kernels = channels * t->rows.taps * t->columns.taps, columns = outs > 16 ? 32 : 16;
+    const poet_steps s = {1, 1, n, width, 0, 0, 1};
+    poet_panel(panel, width, x, channels, stretches, count, t);
+    poet_turned(turned, gy + places[0], 1, t->y_plane, n, outs, columns);
+    for (int32_t k = 0; k < kernels; k += 8) {
+        const int32_t rows = kernels - k < 8 ? kernels - k : 8;
+        for (int32_t j = 0; j < columns; j += 16) {
+            poet_tile_rows(tiles + k * 32 + j * 8, panel + k * width, turned + j, columns, rows, &s);
+        }
+    }
+}
+#endif
+
+/*@ poet_weight_tiles */
+#if POET_WIDE
+/* What the kernels of one group, from element `first` of the weight on, get from gy and x, used as it is made */
+static void poet_weight_tiles(const poet_update *u, int32_t first, const float *gy, const float *x, int32_t run,
+                              const poet_tiling *t)
+{
+    float tiles[POET_PANEL / 2], made[POET_PANEL / 64];
+    const int32_t taps = t->rows.taps * t->columns.taps, most = POET_PANEL / 64 / taps, row = t->columns.made;
+    for (int32_t c = 0; c < t->ins; c += most) {
+        const int32_t channels = t->ins - c < most ? t->ins - c : most;
+        for (int32_t o = 0; o < t->outs; o += 32) {
+            const int32_t outs = t->outs - o < 32 ? t->outs - o : 32;
+            memset(tiles, 0, sizeof tiles);
+            for (int32_t line = 0; line < t->images * t->rows.made; ) {
+                const int32_t left = t->rows.made - line % t->rows.made, rows = run < left ? run : left;
+                poet_weight_tiles_of_run(tiles, gy + o * t->y_plane, x + c * t->x_plane, channels, outs, line * row,
+                                         rows * row, t);
+                line += rows;
+            }
+            for (int32_t j = 0; j < outs; ++j) {
+                for (int32_t k = 0; k < channels * taps; ++k) {
+                    made[k] = tiles[k / 8 * 256 + j / 16 * 128 + k % 8 * 16 + j % 16];
+                }
+                u->apply(u, first + ((o + j) * t->ins + c) * taps, made, channels * taps);
             }
         }
     }
