@@ -129,6 +129,12 @@ static void poet_matmul_begin(float *to, int32_t step, const float *from, int32_
 /* y = start + a * b; `start` may be null for 0, and may repeat by strides of 0 */
 void poet_matmul(float *y, const float *start, const float *a, const float *b, const poet_matmul_shape *s)
 {
+#if POET_WIDE
+    if (s->rows >= 8 && s->columns >= 4) {
+        poet_matmul_by_tiles(y, start, 0, a, 0, b, 0, 1, s);
+        return;
+    }
+#endif
     const poet_matmul_function block = poet_matmul_fastest(s->y_column, s);
     for (int32_t i = 0; i < s->rows; i += 4) {
         const int32_t rows = s->rows - i < 4 ? s->rows - i : 4;
@@ -194,6 +200,12 @@ void poet_matmul_gradient_narrow(const poet_update *u, const float *a, const flo
 void poet_matmul_gradient(const poet_update *u, const float *a, int32_t a_step, const float *b, int32_t b_step,
                           int32_t images, const poet_matmul_shape *s)
 {
+#if POET_WIDE
+    if (s->rows >= 8 && s->columns >= 4) {
+        poet_matmul_by_tiles(0, 0, u, a, a_step, b, b_step, images, s);
+        return;
+    }
+#endif
     const poet_matmul_function block = poet_matmul_fastest(1, s);
     for (int32_t i = 0; i < s->rows; i += 4) {
         const int32_t rows = s->rows - i < 4 ? s->rows - i : 4;

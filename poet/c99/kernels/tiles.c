@@ -395,3 +395,63 @@ static void poet_weight_tiles(const poet_update *u, int32_t first, const float *
     }
 }
 #endif
+
+/*@ poet_product_tiles */
+#if POET_WIDE
+/* tiles += a * b for at most 64 rows and 16 columns, in the runs of 32 inner numbers of a product */
+static POET_APART void poet_product_tiles(float *tiles, const float *a, const float *b, int32_t rows, int32_t columns,
+                                          const poet_matmul_shape *s)
+{
+    const int is_there = s->b_column == 1 && columns == 16;
+    for (int32_t from = 0; from < s->inner; from += 32) {
+        const int32_t n = s->inner - from < 32 ? s->inner - from : 32;
+        const poet_steps steps = {1, 1, n, s->a_row, 0, 0, s->a_inner};
+        float turned[32 * 16];
+        if (!is_there) {
+            poet_turned(turned, b, s->b_inner, s->b_column, n, columns, 16);
+        }
+        for (int32_t i = 0; i < rows; i += 8) {
+            poet_tile_rows(tiles + i * 16, a + i * s->a_row, is_there ? b : turned, is_there ? s->b_inner : 16,
+                           rows - i < 8 ? rows - i : 8, &steps);
+        }
+        a += 32 * s->a_inner;
+        b += 32 * s->b_inner;
+    }
+}
+#endif
+
+/*@ poet_matmul_by_tiles */
+#if POET_WIDE
+/* y = start + a * b, or where `u` is given the sum of the products of all images for it */
+static void poet_matmul_by_tiles(float *y, const float *start, const poet_update *u, const float *a, int32_t a_step,
+                                 const float *b, int32_t b_step, int32_t images, const poet_matmul_shape *s)
+{
+    float tiles[64 * 16];
+    for (int32_t at = 0; at < s->rows; at += 64) {
+        const int32_t rows = s->rows - at < 64 ? s->rows - at : 64;
+        for (int32_t j = 0; j < s->columns; j += 16) {
+            const int32_t columns = s->columns - j < 16 ? s->columns - j : 16;
+            memset(tiles, 0, sizeof tiles);
+            for (int32_t i = 0; i < rows && start; ++i) {
+                const float *from = start + (at + i) * s->start_row + j * s->start_column;
+                for (int32_t k = 0; k < columns; ++k) {
+                    tiles[16 * i + k] = from[k * s->start_column];
+                }
+            }
+            for (int32_t n = 0; n < images; ++n) {
+                const float *left = a + n * a_step + at * s->a_row;
+                poet_product_tiles(tiles, left, b + n * b_step + j * s->b_column, rows, columns, s);
+            }
+            for (int32_t i = 0; i < rows; ++i) {
+                const int32_t to = (at + i) * s->y_row + j * s->y_column;
+                if (u) {
+                    u->apply(u, to, tiles + 16 * i, columns);
+                }
+                for (int32_t k = 0; k < columns && !u; ++k) {
+                    y[to + k * s->y_column] = tiles[16 * i + k];
+                }
+            }
+        }
+    }
+}
+#endif
