@@ -388,13 +388,102 @@ static POET_INSIDE void poet_taps(float *y, const float *x, const float *w, int3
     }
 }
 
+/*@ poet_zeros */
+/* A row outside the image, for the widest image whose rows are read through two kernels at a time */
+static const float poet_zeros[66];
+
+/*@ poet_taps_of_two */
+/*
+ * y += what a plane x gives through each of two kernels, `w_out` apart in w and `step` in y, where the window rolls by
+ * one column: the nine taps of both stay in registers, and what both read is loaded once.
+ */
+static POET_APART void poet_taps_of_two(float *y, int32_t step, const float *from, const float *w, int32_t w_out,
+                                        int32_t w_step, const poet_plane *p)
+{
+    const float *v = w + w_out;
+    const float w0 = w[0], w1 = w[w_step], w2 = w[2 * w_step], v0 = v[0], v1 = v[w_step], v2 = v[2 * w_step];
+    w += 3 * w_step, v += 3 * w_step;
+    const float w3 = w[0], w4 = w[w_step], w5 = w[2 * w_step], v3 = v[0], v4 = v[w_step], v5 = v[2 * w_step];
+    w += 3 * w_step, v += 3 * w_step;
+    const float w6 = w[0], w7 = w[w_step], w8 = w[2 * w_step], v6 = v[0], v7 = v[w_step], v8 = v[2 * w_step];
+    const int32_t pad = p->pad_x, width = p->out_width;
+    float *z = y + step;
+    for (int32_t oy = 0, top = -p->pad_y; oy < p->out_height; ++oy, top += p->stride_y) {
+        const float *x1 = from + (top + 1) * p->width;
+        const float *x = top < 0 ? poet_zeros : x1 - p->width, *x2 = top + 2 < p->height ? x1 + p->width : poet_zeros;
+        float a0 = 0.0f, a1 = 0.0f, a2 = 0.0f;
+        if (!pad) {
+            a0 = *x++, a1 = *x1++, a2 = *x2++;
+        }
+        float b0 = *x++, b1 = *x1++, b2 = *x2++;
+        for (const float *const end = y + (width - pad); y < end;) {
+            float c0 = *x++, c1 = *x1++, c2 = *x2++;
+            *y++ += w0 * a0 + w1 * b0 + w2 * c0 + w3 * a1 + w4 * b1 + w5 * c1 + w6 * a2 + w7 * b2 + w8 * c2;
+            *z++ += v0 * a0 + v1 * b0 + v2 * c0 + v3 * a1 + v4 * b1 + v5 * c1 + v6 * a2 + v7 * b2 + v8 * c2;
+            if (y == end) {
+                a0 = b0, a1 = b1, a2 = b2, b0 = c0, b1 = c1, b2 = c2;
+                break;
+            }
+            a0 = *x++, a1 = *x1++, a2 = *x2++;
+            *y++ += w0 * b0 + w1 * c0 + w2 * a0 + w3 * b1 + w4 * c1 + w5 * a1 + w6 * b2 + w7 * c2 + w8 * a2;
+            *z++ += v0 * b0 + v1 * c0 + v2 * a0 + v3 * b1 + v4 * c1 + v5 * a1 + v6 * b2 + v7 * c2 + v8 * a2;
+            if (y == end) {
+                b0 = a0, b1 = a1, b2 = a2, a0 = c0, a1 = c1, a2 = c2;
+                break;
+            }
+            b0 = *x++, b1 = *x1++, b2 = *x2++;
+            *y++ += w0 * c0 + w1 * a0 + w2 * b0 + w3 * c1 + w4 * a1 + w5 * b1 + w6 * c2 + w7 * a2 + w8 * b2;
+            *z++ += v0 * c0 + v1 * a0 + v2 * b0 + v3 * c1 + v4 * a1 + v5 * b1 + v6 * c2 + v7 * a2 + v8 * b2;
+        }
+        if (pad) { /* the last column lies outside */
+            *y++ += w0 * a0 + w1 * b0 + w3 * a1 + w4 * b1 + w6 * a2 + w7 * b2;
+            *z++ += v0 * a0 + v1 * b0 + v3 * a1 + v4 * b1 + v6 * a2 + v7 * b2;
+        }
+    }
+}
+
+/*@ poet_taps_of_two_by_2 */
+/* Likewise where the window moves by two columns, all inside but perhaps the last */
+static POET_APART void poet_taps_of_two_by_2(float *y, int32_t step, const float *from, const float *w, int32_t w_out,
+                                             const poet_plane *p)
+{
+    const float *v = w + w_out;
+    const float w0 = w[0], w1 = w[1], w2 = w[2], w3 = w[3], w4 = w[4], w5 = w[5], w6 = w[6], w7 = w[7], w8 = w[8];
+    const float v0 = v[0], v1 = v[1], v2 = v[2], v3 = v[3], v4 = v[4], v5 = v[5], v6 = v[6], v7 = v[7], v8 = v[8];
+    const int32_t width = p->out_width, is_outside = 2 * width + 1 > p->width;
+    float *z = y + step;
+    for (int32_t oy = 0, top = -p->pad_y; oy < p->out_height; ++oy, top += p->stride_y) {
+        const float *x1 = from + (top + 1) * p->width;
+        const float *x = top < 0 ? poet_zeros : x1 - p->width, *x2 = top + 2 < p->height ? x1 + p->width : poet_zeros;
+        float a0 = *x++, a1 = *x1++, a2 = *x2++;
+        for (const float *const end = y + (width - is_outside); y < end;) {
+            const float b0 = *x++, b1 = *x1++, b2 = *x2++, c0 = *x++, c1 = *x1++, c2 = *x2++;
+            *y++ += w0 * a0 + w1 * b0 + w2 * c0 + w3 * a1 + w4 * b1 + w5 * c1 + w6 * a2 + w7 * b2 + w8 * c2;
+            *z++ += v0 * a0 + v1 * b0 + v2 * c0 + v3 * a1 + v4 * b1 + v5 * c1 + v6 * a2 + v7 * b2 + v8 * c2;
+            a0 = c0, a1 = c1, a2 = c2;
+        }
+        if (is_outside) {
+            const float b0 = *x++, b1 = *x1++, b2 = *x2++;
+            *y++ += w0 * a0 + w1 * b0 + w3 * a1 + w4 * b1 + w6 * a2 + w7 * b2;
+            *z++ += v0 * a0 + v1 * b0 + v3 * a1 + v4 * b1 + v6 * a2 + v7 * b2;
+        }
+    }
+}
+
+/*@ poet_rolls_in_twos */
+/* Whether two kernels at a time read an image: where their window rolls, and its rows are as short as the zeros */
+static int poet_rolls_in_twos(const poet_plane *p)
+{
+    return poet_rolls(p) && p->width <= 64;
+}
+
 /*@ poet_conv2d */
 /* y = bias + x through the kernels w; `bias` may be null */
 void poet_conv2d(float *y, const float *x, const float *w, const float *bias, const poet_conv2d_shape *s)
 {
     const int32_t in_plane = s->plane.height * s->plane.width, out_plane = s->plane.out_height * s->plane.out_width;
     const int32_t taps = s->plane.kernel_height * s->plane.kernel_width;
-    const int is_tiled = poet_is_tiled(&s->plane, s->out_channels);
+    const int is_tiled = poet_is_tiled(&s->plane, s->out_channels), rolls = poet_rolls_in_twos(&s->plane);
     float *to = y;
     for (int32_t n = 0; n < s->images; ++n) {
         for (int32_t o = 0; o < s->groups * s->out_channels; ++o) {
@@ -402,8 +491,18 @@ void poet_conv2d(float *y, const float *x, const float *w, const float *bias, co
             for (int32_t i = 0; i < out_plane; ++i) {
                 to[i] = bias ? bias[o] : 0.0f;
             }
+            const int32_t in_group = o % s->out_channels, is_second = in_group % 2;
+            const int in_twos = rolls && (is_second || in_group + 1 < s->out_channels);
+            const float *kernel = w + (o - (in_twos ? is_second : 0)) * s->in_channels * taps;
             for (int32_t c = 0; c < s->in_channels && !is_tiled; ++c) {
-                poet_taps(to, from + c * in_plane, w + (o * s->in_channels + c) * taps, 1, &s->plane);
+                if (!in_twos) {
+                    poet_taps(to, from + c * in_plane, kernel, 1, &s->plane);
+                } else if (is_second && s->plane.stride_x == 1) {
+                    poet_taps_of_two(to - out_plane, out_plane, from + c * in_plane, kernel, s->in_channels * taps, 1, &s->plane);
+                } else if (is_second) {
+                    poet_taps_of_two_by_2(to - out_plane, out_plane, from + c * in_plane, kernel, s->in_channels * taps, &s->plane);
+                }
+                kernel += taps;
             }
             to += out_plane;
         }
