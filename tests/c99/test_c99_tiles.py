@@ -78,7 +78,7 @@ def _plane(rng: np.random.Generator) -> list[int]:
         stride, pad = rng.integers(1, 4, 2).tolist(), rng.integers(0, 3, 2).tolist()
         if rng.random() < 0.7:
             stride, pad = [stride[0]] * 2, [min(pad[0], 1)] * 2
-        size = rng.integers(3, 40, 2).tolist()
+        size = [int(rng.integers(3, 40)), int(rng.integers(3, 140 if rng.random() < 0.2 else 40))]
         reach = [d * (k - 1) + 1 for d, k in zip(dilation, kernel, strict=True)]
         behind = int(rng.random() < 0.2)  # zeros at the bottom and on the right, as TensorFlow pads
         out = [(n + 2 * p + behind - r) // s + 1 for n, p, r, s in zip(size, pad, reach, stride, strict=True)]

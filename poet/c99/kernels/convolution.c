@@ -390,7 +390,7 @@ static POET_INSIDE void poet_taps(float *y, const float *x, const float *w, int3
 
 /*@ poet_zeros */
 /* A row outside the image, for the widest image whose rows are read through two kernels at a time */
-static const float poet_zeros[66];
+static const float poet_zeros[130];
 
 /*@ poet_taps_of_two */
 /*
@@ -474,7 +474,7 @@ static POET_APART void poet_taps_of_two_by_2(float *y, int32_t step, const float
 /* Whether two kernels at a time read an image: where their window rolls, and its rows are as short as the zeros */
 static int poet_rolls_in_twos(const poet_plane *p)
 {
-    return poet_rolls(p) && p->width <= 64;
+    return poet_rolls(p) && p->width <= 128;
 }
 
 /*@ poet_conv2d */

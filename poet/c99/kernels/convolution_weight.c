@@ -312,19 +312,22 @@ static POET_APART void poet_gradients_of_taps(float *sums, const float *gy, cons
     poet_add_run(sums, run, n);
 }
 
-/*@ poet_gradient_rows_of_two */
+/*@ poet_gradients_of_two */
 /*
- * g[0..17] += the products of `rows` rows of two planes of gy, `step` apart, for nine taps each, one by one: the window
- * moves by one column as in the way there, and what both planes take of it is loaded once.
+ * g[0..17] += what nine taps get from each of two planes of gy, `step` apart, and one of x, in runs of `most` rows: the
+ * window moves by one column as in the way there, and what both planes take of it is loaded once.
  */
-static POET_APART void poet_gradient_rows_of_two(float *g, const float *gy, int32_t step, const float *x1, int32_t rows,
-                                                 int inside, const poet_plane *p)
+static POET_APART void poet_gradients_of_two(float *g, const float *gy, int32_t step, const float *from, int32_t most,
+                                             const poet_plane *p)
 {
-    const float *x = inside & 1 ? x1 - p->width : x1, *x2 = inside & 2 ? x1 + p->width : x1, *hy = gy + step;
-    const int32_t pad = p->pad_x, width = p->out_width, skip = (p->stride_y - 1) * p->width;
-    float s0 = g[0], s1 = g[1], s2 = g[2], s3 = g[3], s4 = g[4], s5 = g[5], s6 = g[6], s7 = g[7], s8 = g[8];
-    float t0 = g[9], t1 = g[10], t2 = g[11], t3 = g[12], t4 = g[13], t5 = g[14], t6 = g[15], t7 = g[16], t8 = g[17];
-    while (rows--) {
+    const float *hy = gy + step;
+    const int32_t pad = p->pad_x, width = p->out_width;
+    int32_t left = most;
+    float s0 = 0.0f, s1 = 0.0f, s2 = 0.0f, s3 = 0.0f, s4 = 0.0f, s5 = 0.0f, s6 = 0.0f, s7 = 0.0f, s8 = 0.0f;
+    float t0 = 0.0f, t1 = 0.0f, t2 = 0.0f, t3 = 0.0f, t4 = 0.0f, t5 = 0.0f, t6 = 0.0f, t7 = 0.0f, t8 = 0.0f;
+    for (int32_t oy = 0, top = -p->pad_y; oy < p->out_height; ++oy, top += p->stride_y) {
+        const float *x1 = from + (top + 1) * p->width;
+        const float *x = top < 0 ? poet_zeros : x1 - p->width, *x2 = top + 2 < p->height ? x1 + p->width : poet_zeros;
         float a0 = 0.0f, a1 = 0.0f, a2 = 0.0f;
         if (!pad) {
             a0 = *x++, a1 = *x1++, a2 = *x2++;
@@ -364,28 +367,29 @@ static POET_APART void poet_gradient_rows_of_two(float *g, const float *gy, int3
             s0 += v * a0, s1 += v * b0, s3 += v * a1, s4 += v * b1, s6 += v * a2, s7 += v * b2;
             t0 += u * a0, t1 += u * b0, t3 += u * a1, t4 += u * b1, t6 += u * a2, t7 += u * b2;
         }
-        x += skip, x1 += skip, x2 += skip;
-    }
-    if (inside & 1) {
-        g[0] = s0, g[1] = s1, g[2] = s2, g[9] = t0, g[10] = t1, g[11] = t2;
-    }
-    g[3] = s3, g[4] = s4, g[5] = s5, g[12] = t3, g[13] = t4, g[14] = t5;
-    if (inside & 2) {
-        g[6] = s6, g[7] = s7, g[8] = s8, g[15] = t6, g[16] = t7, g[17] = t8;
+        if (--left == 0 || oy + 1 == p->out_height) {
+            g[0] += s0, g[1] += s1, g[2] += s2, g[3] += s3, g[4] += s4, g[5] += s5, g[6] += s6, g[7] += s7, g[8] += s8;
+            g[9] += t0, g[10] += t1, g[11] += t2, g[12] += t3, g[13] += t4, g[14] += t5, g[15] += t6, g[16] += t7, g[17] += t8;
+            s0 = s1 = s2 = s3 = s4 = s5 = s6 = s7 = s8 = 0.0f;
+            t0 = t1 = t2 = t3 = t4 = t5 = t6 = t7 = t8 = 0.0f;
+            left = most;
+        }
     }
 }
 
-/*@ poet_gradient_rows_of_two_by_2 */
+/*@ poet_gradients_of_two_by_2 */
 /* Likewise where the window moves by two columns, all inside but perhaps the last */
-static POET_APART void poet_gradient_rows_of_two_by_2(float *g, const float *gy, int32_t step, const float *x1,
-                                                      int32_t rows, int inside, const poet_plane *p)
+static POET_APART void poet_gradients_of_two_by_2(float *g, const float *gy, int32_t step, const float *from, int32_t most,
+                                                  const poet_plane *p)
 {
-    const float *x = inside & 1 ? x1 - p->width : x1, *x2 = inside & 2 ? x1 + p->width : x1, *hy = gy + step;
+    const float *hy = gy + step;
     const int32_t width = p->out_width, is_outside = 2 * width + 1 > p->width;
-    const int32_t skip = p->stride_y * p->width - 2 * width - 1 + is_outside;
-    float s0 = g[0], s1 = g[1], s2 = g[2], s3 = g[3], s4 = g[4], s5 = g[5], s6 = g[6], s7 = g[7], s8 = g[8];
-    float t0 = g[9], t1 = g[10], t2 = g[11], t3 = g[12], t4 = g[13], t5 = g[14], t6 = g[15], t7 = g[16], t8 = g[17];
-    while (rows--) {
+    int32_t left = most;
+    float s0 = 0.0f, s1 = 0.0f, s2 = 0.0f, s3 = 0.0f, s4 = 0.0f, s5 = 0.0f, s6 = 0.0f, s7 = 0.0f, s8 = 0.0f;
+    float t0 = 0.0f, t1 = 0.0f, t2 = 0.0f, t3 = 0.0f, t4 = 0.0f, t5 = 0.0f, t6 = 0.0f, t7 = 0.0f, t8 = 0.0f;
+    for (int32_t oy = 0, top = -p->pad_y; oy < p->out_height; ++oy, top += p->stride_y) {
+        const float *x1 = from + (top + 1) * p->width;
+        const float *x = top < 0 ? poet_zeros : x1 - p->width, *x2 = top + 2 < p->height ? x1 + p->width : poet_zeros;
         float a0 = *x++, a1 = *x1++, a2 = *x2++;
         for (const float *const end = gy + (width - is_outside); gy < end;) {
             const float v = *gy++, u = *hy++;
@@ -400,38 +404,11 @@ static POET_APART void poet_gradient_rows_of_two_by_2(float *g, const float *gy,
             s0 += v * a0, s3 += v * a1, s6 += v * a2, t0 += u * a0, t3 += u * a1, t6 += u * a2;
             s1 += v * b0, s4 += v * b1, s7 += v * b2, t1 += u * b0, t4 += u * b1, t7 += u * b2;
         }
-        x += skip, x1 += skip, x2 += skip;
-    }
-    if (inside & 1) {
-        g[0] = s0, g[1] = s1, g[2] = s2, g[9] = t0, g[10] = t1, g[11] = t2;
-    }
-    g[3] = s3, g[4] = s4, g[5] = s5, g[12] = t3, g[13] = t4, g[14] = t5;
-    if (inside & 2) {
-        g[6] = s6, g[7] = s7, g[8] = s8, g[15] = t6, g[16] = t7, g[17] = t8;
-    }
-}
-
-/*@ poet_gradients_of_two */
-/* g[0..17] += what nine taps get from each of two planes of gy, `step` apart, and one of x, in runs of `most` rows */
-static POET_INSIDE void poet_gradients_of_two(float *g, const float *gy, int32_t step, const float *x, int32_t most,
-                                              const poet_plane *p)
-{
-    float run[18] = {0.0f};
-    for (int32_t oy = 0, left = most; oy < p->out_height;) {
-        const int32_t top = oy * p->stride_y - p->pad_y;
-        const int32_t whole = poet_whole_rows(top, p->out_height - oy < left ? p->out_height - oy : left, p);
-        const int32_t rows = whole ? whole : 1;
-        const float *middle = x + (top + 1) * p->width;
-        if (p->stride_x == 1) {
-            poet_gradient_rows_of_two(run, gy, step, middle, rows, poet_rows_inside(top, p), p);
-        } else {
-            poet_gradient_rows_of_two_by_2(run, gy, step, middle, rows, poet_rows_inside(top, p), p);
-        }
-        gy += rows * p->out_width;
-        oy += rows;
-        left -= rows;
-        if (!left || oy == p->out_height) {
-            poet_add_run(g, run, 18);
+        if (--left == 0 || oy + 1 == p->out_height) {
+            g[0] += s0, g[1] += s1, g[2] += s2, g[3] += s3, g[4] += s4, g[5] += s5, g[6] += s6, g[7] += s7, g[8] += s8;
+            g[9] += t0, g[10] += t1, g[11] += t2, g[12] += t3, g[13] += t4, g[14] += t5, g[15] += t6, g[16] += t7, g[17] += t8;
+            s0 = s1 = s2 = s3 = s4 = s5 = s6 = s7 = s8 = 0.0f;
+            t0 = t1 = t2 = t3 = t4 = t5 = t6 = t7 = t8 = 0.0f;
             left = most;
         }
     }
@@ -445,7 +422,11 @@ static void poet_weight_of_two(const poet_update *u, int32_t at, const float *gy
     const int32_t in_plane = s->plane.height * s->plane.width, out_plane = s->plane.out_height * s->plane.out_width;
     float sums[18] = {0.0f};
     for (int32_t image = 0; image < s->images; ++image) {
-        poet_gradients_of_two(sums, gy, is_last ? 0 : out_plane, x, most, &s->plane);
+        if (s->plane.stride_x == 1) {
+            poet_gradients_of_two(sums, gy, is_last ? 0 : out_plane, x, most, &s->plane);
+        } else {
+            poet_gradients_of_two_by_2(sums, gy, is_last ? 0 : out_plane, x, most, &s->plane);
+        }
         gy += s->groups * s->out_channels * out_plane;
         x += s->groups * s->in_channels * in_plane;
     }
@@ -462,13 +443,14 @@ void poet_conv2d_backward_weight(const poet_update *u, const float *gy, const fl
     const poet_plane *p = &s->plane;
     const int32_t in_plane = p->height * p->width, out_plane = p->out_height * p->out_width;
     const int32_t taps = p->kernel_height * p->kernel_width, step = s->groups * s->out_channels;
+    const int in_twos = s->out_channels > 1 && poet_rolls_in_twos(p);
     const int32_t most = s->out_channels > 1 && p->out_width <= 32 ? 64 / p->out_width : 1;
     const int are_3 = p->kernel_width == 3 && p->dilation_x == 1, rolls = poet_rolls(p);
     const int are_4 = p->kernel_width % 4 == 0 && p->dilation_x == 1 && p->pad_x == 0
                       && (p->out_width - 1) * p->stride_x + p->kernel_width <= p->width;
     const int32_t n = rolls ? 9 : are_4 ? 4 : are_3 ? 3 : 1;
 #if POET_WIDE
-    if (poet_is_tiled(p, s->out_channels) && p->out_width <= 64) {
+    if (poet_is_tiled(p, s->out_channels) && p->out_width <= 64 && (in_twos || !rolls)) {
         const poet_tiling t = poet_tiling_there(0, s);
         for (int32_t g = 0; g < s->groups; ++g) {
             poet_weight_tiles(u, g * t.outs * t.w_out, gy + g * t.outs * out_plane, x + g * t.ins * in_plane, most, &t);
@@ -480,7 +462,7 @@ void poet_conv2d_backward_weight(const poet_update *u, const float *gy, const fl
         const int32_t kernel = k / taps, tap = k % taps;
         const int32_t o = kernel / s->in_channels, c = kernel % s->in_channels, in_group = o % s->out_channels;
         const int32_t channel = o / s->out_channels * s->in_channels + c;
-        if (rolls && s->out_channels > 1) {
+        if (in_twos) {
             if (in_group % 2 == 0) {
                 poet_weight_of_two(u, k, gy + o * out_plane, x + channel * in_plane, in_group == s->out_channels - 1, most, s);
             }
