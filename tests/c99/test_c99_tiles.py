@@ -125,4 +125,3 @@ def test_products_have_the_same_bits(libraries: Mapping[str, ctypes.CDLL]) -> No
         shape = (ctypes.c_int32 * 11)(rows, inner, columns, columns, 1, 0, 1, *of_a, *of_b)
         _same(libraries, "poet_matmul", rows * columns, start, a, _pointer(b), shape)
         _same(libraries, "poet_matmul_gradient", rows * columns, a, b, shape)
-
