@@ -1,8 +1,8 @@
 """A training step by shared C library and by PyTorch, one thread: results/c99-library.json.
 
 The four nets of MLPerf Tiny, MobileNetV2-0.35 (10 classes, 64 x 64) and ResNet-18 (32 x 32), batch 1
-(autoencoder 4) and 8, SGD, everything kept. Each side is a process of its own: the C step with numpy and ctypes
-alone, the same plan in PyTorch. Seconds are the least of some steps after two to warm up, of two
+(autoencoder 4) and 8, SGD, everything kept. Each side is a process of its own: the C step with numpy and
+ctypes alone, the same plan in PyTorch. Seconds are the least of some steps after two to warm up, of two
 processes each; memory is the peak of the process.
 
     python -m benchmarks c99-library [--only ds-cnn] [--steps 20]
@@ -32,9 +32,9 @@ HEAD = """# C and PyTorch on a board with an operating system
 Made by `python -m benchmarks c99-library`
 on an {machine} machine. One training step of the same plan, everything kept,
 SGD, one thread: as a shared library called with numpy (gcc, {flags}), and in PyTorch
-{torch}. Each side is a process of its own, twice. *Step* is the least of {steps} steps of both, *memory* the most that the
-process had resident; of the C side {numpy} MiB are Python and numpy. The machine was shared with much other
-work: seconds are a rough guide.
+{torch}. Each side is a process of its own, twice. *Step* is the least of {steps} steps of both, *memory* the
+most that the process had resident; of the C side {numpy} MiB are Python and numpy. The machine was shared
+with much other work: seconds are a rough guide.
 
 | net | batch | C, step | PyTorch, step | C / PyTorch | C, memory | PyTorch, memory |
 |---|--:|--:|--:|--:|--:|--:|
@@ -124,8 +124,8 @@ def planned(name: str, batch: int, work: Path) -> tuple[Path, Path]:
     else:
         module, shape = ResNet(), (3, 32, 32)
     made = poet.plan(
-        module, torch.randn(batch, *shape), device="nrf52840", ram="1GiB", recompute=False, paging=False, home="ram",
-        loss=net.loss if net else "cross-entropy", time_limit_seconds=5.0,
+        module, torch.randn(batch, *shape), device="nrf52840", ram="1GiB", recompute=False, paging=False,
+        home="ram", loss=net.loss if net else "cross-entropy", time_limit_seconds=5.0,
     )  # fmt: skip
     plan, folder = work / f"{name}.poet", work / name
     made.save(plan)

@@ -5,12 +5,11 @@ from __future__ import annotations
 import ctypes
 import subprocess
 from collections.abc import Mapping
-from pathlib import Path
 
 import numpy as np
 import pytest
-
 from helpers.c_build import EXACT, STRICT, Floats
+
 from poet.c99.sources import header_text, needed, source_text
 
 NAMES = (
@@ -51,7 +50,7 @@ def _pointer(values: Floats) -> ctypes.c_void_p:
 
 
 def _made(library: ctypes.CDLL, name: str, size: int, left: Floats, right: Floats, *rest: object) -> Floats:
-    """What a kernel writes from two tensors and its shape; the gradient of a weight goes through an update."""
+    """What a kernel writes from two tensors and its shape; gradients of weights go through an update."""
     made: Floats = np.full(size, np.nan, dtype=np.float32)
     first: object = _pointer(made)
     if name in ("poet_conv2d_backward_weight", "poet_matmul_gradient"):
@@ -71,7 +70,7 @@ def _same(libraries: Mapping[str, ctypes.CDLL], name: str, size: int, *arguments
 
 
 def _plane(rng: np.random.Generator) -> list[int]:
-    """Sizes of a plane with at least one place: in, out, kernel, stride, pad, dilation, by rows and columns."""
+    """Sizes of a plane with a place: in, out, kernel, stride, pad, dilation, by rows and columns."""
     while True:
         kernel = [3, 3] if rng.random() < 0.6 else rng.integers(1, 6, 2).tolist()
         dilation = [1, 1] if rng.random() < 0.7 else rng.integers(1, 4, 2).tolist()
