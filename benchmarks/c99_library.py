@@ -2,8 +2,8 @@
 
 The four nets of MLPerf Tiny, MobileNetV2-0.35 (10 classes, 64 x 64) and ResNet-18 (32 x 32), batch 1
 (autoencoder 4) and 8, SGD, everything kept. Each side is a process of its own: the C step with numpy and
-ctypes alone, the same plan in PyTorch. Seconds are the least of some steps after two to warm up, of two
-processes each; memory is the peak of the process.
+ctypes alone, the same plan in PyTorch. Seconds of the processor are the least of some steps after two to warm
+up; memory is the peak of the process.
 
     python -m benchmarks c99-library [--only ds-cnn] [--steps 20]
 
@@ -32,17 +32,15 @@ HEAD = """# C and PyTorch on a board with an operating system
 Made by `python -m benchmarks c99-library`
 on an {machine} machine. One training step of the same plan, everything kept,
 SGD, one thread: as a shared library called with numpy (gcc, {flags}), and in PyTorch
-{torch}. Each side is a process of its own, twice. *Step* is the least of {steps} steps of both, *memory* the
+{torch}. Each side is a process of its own. *Step* is the least processor time of {steps} steps, *memory* the
 most that the process had resident; of the C side {numpy} MiB are Python and numpy. The machine was shared
-with much other work: seconds are a rough guide.
+with much other work.
 
 | net | batch | C, step | PyTorch, step | C / PyTorch | C, memory | PyTorch, memory |
 |---|--:|--:|--:|--:|--:|--:|
 """
 FLAGS = "-O3 -march=native"
 MEASURED = ("step_seconds", "peak_bytes")
-ROUNDS = 2
-"""Processes of each side, one after the other; the least counts."""
 
 
 def _run(*arguments: object) -> dict[str, float]:
@@ -80,9 +78,9 @@ def in_c(folder: Path, steps: int) -> None:
             step.set_classes([0] * step.facts.rows)
         else:
             step.set_target(rng.standard_normal(step.facts.target_floats, dtype=np.float32))
-        begins = time.perf_counter()
+        begins = time.process_time()
         step.train()
-        seconds.append(time.perf_counter() - begins)
+        seconds.append(time.process_time() - begins)
     assert "torch" not in sys.modules
     return _say(min(seconds[2:]))
 
@@ -99,13 +97,13 @@ def in_torch(plan: Path, steps: int) -> None:
     with Trainer.open(plan) as trainer:
         inputs, targets = random_batch(trainer.plan, 0)
         for _ in range(steps + 2):
-            begins = time.perf_counter()
+            begins = time.process_time()
             trainer.step(inputs, targets)
-            seconds.append(time.perf_counter() - begins)
+            seconds.append(time.process_time() - begins)
     _say(min(seconds[2:]))
 
 
-def planned(name: str, batch: int, work: Path) -> tuple[Path, Path]:
+def planned(name: str, batch: int, work: Path, plans: Path) -> tuple[Path, Path]:
     """The plan, and the folder with its library built."""
     import torch
     from mlperf_tiny import NETS
@@ -115,20 +113,20 @@ def planned(name: str, batch: int, work: Path) -> tuple[Path, Path]:
     from poet.c99.project import c_project
     from poet.plans.plan_file import PlanFile
 
-    torch.manual_seed(0)
+    plan, folder = plans / f"{name}-{batch}.poet", work / name
     net = NETS.get(name)
+    torch.manual_seed(0)
     if net:
         module, shape = net.build(), net.shape[1:]
     elif name == MOBILE:
         module, shape = MobileNetV2(width=0.35, small_images=False), (3, 64, 64)
     else:
         module, shape = ResNet(), (3, 32, 32)
-    made = poet.plan(
+    if not plan.exists():
+        poet.plan(
         module, torch.randn(batch, *shape), device="nrf52840", ram="1GiB", recompute=False, paging=False,
         home="ram", loss=net.loss if net else "cross-entropy", time_limit_seconds=5.0,
     )  # fmt: skip
-    plan, folder = work / f"{name}.poet", work / name
-    made.save(plan)
     with PlanFile(plan) as file:
         c_project(file).write(folder)
     command = ["make", "-C", str(folder), "lib", f"CFLAGS={FLAGS}"]
@@ -141,6 +139,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("--only", action="append")
     parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--plans", type=Path, help="folder of plan files, of earlier runs and of this one")
     parser.add_argument("--c", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--torch", type=Path, help=argparse.SUPPRESS)
     asked = parser.parse_args()
@@ -158,16 +157,10 @@ def main() -> None:
     lines, numpy_bytes = list[str](), 0.0
     for name, batch in rows:
         with tempfile.TemporaryDirectory() as work:
-            plan, folder = planned(name, batch, Path(work))
+            plan, folder = planned(name, batch, Path(work), asked.plans or Path(work))
             numpy_bytes = _run("--c", folder, "--steps", 0)["peak_bytes"]
-            pairs = [
-                (_run("--c", folder, "--steps", asked.steps), _run("--torch", plan, "--steps", asked.steps))
-                for _ in range(ROUNDS)
-            ]
-            sides = [
-                {key: min(run[key] for run in side) for key in MEASURED} for side in zip(*pairs, strict=True)
-            ]
-        lines.append(_text(name, batch, sides[0], sides[1]))
+            sides = _run("--c", folder, "--steps", asked.steps), _run("--torch", plan, "--steps", asked.steps)
+        lines.append(_text(name, batch, *sides))
         print(lines[-1], flush=True)
     if not asked.only:
         _write(lines, asked.steps, numpy_bytes)

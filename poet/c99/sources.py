@@ -30,7 +30,7 @@ _COMPILER = """#if !defined(__GNUC__)
 #else
 #define POET_INSIDE
 #endif
-/* Tiles for vector registers, on a stack that has 64 KiB to spare; results are the same without. */
+/* Tiles for vector registers, on a stack that has 80 KiB to spare; results are the same without. */
 #if !defined(POET_WIDE)
 #define POET_WIDE (UINTPTR_MAX > UINT32_MAX)
 #endif
