@@ -124,9 +124,9 @@ def planned(name: str, batch: int, work: Path, plans: Path) -> tuple[Path, Path]
         module, shape = ResNet(), (3, 32, 32)
     if not plan.exists():
         poet.plan(
-        module, torch.randn(batch, *shape), device="nrf52840", ram="1GiB", recompute=False, paging=False,
-        home="ram", loss=net.loss if net else "cross-entropy", time_limit_seconds=5.0,
-    )  # fmt: skip
+            module, torch.randn(batch, *shape), device="nrf52840", ram="1GiB", recompute=False, paging=False,
+            home="ram", loss=net.loss if net else "cross-entropy", time_limit_seconds=5.0,
+        ).save(plan)  # fmt: skip
     with PlanFile(plan) as file:
         c_project(file).write(folder)
     command = ["make", "-C", str(folder), "lib", f"CFLAGS={FLAGS}"]
