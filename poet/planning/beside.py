@@ -261,14 +261,14 @@ def at_home(problem: Problem, plan: Plan) -> DecidedProblem:
     updated = {name for op in problem.ops for name in op.updates}
 
     def there(tensor: Tensor) -> Tensor:
+        if tensor.name in standing:  # a batch may be, as a parameter is
+            return replace(tensor, initially=Place.RAM, finally_=Place.RAM, page_in=None, page_out=None)
         if tensor.name not in persistent:
             return tensor
         begins = before[tensor.name].initially
         if begins is Place.STORAGE:
             ends = Place.STORAGE if tensor.name in updated else None
             return replace(tensor, initially=Place.STORAGE, finally_=ends)
-        if tensor.name in standing:
-            return replace(tensor, initially=Place.RAM, finally_=Place.RAM, page_in=None, page_out=None)
         is_copied = begins is Place.BOTH and tensor.name in slotted
         return replace(tensor, initially=Place.BOTH if is_copied else Place.RAM, finally_=Place.RAM)
 

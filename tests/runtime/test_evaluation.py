@@ -22,12 +22,14 @@ from poet import api
 from poet.errors import InputError, PageFileError, PlanError, ReplayError
 from poet.frontend.losses import LossFunction
 from poet.frontend.trace import trace_evaluation, trace_training_step
+from poet.memory.layout import lay_out
 from poet.planning.beside import at_home
 from poet.plans.plan_file import read_plan, write_plan
-from poet.plans.plan_parts import Request
+from poet.plans.plan_parts import Arena, Request
 from poet.plans.run_request import RunRequest
 from poet.plans.training_plan import Plan
-from poet.problem import Limits
+from poet.problem import Limits, Place
+from poet.problem.schedule import Free
 from poet.runtime import Trainer, native
 from poet.runtime.data.random_batches import random_batch
 from poet.runtime.runs.fit import load_samples
@@ -331,6 +333,23 @@ def test_samples_that_depend_on_others_are_not_evaluated_among_fewer(count: int,
         ):
             trainer.evaluate([(x, y), (x[:count], y[:count])])
         trainer.step(x, y)
+
+
+def test_a_batch_that_stands_throughout_training_stands_in_the_evaluation() -> None:
+    """Where a step never lets go of its targets, they have a place of their own in the arena."""
+    step, evaluation = traced()
+    of = hand_net.problem(step.graph)
+    freed = random_schedule(of, 0, share=0.0)
+    targets = step.graph.buffer_of(step.graph.inputs[-1])
+    schedule = tuple(item for item in freed if item != Free(targets))
+    plan = hand_net.plan(of, step.graph, schedule, optimizer=step.optimizer, loss="cross-entropy", slack=1.0)
+    layout = lay_out(plan.demand.blocks)
+    room = Limits(ram_budget_bytes=2 * layout.arena_bytes)
+    arena = Arena(layout.arena_bytes, layout.offsets_bytes)
+    plan = replace(plan, arena=arena, request=replace(plan.request, limits=room))
+    assert targets in plan.standing
+    tensors = {tensor.name: tensor for tensor in at_home(hand_net.problem(evaluation.graph), plan).tensors}
+    assert tensors[targets].finally_ is Place.RAM
 
 
 def test_verify_finds_an_evaluation_that_is_not_the_models(planned: Path, tmp_path: Path) -> None:
