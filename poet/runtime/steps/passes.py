@@ -1,6 +1,6 @@
 """The memory of passes through a wrapped module: an arena that stays mapped from pass to pass.
 
-The caller makes its loss between both halves of a pass, and holds outputs as long as it likes: those lie on
+The caller makes its loss between both halves of a pass, and holds outputs for as long as it wants: those lie on
 the heap. Gradients lie in the arena: a loop that sets them to ``None`` has given them back when the next
 pass begins. Where one is left, or an arena takes more than the plan counts, passes take their memory from
 the heap. There is one arena in the process: that of the last pass.
@@ -46,7 +46,7 @@ class PassMemory(Closing):
         self._allocator = native.load() if is_measured else None
         self._placement: native.Placement | None = None
         self._arena: native.ArenaMemory | None = None
-        self._is_under_way = False
+        self._is_in_flight = False
         self._passes = self._taken_bytes = 0
         if self._allocator is None:
             self.obstacle = "what its kernels ask for was not measured here, with as many threads"
@@ -72,7 +72,7 @@ class PassMemory(Closing):
         global _last
         if (before := _last()) is not None and before is not self:
             before.rest()
-            if before.arena_bytes:  # its pass is under way
+            if before.arena_bytes:  # its pass is in flight
                 return
         _last = weakref.ref(self)
         if self._arena is not None and not self._arena.is_empty:
@@ -82,14 +82,14 @@ class PassMemory(Closing):
         with contextlib.suppress(ReplayError):  # the system has no more
             if self._arena is None:
                 self._arena = self._allocator.arena(self._placement.arena_bytes, huge_pages=True)
-            self._is_under_way = True
+            self._is_in_flight = True
 
     @contextlib.contextmanager
     def half(self) -> Iterator[Mark]:
         """The block is a half of a pass; gives what is told of each instruction before it runs."""
         with contextlib.ExitStack() as replaying:
             mark = taken = None
-            if self._is_under_way and self._allocator and self._arena and self._placement:
+            if self._is_in_flight and self._allocator and self._arena and self._placement:
                 with contextlib.suppress(ReplayError):  # a trainer's steps are replayed
                     replay = replaying.enter_context(self._arena.replay(self._placement))
                     taken = replaying.enter_context(self._allocator.taking(replay))
@@ -99,9 +99,9 @@ class PassMemory(Closing):
 
     def end(self) -> None:
         """The pass is over, or given up."""
-        if not self._is_under_way:
+        if not self._is_in_flight:
             return
-        self._is_under_way = False
+        self._is_in_flight = False
         stray_bytes, self._taken_bytes = self._taken_bytes - self._outside_bytes, 0
         self._passes += 1
         if self._passes <= _SETTLING_PASSES or self._arena is None:
@@ -110,8 +110,8 @@ class PassMemory(Closing):
             self._leave(f"kernels here need {format_bytes(stray_bytes)} that were not planned for")
 
     def rest(self) -> None:
-        """Give the memory back until the next pass, unless one is under way."""
-        if not self._is_under_way and self._arena is not None:
+        """Give the memory back until the next pass, unless one is in flight."""
+        if not self._is_in_flight and self._arena is not None:
             self._arena.close()
             self._arena = None
 
