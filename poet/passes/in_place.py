@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from poet.ir.graph import Call, Graph, Link, Op, Ref, Role, Strip, TensorType, Value
+from poet.ir.packed import DEQUANTISE
 from poet.passes.rewrite import GraphUses, is_pure
 from poet.runtime.kernels import overwriting
 from poet.runtime.trials.blocks import is_exact
@@ -123,7 +124,7 @@ class _Search(GraphUses):
         for op in self.graph.ops[: self.backward_place]:
             if trained.isdisjoint(self.graph.reads(op.call)):
                 found.append(op.name)
-                made += self.graph.writes(op)
+                made += self.graph.writes(op) if op.call.target != DEQUANTISE else ()
             else:
                 trained.update(self.graph.writes(op))
         saved = (name for name in made if any(map(self.is_backward, self.readers.get(name, ()))))

@@ -46,8 +46,8 @@ def _images() -> tuple[nn.Module, Tensor, tuple[str, ...]]:
     module = nn.Sequential(
         *(nn.Conv2d(3, 32, 3, padding=1), nn.BatchNorm2d(32), nn.ReLU6()),
         *(nn.Conv2d(32, 32, 3, padding=1, groups=32), nn.BatchNorm2d(32), nn.ReLU()),
-        *(nn.Conv2d(32, 40, 1), nn.BatchNorm2d(40), nn.ReLU6()),
-        *(nn.Conv2d(40, 96, 1, stride=2), nn.ReLU(), nn.Conv2d(96, 64, 1), nn.ReLU()),
+        *(nn.Conv2d(32, 24, 1), nn.BatchNorm2d(24), nn.ReLU6()),
+        *(nn.Conv2d(24, 96, 1, stride=2), nn.ReLU(), nn.Conv2d(96, 64, 1), nn.ReLU()),
         *(nn.AvgPool2d(4), nn.Flatten(), nn.Linear(64, 10)),
     )
     return module, torch.randn(2, 3, 8, 8), ("7.*", "15.*")

@@ -127,7 +127,7 @@ def test_a_wrong_kernel_is_found(made: Made, tmp_path: Path) -> None:
     folder = tmp_path / "step"
     shutil.copytree(made[1], folder, ignore=shutil.ignore_patterns("build"))
     source = folder / "poet_kernels.c"
-    wrong = source.read_text().replace("s0 += v * a0", "s0 -= v * a0")
+    wrong = source.read_text().replace("s0 += v * a0", "s0 -= v * a0").replace("t0[j] += p0", "t0[j] -= p0")
     assert wrong != source.read_text()
     source.write_text(wrong)
     library = build(folder, "-O0")

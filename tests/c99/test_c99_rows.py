@@ -26,6 +26,7 @@ from poet.c99.calls import float_text
 from poet.c99.rows import KERNELS, rule_of
 from poet.frontend.traced_operators import small_operators
 from poet.ir import operators
+from poet.ir.packed import FORMATS
 
 _SLOW_DRAWS = {(kind, seed) for kind in KINDS for seed in (100, 101)} - {("dense", 100)}
 
@@ -234,6 +235,7 @@ def test_every_row_calls_functions_that_exist(tmp_path: Path) -> None:
     rules = sorted(Path(sources.__file__).parent.glob("rules/*.py"))
     text = "".join(path.read_text() for path in (Path(operators.__file__), *rules))
     named = {name for name in sources.pieces() if re.search(rf'["{{]{name}[",]', text)}
+    named |= {f"poet_unpack_{name}" for name in FORMATS}
     reached = {piece.name for piece in sources.needed(named)}
     assert reached == set(sources.pieces()), "a piece of C that no row needs"
     assert all(map(rule_of, KERNELS.values()))
