@@ -9,7 +9,7 @@
  * sums += a * b for 8 rows and 16 neighbouring columns: for each channel the sum over its lines and taps is made first.
  * From tap to tap it is `b_step` in b.
  */
-static POET_APART void poet_tile(float *sums, const float *a, const float *b, int32_t b_step, const poet_steps *s)
+static POET_WIDEST void poet_tile(float *sums, const float *a, const float *b, int32_t b_step, const poet_steps *s)
 {
     float t0[16], t1[16], t2[16], t3[16], t4[16], t5[16], t6[16], t7[16];
     const int32_t row = s->a_row;
@@ -345,17 +345,22 @@ static POET_APART void poet_turned(float *to, const float *from, int32_t step, i
 
 /*@ poet_weight_tiles_of_run */
 #if POET_WIDE
-/* tiles += what `channels` channels of x and up to 32 of gy give to their kernels at a run of n places from `at` on */
-static void poet_weight_tiles_of_run(float *tiles, const float *gy, const float *x, int32_t channels, int32_t outs,
-                                     int32_t at, int32_t n, const poet_tiling *t)
+/*
+ * tiles += what `channels` channels of x and up to 32 of gy give to their kernels at a run of n places from `at` on; the
+ * panel holds already what they read where `is_read`
+ */
+static void poet_weight_tiles_of_run(float *tiles, float *panel, int is_read, const float *gy, const float *x,
+                                     int32_t channels, int32_t outs, int32_t at, int32_t n, const poet_tiling *t)
 {
-    float panel[POET_PANEL], turned[64 * 32];
+    float turned[64 * 32];
     poet_stretch stretches[64];
     int32_t places[64];
     const int32_t width = (n + 15) & ~15, count = poet_stretches(stretches, places, at, at + n, t);
     const int32_t kernels = channels * t->rows.taps * t->columns.taps, columns = outs > 16 ? 32 : 16;
     const poet_steps s = {1, 1, n, width, 0, 0, 1};
-    poet_panel(panel, width, x, channels, stretches, count, t);
+    if (!is_read) {
+        poet_panel(panel, width, x, channels, stretches, count, t);
+    }
     poet_turned(turned, gy + places[0], 1, t->y_plane, n, outs, columns);
     for (int32_t k = 0; k < kernels; k += 8) {
         const int32_t rows = kernels - k < 8 ? kernels - k : 8;
@@ -372,8 +377,9 @@ static void poet_weight_tiles_of_run(float *tiles, const float *gy, const float 
 static void poet_weight_tiles(const poet_update *u, int32_t first, const float *gy, const float *x, int32_t run,
                               const poet_tiling *t)
 {
-    float tiles[POET_PANEL / 2], made[POET_PANEL / 64];
+    float panel[POET_PANEL], tiles[POET_PANEL / 2], made[POET_PANEL / 64];
     const int32_t taps = t->rows.taps * t->columns.taps, most = POET_PANEL / 64 / taps, row = t->columns.made;
+    const int is_one = t->images == 1 && t->rows.made <= run;
     for (int32_t c = 0; c < t->ins; c += most) {
         const int32_t channels = t->ins - c < most ? t->ins - c : most;
         for (int32_t o = 0; o < t->outs; o += 32) {
@@ -381,8 +387,8 @@ static void poet_weight_tiles(const poet_update *u, int32_t first, const float *
             memset(tiles, 0, sizeof tiles);
             for (int32_t line = 0; line < t->images * t->rows.made; ) {
                 const int32_t left = t->rows.made - line % t->rows.made, rows = run < left ? run : left;
-                poet_weight_tiles_of_run(tiles, gy + o * t->y_plane, x + c * t->x_plane, channels, outs, line * row,
-                                         rows * row, t);
+                poet_weight_tiles_of_run(tiles, panel, is_one && o, gy + o * t->y_plane, x + c * t->x_plane, channels,
+                                         outs, line * row, rows * row, t);
                 line += rows;
             }
             for (int32_t j = 0; j < outs; ++j) {
