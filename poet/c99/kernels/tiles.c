@@ -41,13 +41,49 @@ static POET_WIDEST void poet_tile(float *sums, const float *a, const float *b, i
 }
 #endif
 
+/*@ poet_tile_direct */
+#if POET_WIDE
+/* Likewise with each product added to sums by itself */
+static POET_WIDEST void poet_tile_direct(float *sums, const float *a, const float *b, int32_t b_step, const poet_steps *s)
+{
+    float t0[16], t1[16], t2[16], t3[16], t4[16], t5[16], t6[16], t7[16];
+    const int32_t row = s->a_row;
+    for (int j = 0; j < 16; ++j) {
+        t0[j] = sums[j], t1[j] = sums[16 + j], t2[j] = sums[32 + j], t3[j] = sums[48 + j];
+        t4[j] = sums[64 + j], t5[j] = sums[80 + j], t6[j] = sums[96 + j], t7[j] = sums[112 + j];
+    }
+    for (int32_t c = 0; c < s->channels; ++c) {
+        const float *line = a + c * s->a_channel;
+        for (int32_t ky = s->lines; ky; --ky) {
+            const float *w = line;
+            for (int32_t n = s->taps; n; --n) {
+                const float p0 = w[0], p1 = w[row], p2 = w[2 * row], p3 = w[3 * row];
+                const float p4 = w[4 * row], p5 = w[5 * row], p6 = w[6 * row], p7 = w[7 * row];
+                for (int j = 0; j < 16; ++j) {
+                    const float u = b[j];
+                    t0[j] += p0 * u, t1[j] += p1 * u, t2[j] += p2 * u, t3[j] += p3 * u;
+                    t4[j] += p4 * u, t5[j] += p5 * u, t6[j] += p6 * u, t7[j] += p7 * u;
+                }
+                w += s->a_tap;
+                b += b_step;
+            }
+            line += s->a_line;
+        }
+    }
+    for (int j = 0; j < 16; ++j) {
+        sums[j] = t0[j], sums[16 + j] = t1[j], sums[32 + j] = t2[j], sums[48 + j] = t3[j];
+        sums[64 + j] = t4[j], sums[80 + j] = t5[j], sums[96 + j] = t6[j], sums[112 + j] = t7[j];
+    }
+}
+#endif
+
 /*@ poet_tile_rows */
 #if POET_WIDE
 /* Likewise for at most 8 rows */
 static void poet_tile_rows(float *sums, const float *a, const float *b, int32_t b_step, int32_t rows, const poet_steps *s)
 {
     if (rows == 8) {
-        poet_tile(sums, a, b, b_step, s);
+        (s->is_direct ? poet_tile_direct : poet_tile)(sums, a, b, b_step, s);
         return;
     }
     for (int32_t r = 0; r < rows; ++r) {
@@ -55,6 +91,10 @@ static void poet_tile_rows(float *sums, const float *a, const float *b, int32_t 
         for (int32_t c = 0; c < s->channels; ++c) {
             const float *line = a + r * s->a_row + c * s->a_channel;
             float t[16] = {0.0f};
+            for (int j = 0; j < 16 && s->is_direct; ++j) {
+                t[j] = sums[16 * r + j];
+                sums[16 * r + j] = -0.0f;
+            }
             for (int32_t ky = s->lines; ky; --ky) {
                 const float *w = line;
                 for (int32_t n = s->taps; n; --n) {
@@ -174,18 +214,8 @@ static void poet_tile_of_panel(float *sums, const float *w, const float *panel, 
                                int32_t rows, const poet_tiling *t)
 {
     const int32_t across = t->columns.tap_step, down = t->w_line * t->rows.tap_step;
-    if (!t->is_direct) {
-        const poet_steps s = {channels, t->rows.taps, t->columns.taps, t->w_out, t->w_in, down, across};
-        poet_tile_rows(sums, w, panel, width, rows, &s);
-        return;
-    }
-    const poet_steps s = {t->columns.taps, 1, 1, t->w_out, across, 0, 0}; /* each product is a sum of its own */
-    for (int32_t c = 0; c < channels; ++c) {
-        for (int32_t ky = 0; ky < t->rows.taps; ++ky) {
-            poet_tile_rows(sums, w + c * t->w_in + ky * down, panel, width, rows, &s);
-            panel += t->columns.taps * width;
-        }
-    }
+    const poet_steps s = {channels, t->rows.taps, t->columns.taps, t->w_out, t->w_in, down, across, t->is_direct};
+    poet_tile_rows(sums, w, panel, width, rows, &s);
 }
 #endif
 
@@ -357,7 +387,7 @@ static void poet_weight_tiles_of_run(float *tiles, float *panel, int is_read, co
     int32_t places[64];
     const int32_t width = (n + 15) & ~15, count = poet_stretches(stretches, places, at, at + n, t);
     const int32_t kernels = channels * t->rows.taps * t->columns.taps, columns = outs > 16 ? 32 : 16;
-    const poet_steps s = {1, 1, n, width, 0, 0, 1};
+    const poet_steps s = {1, 1, n, width, 0, 0, 1, 0};
     if (!is_read) {
         poet_panel(panel, width, x, channels, stretches, count, t);
     }
@@ -392,8 +422,12 @@ static void poet_weight_tiles(const poet_update *u, int32_t first, const float *
                 line += rows;
             }
             for (int32_t j = 0; j < outs; ++j) {
-                for (int32_t k = 0; k < channels * taps; ++k) {
-                    made[k] = tiles[k / 8 * 256 + j / 16 * 128 + k % 8 * 16 + j % 16];
+                const float *from = tiles + j / 16 * 128 + j % 16;
+                for (int32_t k = 0; k < channels * taps; k += 8) {
+                    for (int i = 0; i < 8; ++i) {
+                        made[k + i] = from[16 * i];
+                    }
+                    from += 256;
                 }
                 u->apply(u, first + ((o + j) * t->ins + c) * taps, made, channels * taps);
             }
@@ -411,7 +445,7 @@ static POET_APART void poet_product_tiles(float *tiles, const float *a, const fl
     const int is_there = s->b_column == 1 && columns == 16;
     for (int32_t from = 0; from < s->inner; from += 32) {
         const int32_t n = s->inner - from < 32 ? s->inner - from : 32;
-        const poet_steps steps = {1, 1, n, s->a_row, 0, 0, s->a_inner};
+        const poet_steps steps = {1, 1, n, s->a_row, 0, 0, s->a_inner, 0};
         float turned[32 * 16];
         if (!is_there) {
             poet_turned(turned, b, s->b_inner, s->b_column, n, columns, 16);

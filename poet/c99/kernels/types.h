@@ -34,7 +34,7 @@ typedef struct {
 /*@ poet_steps */
 /* Over how many channels, lines and taps a tile sums up, and how far apart they and its rows lie in its left factor. */
 typedef struct {
-    int32_t channels, lines, taps, a_row, a_channel, a_line, a_tap;
+    int32_t channels, lines, taps, a_row, a_channel, a_line, a_tap, is_direct;
 } poet_steps;
 
 /*@ poet_stretch */
