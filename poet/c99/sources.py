@@ -30,6 +30,12 @@ _COMPILER = """#if !defined(__GNUC__)
 #else
 #define POET_WIDEST POET_APART
 #endif
+/* Asks for memory before it is read: where rows lie far apart, processors do not see what comes next. */
+#if defined(__GNUC__)
+#define POET_FETCH __builtin_prefetch
+#else
+#define POET_FETCH (void)
+#endif
 /* To be put into its caller: one frame less in the stack where it is deepest. */
 #if defined(__GNUC__)
 #define POET_INSIDE inline __attribute__((always_inline))

@@ -14,7 +14,10 @@ static POET_WIDEST void poet_tile(float *sums, const float *a, const float *b, i
     float t0[16], t1[16], t2[16], t3[16], t4[16], t5[16], t6[16], t7[16];
     const int32_t row = s->a_row;
     for (int32_t c = 0; c < s->channels; ++c) {
-        const float *line = a + c * s->a_channel;
+        const float *line = a + c * s->a_channel, *ahead = line + (c + 6 < s->channels ? 6 * s->a_channel : 0);
+        for (int32_t i = 0; i < 8; ++i) {
+            POET_FETCH(ahead + i * row);
+        }
         for (int j = 0; j < 16; ++j) {
             t0[j] = t1[j] = t2[j] = t3[j] = t4[j] = t5[j] = t6[j] = t7[j] = 0.0f;
         }
@@ -43,7 +46,7 @@ static POET_WIDEST void poet_tile(float *sums, const float *a, const float *b, i
 
 /*@ poet_tile_direct */
 #if POET_WIDE
-/* Likewise with each product added to sums by itself */
+/* Likewise with each product added to the sums by itself, which stay in registers */
 static POET_WIDEST void poet_tile_direct(float *sums, const float *a, const float *b, int32_t b_step, const poet_steps *s)
 {
     float t0[16], t1[16], t2[16], t3[16], t4[16], t5[16], t6[16], t7[16];
@@ -53,7 +56,10 @@ static POET_WIDEST void poet_tile_direct(float *sums, const float *a, const floa
         t4[j] = sums[64 + j], t5[j] = sums[80 + j], t6[j] = sums[96 + j], t7[j] = sums[112 + j];
     }
     for (int32_t c = 0; c < s->channels; ++c) {
-        const float *line = a + c * s->a_channel;
+        const float *line = a + c * s->a_channel, *ahead = line + (c + 6 < s->channels ? 6 * s->a_channel : 0);
+        for (int32_t i = 0; i < 8; ++i) {
+            POET_FETCH(ahead + i * row);
+        }
         for (int32_t ky = s->lines; ky; --ky) {
             const float *w = line;
             for (int32_t n = s->taps; n; --n) {
@@ -207,24 +213,14 @@ static int32_t poet_stretches(poet_stretch *stretches, int32_t *places, int32_t 
 }
 #endif
 
-/*@ poet_tile_of_panel */
-#if POET_WIDE
-/* sums += what a panel of `channels` channels gives to at most 8 channels of y */
-static void poet_tile_of_panel(float *sums, const float *w, const float *panel, int32_t width, int32_t channels,
-                               int32_t rows, const poet_tiling *t)
-{
-    const int32_t across = t->columns.tap_step, down = t->w_line * t->rows.tap_step;
-    const poet_steps s = {channels, t->rows.taps, t->columns.taps, t->w_out, t->w_in, down, across, t->is_direct};
-    poet_tile_rows(sums, w, panel, width, rows, &s);
-}
-#endif
-
 /*@ poet_tiles_of_panel */
 #if POET_WIDE
 /* y += what a panel of `channels` channels gives to all channels of y; its n places lie in a plane where `places` says */
 static void poet_tiles_of_panel(float *y, const float *w, const float *panel, int32_t width, int32_t channels,
                                 const int32_t *places, int32_t n, const poet_tiling *t)
 {
+    const int32_t across = t->columns.tap_step, down = t->w_line * t->rows.tap_step;
+    const poet_steps s = {channels, t->rows.taps, t->columns.taps, t->w_out, t->w_in, down, across, t->is_direct};
     for (int32_t j = 0; j < n; j += 16) {
         const int32_t columns = n - j < 16 ? n - j : 16, *at = places + j;
         const int is_line = columns == 16 && at[15] - at[0] == 15;
@@ -236,7 +232,7 @@ static void poet_tiles_of_panel(float *y, const float *w, const float *panel, in
                     sums[16 * r + i] = to[r * t->y_plane + (is_line ? at[0] + i : at[i])];
                 }
             }
-            poet_tile_of_panel(sums, w + o * t->w_out, panel + j, width, channels, rows, t);
+            poet_tile_rows(sums, w + o * t->w_out, panel + j, width, rows, &s);
             for (int32_t r = 0; r < rows; ++r) {
                 for (int32_t i = 0; i < columns; ++i) {
                     to[r * t->y_plane + (is_line ? at[0] + i : at[i])] = sums[16 * r + i];
@@ -415,6 +411,9 @@ static void poet_weight_tiles(const poet_update *u, int32_t first, const float *
         for (int32_t o = 0; o < t->outs; o += 32) {
             const int32_t outs = t->outs - o < 32 ? t->outs - o : 32;
             memset(tiles, 0, sizeof tiles);
+            for (int32_t i = 0; i < outs * channels * taps; i += 16) {
+                POET_FETCH(u->p + first + ((o + i / (channels * taps)) * t->ins + c) * taps + i % (channels * taps));
+            }
             for (int32_t line = 0; line < t->images * t->rows.made; ) {
                 const int32_t left = t->rows.made - line % t->rows.made, rows = run < left ? run : left;
                 poet_weight_tiles_of_run(tiles, panel, is_one && o, gy + o * t->y_plane, x + c * t->x_plane, channels,

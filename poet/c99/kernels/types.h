@@ -32,7 +32,10 @@ typedef struct {
 } poet_tiling;
 
 /*@ poet_steps */
-/* Over how many channels, lines and taps a tile sums up, and how far apart they and its rows lie in its left factor. */
+/*
+ * Over how many channels, lines and taps a tile sums up, and how far apart they and its rows lie in its left factor; where
+ * it `is_direct` there are no sums of single channels.
+ */
 typedef struct {
     int32_t channels, lines, taps, a_row, a_channel, a_line, a_tap, is_direct;
 } poet_steps;
