@@ -141,14 +141,14 @@ def gpt_rows(net: Decoder) -> Iterator[str]:
 def gradient_rows(net: Decoder) -> Iterator[str]:
     """How far the gradients of a step are from those of the float32 base: of all together, by their norms."""
     tokens, targets = next(batches(text(1, 4000), 1))
-    resnet = NETS["resnet18"].small
+    resnet = NETS["resnet18"].medium or NETS["resnet18"].full
     torch.manual_seed(0)
     images = resnet.inputs(8)
     shapes: dict[str, tuple[nn.Module, Tensor, Tensor, dict[str, object]]] = {
         "GPT, adapters": (net, tokens, targets, {}),
         "ResNet-18, last layers": (
             resnet.build().train(), images[0], torch.arange(8) % 10,
-            {"loss": "cross-entropy", "train": ("stages.1.*", "fc*")},
+            {"loss": "cross-entropy", "train": ("stages.3.*", "fc*")},
         ),
     }  # fmt: skip
     for name, (module, given, wanted, more) in shapes.items():

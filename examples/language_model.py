@@ -27,6 +27,10 @@ from poet.util.units import format_bytes, format_joules, format_seconds
 from poet.verification import verify
 
 LOSS = "cross-entropy:dim=-1"
+SHAPES: dict[str, dict[str, int]] = {  # of Qwen2.5, Yang et al. 2024, table 1
+    "0.5B": {},
+    "1.5B": {"layers": 28, "width": 1536, "heads": 12, "shared_heads": 2, "inner": 8960},
+}
 HEADINGS = (
     "device", "lower bound", "peak RAM", "arena", "read per step", "written", "seconds", "joules", "gap",
     "import and search",
@@ -39,7 +43,8 @@ def main() -> None:
     folder.mkdir(parents=True, exist_ok=True)
     torch.manual_seed(0)
     sizes = {"layers": arguments.layers, "words": arguments.words, "length": length}
-    model = Decoder(**{name: size for name, size in sizes.items() if size is not None})
+    fewer = {name: size for name, size in sizes.items() if size is not None}
+    model = Decoder(**SHAPES[arguments.shape] | fewer)
     words = model.words.num_embeddings
     count = sum(item.numel() for item in model.parameters())
     trained = sum(item.numel() for name, item in model.named_parameters() if name.endswith((".down", ".up")))
@@ -140,7 +145,8 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--length", type=int, default=128, help="tokens of a sample")
     parser.add_argument("--base", help="frozen weights in fewer bits: q4_0, q8_0, int8")
     parser.add_argument("--gradients", default="stream", help="logits: the last layer in strips")
-    parser.add_argument("--layers", type=int, help="fewer than 24")
+    parser.add_argument("--shape", default="0.5B", choices=SHAPES, help="whose; default 0.5B")
+    parser.add_argument("--layers", type=int, help="fewer than it has")
     parser.add_argument("--words", type=int, help="fewer than 151,936")
     parser.add_argument("--plan-only", action="store_true", help="neither verify nor train")
     parser.add_argument("--write", action="store_true", help="keep what is found in the results")

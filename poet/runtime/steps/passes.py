@@ -1,7 +1,7 @@
 """The memory of passes through a wrapped module: an arena that stays mapped from pass to pass.
 
-The caller makes its loss between both halves of a pass, and holds outputs for as long as it wants: those lie on
-the heap. Gradients lie in the arena: a loop that sets them to ``None`` has given them back when the next
+The caller makes its loss between both halves of a pass, and holds outputs for as long as it wants: those lie
+on the heap. Gradients lie in the arena: a loop that sets them to ``None`` has given them back when the next
 pass begins. Where one is left, or an arena takes more than the plan counts, passes take their memory from
 the heap. There is one arena in the process: that of the last pass.
 """
