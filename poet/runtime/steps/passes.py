@@ -98,7 +98,7 @@ class PassMemory(Closing):
             self._taken_bytes = max(self._taken_bytes, 0 if taken is None else taken())
 
     def end(self) -> None:
-        """The pass is over, or given up."""
+        """The pass is over, or is stopped."""
         if not self._is_in_flight:
             return
         self._is_in_flight = False
