@@ -1,11 +1,12 @@
-"""What published inferences amount to: FLOPs and bytes by class of op, in published/inference_amounts.csv.
+"""What published inferences and small steps amount to: FLOPs and bytes, in published/inference_amounts.csv.
 
     python -m benchmarks inference-amounts [--only NET ...]
 
 Nets of 224x224 pixels are built by timm (``pip install timm``) without weights, SqueezeNet 1.1 and nets of
 fully connected layers here. As inference libraries run them, a convolution has its batch norm and its ReLU in
 it: neither is an op. Each net is traced over fake tensors at batch 1, its ops are counted by the cost table.
-``interval_table.py`` reads the result.
+AIfES's MNIST nets are counted as inferences and as steps of its example (Adam, cross-entropy), with their
+ReLUs. ``interval_table.py`` reads the result.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ from __future__ import annotations
 import argparse
 import csv
 import importlib
+import itertools
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
 
@@ -29,6 +31,7 @@ from poet.ir.optimizer import OptimizerSpec
 
 AMOUNTS = Path(__file__).parent / "published" / "inference_amounts.csv"
 HEADINGS = ("net", "class", "flops", "bytes", "runs")
+Row = tuple[str, int, int, int]
 TIMM_NAMES = {
     "mobilenet": "mobilenetv1_100", "mobilenet_v2": "mobilenetv2_100", "mnasnet": "mnasnet_100",
     "efficientnet_b0": "efficientnet_b0", "resnet18": "resnet18", "resnet50": "resnet50", "vgg16": "vgg16",
@@ -40,6 +43,12 @@ DATASETS = {"iris": (4, 3), "wine": (13, 3), "breast-cancer": (30, 2), "digits":
 
 HIDDEN = {"fc-1x10": (10,), "fc-10x10": (10,) * 10, "fc-10+50": (10, 50)}
 """Widths of the hidden layers of its nets."""
+
+AIFES = {"aifes-cnn": None, "aifes-10+50": (10, 50), "aifes-10x10": (10,) * 10, "aifes-1x10": (10,)}
+"""AIfES's example nets of 28x28 pixels by widths of hidden layers; the first is its CNN."""
+
+AIFES_BATCHES = (1, 5)
+"""Of the steps that are counted: one image, and the five of its sketch."""
 
 _FUSED = (nn.BatchNorm2d, nn.ReLU, nn.ReLU6)
 
@@ -79,6 +88,16 @@ def fully_connected(features: int, hidden: tuple[int, ...], classes: int) -> nn.
     return nn.Sequential(*layers, nn.Linear(width, classes), nn.Softmax(dim=1))
 
 
+def aifes(hidden: tuple[int, ...] | None, classes: int = 10) -> nn.Module:
+    """A net of AIfES's examples/6_MNIST_Dataset; between its fully connected layers is no activation."""
+    if hidden is None:
+        first = nn.Conv2d(1, 4, 3), nn.ReLU(), nn.MaxPool2d(2)
+        second = nn.Conv2d(4, 8, 3), nn.ReLU(), nn.MaxPool2d(2)
+        return nn.Sequential(*first, *second, nn.Flatten(), nn.Linear(200, classes))
+    widths = (28 * 28, *hidden, classes)
+    return nn.Sequential(nn.Flatten(), *(nn.Linear(*pair) for pair in itertools.pairwise(widths)))
+
+
 def fused(module: nn.Module) -> nn.Module:
     """``module`` without batch norms and ReLUs, which its convolutions have in them."""
     for name, child in module.named_children():
@@ -91,34 +110,51 @@ def fused(module: nn.Module) -> nn.Module:
     return module
 
 
-def nets() -> dict[str, Callable[[], tuple[nn.Module, Tensor]]]:
-    """How to make each net and its input."""
+def nets() -> dict[str, Callable[[], Iterator[Row]]]:
+    """How to count each net."""
     found = {net: partial(_of_timm, name) for net, name in TIMM_NAMES.items()}
     small = {
         f"{kind} {dataset}": partial(_small, features, hidden, classes)
         for kind, hidden in HIDDEN.items()
         for dataset, (features, classes) in DATASETS.items()
     }
-    return {**found, "squeezenet": lambda: (squeezenet(), torch.zeros(1, 3, 227, 227)), **small}
+    of_mnist = {
+        net: partial(amounts_of_inference, aifes(hidden), torch.zeros(1, 1, 28, 28))
+        for net, hidden in AIFES.items()
+    }
+    steps = {
+        f"{net} step of {batch}": partial(amounts_of_step, aifes(hidden), torch.zeros(batch, 1, 28, 28))
+        for net, hidden in AIFES.items()
+        for batch in AIFES_BATCHES
+    }
+    squeezed = partial(amounts_of_inference, squeezenet(), torch.zeros(1, 3, 227, 227))
+    return {**found, "squeezenet": squeezed, **small, **of_mnist, **steps}
 
 
-def _of_timm(name: str) -> tuple[nn.Module, Tensor]:
+def _of_timm(name: str) -> Iterator[Row]:
     built: nn.Module = importlib.import_module("timm").create_model(name, num_classes=1000)
-    return fused(built), torch.zeros(1, 3, 224, 224)
+    return amounts_of_inference(fused(built), torch.zeros(1, 3, 224, 224))
 
 
-def _small(features: int, hidden: tuple[int, ...], classes: int) -> tuple[nn.Module, Tensor]:
-    return fully_connected(features, hidden, classes), torch.zeros(1, features)
+def _small(features: int, hidden: tuple[int, ...], classes: int) -> Iterator[Row]:
+    return amounts_of_inference(fully_connected(features, hidden, classes), torch.zeros(1, features))
 
 
-def inference(module: nn.Module, example: Tensor) -> Graph:
-    """The graph whose ops `needed` picks: of the forward pass in evaluation mode, with a loss behind it."""
+def amounts_of_inference(module: nn.Module, example: Tensor) -> Iterator[Row]:
+    """Of the forward pass in evaluation mode; ops of a loss behind it are left out."""
     training = trace_training_step(module, example, optimizer=OptimizerSpec("sgd"), measure=False)
-    return trace_evaluation(module, example, training, measure=False).graph
+    graph = trace_evaluation(module, example, training, measure=False).graph
+    return amounts(graph, needed(graph))
+
+
+def amounts_of_step(module: nn.Module, example: Tensor) -> Iterator[Row]:
+    """Of a training step with Adam."""
+    graph = trace_training_step(module, example, optimizer=OptimizerSpec("adam"), measure=False).graph
+    return amounts(graph, graph.ops)
 
 
 def needed(graph: Graph) -> Iterator[Op]:
-    """Ops that the predictions need: those of the loss are left out."""
+    """Ops that the predictions need."""
     wanted = {graph.buffer_of(value) for value in graph.predictions}
     for op in reversed(graph.ops):
         if wanted.intersection(graph.writes(op)):
@@ -126,10 +162,10 @@ def needed(graph: Graph) -> Iterator[Op]:
             yield op
 
 
-def amounts(graph: Graph) -> Iterator[tuple[str, int, int, int]]:
+def amounts(graph: Graph, ops: Iterable[Op]) -> Iterator[Row]:
     """Class, FLOPs, bytes moved and how many ops are so, per kind of op."""
     costs = estimate(graph, load_profile("rpi4b"))
-    used = [costs.ops[op.name] for op in needed(graph)]
+    used = [costs.ops[op.name] for op in ops]
     counted = Counter((cost.op_class.value, round(cost.flops), cost.bytes_moved) for cost in used)
     return ((*kind, runs) for kind, runs in sorted(counted.items()))
 
@@ -146,10 +182,10 @@ def main() -> None:
             for row in csv.reader(line for line in file if not line.startswith(("#", "net,"))):
                 rows.setdefault(row[0], []).append(tuple(row))
     for net in wanted:
-        rows[net] = [(net, *kind) for kind in amounts(inference(*makers[net]()))]
+        rows[net] = [(net, *kind) for kind in makers[net]()]
     partial = AMOUNTS.with_suffix(".partial")
     with partial.open("w", encoding="utf-8", newline="") as file:
-        file.write("# Made by inference_amounts.py: FLOPs and bytes of each kind of op in one inference\n")
+        file.write("# Made by inference_amounts.py: FLOPs and bytes of each kind of op per run\n")
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(HEADINGS)
         for net in sorted(rows):
