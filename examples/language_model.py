@@ -22,6 +22,8 @@ import torch
 from zoo.decoder import ADAPTERS, Decoder
 
 import poet
+from poet.plans.training_plan import Plan
+from poet.problem.schedule import PageOut
 from poet.solvers import minimum_ram_bytes
 from poet.util.units import format_bytes, format_joules, format_seconds
 from poet.verification import verify
@@ -32,8 +34,8 @@ SHAPES: dict[str, dict[str, int]] = {  # of Qwen2.5, Yang et al. 2024, table 1
     "1.5B": {"layers": 28, "width": 1536, "heads": 12, "shared_heads": 2, "inner": 8960},
 }
 HEADINGS = (
-    "device", "lower bound", "peak RAM", "arena", "read per step", "written", "seconds", "joules", "gap",
-    "import and search",
+    "device", "lower bound", "peak RAM", "arena", "read per step", "written", "of it adapters", "of it base",
+    "seconds", "joules", "gap", "import and search",
 )  # fmt: skip
 
 
@@ -125,6 +127,7 @@ def _planned(model: Decoder, device: str, arguments: argparse.Namespace) -> tupl
         "-" if arena is None else format_bytes(arena.size_bytes),
         format_bytes(step.read_bytes),
         format_bytes(step.written_bytes),
+        *map(format_bytes, _written_weights(planned.plan)),
         format_seconds(step.seconds),
         format_joules(step.joules),
         f"{100 * (1 - planned.solution.bound_joules / step.joules):.1f} %",
@@ -133,6 +136,17 @@ def _planned(model: Decoder, device: str, arguments: argparse.Namespace) -> tupl
     path: Path = arguments.folder / f"{device}.poet"
     planned.save(path)
     return path, f"| {device} | {' | '.join(columns)} |"
+
+
+def _written_weights(plan: Plan) -> tuple[int, int]:
+    """Bytes of parameters that a step writes to storage: of trained ones, and of frozen ones."""
+    graph, written = plan.graph, {True: 0, False: 0}
+    sizes = {buffer.name: buffer.size_bytes for buffer in graph.buffers}
+    trained = {graph.buffer_of(item.value): item.gradient is not None for item in graph.parameters}
+    for step in plan.schedule:
+        if isinstance(step, PageOut) and step.tensor in trained:
+            written[trained[step.tensor]] += sizes[step.tensor]
+    return written[True], written[False]
 
 
 def _arguments() -> argparse.Namespace:

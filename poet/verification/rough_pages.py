@@ -95,9 +95,9 @@ class Rounded:
             yield name, tensor, theirs[name]
         del ours["the loss"]
         self._measure(ours)
-        state = self.other.state_dict()
-        for name, tensor in self.trainer.state_dict().items():
-            yield name, tensor, state[name]
+        sides = self.trainer.named_tensors(), self.other.named_tensors()
+        for (name, tensor), (_, other) in zip(*sides, strict=True):
+            yield name, tensor, other
 
     def _measure(self, gradients: dict[str, Tensor]) -> None:
         """How far ``gradients`` are from plain PyTorch's."""

@@ -63,7 +63,7 @@ def take_over(module: nn.Module, trainer: Trainer) -> None:
     """Give ``module`` the parameters and module state that ``trainer`` has."""
     everything = tensors_of(module)
     with torch.no_grad():
-        for name, tensor in trainer.state_dict().items():
+        for name, tensor in trainer.named_tensors():
             everything[name].copy_(tensor)
 
 
@@ -134,7 +134,7 @@ class Sides:
         for name, gradient in gradients.items():
             yield f"the gradient of {name}", gradient, plain.gradients[name]
         everything = tensors_of(self.module)
-        for name, ours in trainer.state_dict().items():
+        for name, ours in trainer.named_tensors():
             yield name, ours, everything[name]
         states = trainer.optimizer_state()
         for (parameter, name), theirs in plain.optimizer_state().items():

@@ -206,12 +206,15 @@ class TrainingState(Closing):
 
     def state_dict(self) -> dict[str, torch.Tensor]:
         """Copies of parameters and module state, as ``module.load_state_dict`` takes them."""
+        return dict(self.named_tensors())
+
+    def named_tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """What `state_dict` holds, one copy after the other: never all of them in memory."""
+        for item in named_parameters(self.plan.graph):
+            yield item.name, as_used(self._tensors.copy_of(item.content), item.packed)
         packed = packed_values(self.plan.graph)
-        copies = (
-            (name, as_used(self._tensors.copy(value), packed.get(value)))
-            for name, value in self.plan.graph.states
-        )
-        return self.parameters() | dict(copies)
+        for name, value in self.plan.graph.states:
+            yield name, as_used(self._tensors.copy(value), packed.get(value))
 
     def optimizer_state(self) -> dict[str, dict[str, torch.Tensor]]:
         """Copies of the optimizer's tensors, by parameter and by torch's name for them."""
