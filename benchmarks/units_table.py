@@ -219,7 +219,7 @@ def host(chosen: argparse.Namespace) -> Iterator[str]:
     yield (
         "Each op on one thread or on two, by its times measured alone, against the whole step on one and on "
         f"two: medians of {chosen.pairs} rounds of 10 steps, one after the other in turn; *against the best "
-        "fixed* is the median of the rounds' ratios. Other work ran on this machine meanwhile."
+        "fixed* is the median of the rounds' ratios."
     )
     yield line(
         "net",
