@@ -63,7 +63,7 @@ def main() -> None:
     if arguments.plan_only:
         return
     begun = time.monotonic()
-    report = verify(plans[0], module=model, threads=(1, 2))
+    report = verify(plans[0], module=model, threads=arguments.threads)
     said = [
         f"{it.threads} threads: {it.difference or f'{it.tensors} tensors, every bit equal'}"
         for it in report.comparisons
@@ -156,6 +156,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--time-limit", type=float, default=240.0, help="seconds of search per device")
     parser.add_argument("--folder", type=Path, default=Path("build/language-model"), help="plans, 2 GB each")
     parser.add_argument("--steps", type=int, default=2, help="of the enforced run")
+    parser.add_argument("--threads", type=int, nargs="+", default=[1, 2], help="of the comparisons")
     parser.add_argument("--length", type=int, default=128, help="tokens of a sample")
     parser.add_argument("--base", help="frozen weights in fewer bits: q4_0, q8_0, int8")
     parser.add_argument("--gradients", default="stream", help="logits: the last layer in strips")
