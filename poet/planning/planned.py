@@ -343,7 +343,7 @@ def _home_hint(prepared: Prepared, limits: Limits) -> str:
         return ""
     verb = "may be enough" if least.bytes <= budget_bytes else "is not enough"
     return (
-        f"With parameters at home in storage (--home storage or auto) as little as "
+        f"With parameters in storage between steps (--home storage or auto) as little as "
         f"{format_bytes(least.bytes)} is possible, so the budget {verb}."
     )
 

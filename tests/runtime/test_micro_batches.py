@@ -105,7 +105,7 @@ def test_pieces_one_by_one_are_the_batch(tmp_path: Path) -> None:
                 *earlier, last = zip(inputs.chunk(PIECES), targets.chunk(PIECES), strict=True)
                 for piece in earlier:
                     assert trainer.accumulate(*piece).predictions[0].shape == (2, 5)
-                    with pytest.raises(ReplayError, match="step 1 is under way"):
+                    with pytest.raises(ReplayError, match="step 1 has begun"):
                         trainer.save(tmp_path / "state.safetensors")
                 trainer.step(*last)
             assert trainer.steps == 1

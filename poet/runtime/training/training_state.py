@@ -355,7 +355,7 @@ class TrainingState(Closing):
         """
         if count := self._open.accumulation.count:
             raise ReplayError(
-                f"step {self.steps + 1} is under way, with the gradients of {count} micro-batches summed; "
+                f"step {self.steps + 1} has begun, with the gradients of {count} micro-batches summed; "
                 f"{what} after its last one"
             )
 
