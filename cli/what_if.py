@@ -286,6 +286,8 @@ def _choices(ask: SweepAsk) -> None:
     elif ask.output is not None:
         write_json(ask.output, codec.encode(sweep))
     answer(choices_report(sweep), lambda: codec.encode(sweep), json_file=ask.json_file)
+    if not sweep.complete:
+        raise KeyboardInterrupt
 
 
 def _write(result: WhatIf, path: Path) -> None:

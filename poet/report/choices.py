@@ -38,11 +38,17 @@ def choices_page(sweep: ChoiceSweep, command: str) -> str:
     Raises:
         InputError: the packages of the extra ``report`` are not there.
     """
-    charts = {"ram": _chart(sweep.by_ram, "B"), "energy": _chart(sweep.by_energy, "J")}
+    charts = {"ram": _chart(sweep.by_ram, "B")}
+    if sweep.by_energy:
+        charts["energy"] = _chart(sweep.by_energy, "J")
     tables = {"points": page_table((*sweep.by_ram, *sweep.by_energy), *_COLUMNS, noun="points")}
     content = PageContent(charts, tables, downloads={"json": codec.encode(sweep)})
     context = {"title": f"{sweep.model}: what to train", "headline": _headline(sweep)}
-    return render("choices.html", content, context | {"commands": [("this report", command)]})
+    return render(
+        "choices.html",
+        content,
+        context | {"over_energy": bool(sweep.by_energy), "commands": [("this report", command)]},
+    )
 
 
 def _headline(sweep: ChoiceSweep) -> str:
@@ -51,7 +57,7 @@ def _headline(sweep: ChoiceSweep) -> str:
     contributes = f"contribute {format_share(best.contribution)} of all scores"
     return (
         f"{len(best.groups)} of {sweep.candidates} groups of {sweep.model} {contributes} in {inside} "
-        f"on {sweep.device}"
+        f"on {sweep.device}{'' if sweep.complete else ' (interrupted)'}"
     )
 
 

@@ -45,19 +45,23 @@ class ChoicePoint:
 
 @dataclass(frozen=True, slots=True)
 class ChoiceSweep:
-    """Points over RAM without a limit of energy, and over energy in the most of that RAM, both ascending."""
+    """Points over RAM without a limit of energy, and over energy in the most of that RAM, both ascending.
+
+    ``complete``: nothing interrupted it; else there may be none over energy.
+    """
 
     model: str
     device: str
     candidates: int
     by_ram: tuple[ChoicePoint, ...]
     by_energy: tuple[ChoicePoint, ...]
+    complete: bool = True
 
 
 def choices(
     request: PlanRequest, ram: str, tell: Callable[[int, int], object] = lambda done, of: None
 ) -> ChoiceSweep:
-    """Choose what to train inside each of some budgets.
+    """Choose what to train inside each of some budgets. Ctrl-C ends it and keeps the points that are done.
 
     Args:
         request: a model, a device and scores to choose by; its time limit is that of each point.
@@ -80,14 +84,17 @@ def choices(
     joules = [least + more * number / max(len(sizes) - 1, 1) for number in range(len(sizes))]
     wide = [replace(limits, ram_budget_bytes=size) for size in sizes]
     deep = [replace(limits, ram_budget_bytes=sizes[-1], joules_budget=amount) for amount in joules]
-    found = []
-    for number, each in enumerate((*wide, *deep), 1):
-        found.append(_point(candidates, each, request.search_options))
-        tell(number, len(wide) + len(deep))
-    by_ram, by_energy = _rising(found[: len(wide)]), _rising(found[len(wide) :])
-    return ChoiceSweep(
-        prepared.model.name, prepared.profile.name, len(scores.group), tuple(by_ram), tuple(by_energy)
-    )
+    found, asked = list[ChoicePoint](), (*wide, *deep)
+    try:
+        for each in asked:
+            found.append(_point(candidates, each, request.search_options))
+            tell(len(found), len(asked))
+    except KeyboardInterrupt:
+        if not found:
+            raise
+    by_ram, by_energy = (tuple(_rising(points)) for points in (found[: len(wide)], found[len(wide) :]))
+    model, device, complete = prepared.model.name, prepared.profile.name, len(found) == len(asked)
+    return ChoiceSweep(model, device, len(scores.group), by_ram, by_energy, complete)
 
 
 def _point(candidates: Candidates, limits: Limits, options: SolveOptions) -> ChoicePoint:

@@ -15,6 +15,7 @@ from torch import nn
 
 from poet.planning.choice import Group, Scores
 from poet.planning.pipeline import PlanRequest
+from poet.report.choices import choices_page
 from poet.util import codec
 from poet.whatif.choices import ChoiceSweep, choices
 
@@ -52,6 +53,20 @@ def test_all_is_trained_where_all_fits_and_nothing_for_the_energy_of_nothing() -
     assert roomy.contribution == pytest.approx(1.0)
     assert roomy.bound == pytest.approx(1.0)
     assert (poor.groups, poor.contribution) == ((), 0.0)
+
+
+def test_an_interrupted_sweep_keeps_the_points_that_are_done() -> None:
+    def interrupt(done: int, of: int) -> None:
+        raise KeyboardInterrupt
+
+    request = PlanRequest(
+        net(), torch.randn(4, 16), device="rpi4b", ram=None, choose=SCORES, most=True, time_limit_seconds=1.0
+    )
+    sweep = choices(request, "keep", interrupt)
+    assert (sweep.complete, len(sweep.by_ram), sweep.by_energy) == (False, 1, ())
+    page = choices_page(sweep, "poet what-if")
+    assert "(interrupted)" in page
+    assert "Contribution over the energy" not in page
 
 
 @pytest.mark.slow
