@@ -174,3 +174,5 @@ def pte(plan_file: PlanArgument, output: _FileOption, state: _StateOption = None
     made = export_pte(plan_file, output, state=state)
     done = f"{made.calls:,} kernel calls, {made.reruns} ops run again"
     say(f"{output}: {done}, {made.ram_bytes:,} bytes planned")
+    if made.library is not None:
+        say(f"{made.library}: kernels for its pages, to be loaded after ExecuTorch's runtime")

@@ -19,6 +19,7 @@ from torch import Tensor
 from poet.errors import PlanError
 from poet.ir.graph import Blank, Call, Op
 from poet.programs.row_major import RowMajorWalk
+from poet.runtime.kernels import outputs_of
 from poet.runtime.kernels.arguments import dtype
 
 _aten = torch.ops.aten
@@ -67,20 +68,15 @@ def run(op: Op, call: Call, walk: RowMajorWalk) -> Sequence[Tensor | None]:
         PlanError: there are no kernels for it.
     """
     if op.strip is None:
-        return outputs(made(op.name, call, walk))
+        return outputs_of(made(op.name, call, walk))
     results: dict[str, Tensor] = {}
     inside = walk.inside({value.name: value for value in op.strip.inner})
     for link in op.strip.links:
-        for name, result in zip(link.outputs, outputs(made(op.name, link.call, inside)), strict=False):
+        for name, result in zip(link.outputs, outputs_of(made(op.name, link.call, inside)), strict=False):
             if name is not None and result is not None:
                 results[name] = result
                 inside.install(name, result)
     return [None if name is None else results[name] for name in op.outputs]
-
-
-def outputs(result: Any) -> tuple[Tensor | None, ...]:
-    """What an operator gives, as a tuple."""
-    return tuple(result) if isinstance(result, tuple | list) else (result,)
 
 
 def made(where: str, call: Call, walk: RowMajorWalk) -> Any:
@@ -123,10 +119,6 @@ def _zeros(shape: Sequence[int], like: Tensor) -> Tensor:
     return torch.full(shape, 0.0, dtype=like.dtype)
 
 
-def _spread(source: Tensor, shape: Sequence[int]) -> Tensor:
-    return torch.expand_copy(source, shape)
-
-
 def _row_products(one: Tensor, other: Tensor, rows: int, shape: Sequence[int]) -> Tensor:
     """The inner product of each of so many rows of both, without a tensor as large as they are."""
     length = one.numel() // max(rows, 1)
@@ -153,7 +145,7 @@ def _gelu_backward(g: Tensor, x: Tensor, *, approximate: str = "none") -> Tensor
 @_rule("poet.copy")
 def _copy(source: Tensor, shape: Sequence[int], _: Sequence[int], element: torch.dtype) -> Tensor:
     source = source if source.dtype == element else source.to(element)
-    return source.clone() if list(source.shape) == list(shape) else _spread(source, shape)
+    return source.clone() if list(source.shape) == list(shape) else torch.expand_copy(source, shape)
 
 
 @_rule("aten.constant_pad_nd.default")
@@ -288,7 +280,7 @@ def _avg_pool_backward(
     shape, kernel = _shape(source), list(kernel)
     stride, share = list(stride) or kernel, 1 / (divisor or math.prod(kernel))
     if kernel == shape[2:] and not any(padding):
-        return _spread(g * share, shape)
+        return torch.expand_copy(g * share, shape)
     if ceil_mode or (any(padding) and not counts_padding):
         raise _refused("average pooling with ceil_mode or uncounted padding", "leave them out")
     reached = [(g.shape[2 + i] - 1) * stride[i] - 2 * padding[i] + kernel[i] for i in range(2)]

@@ -42,11 +42,13 @@ class Exported:
         calls: of the graph.
         reruns: of ops that the schedule runs again.
         ram_bytes: that it holds at most, with its state, as the plan says.
+        library: of kernels that its runtime lacks; ``None``: it lacks none.
     """
 
     calls: int
     reruns: int
     ram_bytes: int
+    library: Path | None = None
 
 
 def export_pt2(plan: str | Path, output: str | Path, *, state: str | Path | None = None) -> Exported:

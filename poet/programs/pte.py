@@ -20,7 +20,7 @@ from poet.files import tensorfile
 from poet.memory.layout import Block, check_layout, lay_out
 from poet.plans.plan_file import PlanFile
 from poet.plans.training_plan import Plan
-from poet.programs import portable
+from poet.programs import pages, portable
 from poet.programs.pt2 import Exported, as_program
 from poet.programs.row_major import RowMajorWalk, mutated
 from poet.programs.schedule import STEPS, contents, traced
@@ -43,6 +43,9 @@ def export_pte(plan: str | Path, output: str | Path, *, state: str | Path | None
     written, two of its steps in ExecuTorch's runtime are held against the plan's. The bytes are those of the
     memory that the runtime plans with, all that the plan counts.
 
+    Where the plan pages, a library with the kernels for that is written beside ``output``, as ``output.so``.
+    A process loads it after ExecuTorch's runtime.
+
     Args:
         plan: path of the plan file.
         output: of the new file, written whole or not at all.
@@ -59,12 +62,16 @@ def export_pte(plan: str | Path, output: str | Path, *, state: str | Path | None
     program = as_program(traced_step, held, set(), mutated=written)
     placing = Placing(plan_bytes(step), step.request.limits.ram_budget_bytes)
     method = with_executorch(program, placed_in=placing)
+    library = Path(f"{output}.so") if step.slots else None
+    kernels = pages.kernels() if step.slots else b""
     _check(step, method.buffer, plan, state)
-    with tensorfile.replaced(Path(output)) as target:
-        target.write(method.buffer)
+    for path, content in ((library, kernels), (Path(output), method.buffer)):
+        if path is not None:
+            with tensorfile.replaced(path) as target:
+                target.write(content)
     made = method.executorch_program.execution_plan[0]
     calls = sum(type(item.instr_args).__name__ == "KernelCall" for item in made.chains[0].instructions)
-    return Exported(calls, step.trace.recomputed_runs, made.non_const_buffer_sizes[1])
+    return Exported(calls, step.trace.recomputed_runs, made.non_const_buffer_sizes[1], library)
 
 
 def with_executorch(program: ExportedProgram, *, placed_in: Placing | None) -> Any:

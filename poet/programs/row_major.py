@@ -11,6 +11,7 @@ from torch import Tensor
 
 from poet.errors import PlanError
 from poet.ir.graph import Argument, Blank, Graph, Ref, TensorType, Value
+from poet.programs import pages
 from poet.programs.schedule import Walk, lasting
 from poet.runtime.kernels import arguments
 
@@ -78,12 +79,21 @@ class RowMajorWalk(Walk):
         """As a tensor of float64, which kernels take in its place: powers of betas are near 1."""
         return tensor.to(torch.float64)
 
+    def _page_out(self, value: str, offset_bytes: int) -> None:
+        page, buffer = self.tensor(value), self._values[value].buffer
+        if page.nbytes > self._sizes_bytes[buffer]:
+            raise PlanError(f"{buffer} is paged and smaller than {value}; plan with --no-paging")
+        self._file = pages.page_out(self._file, page, offset_bytes)
+
+    def _page_in(self, value: str, offset_bytes: int) -> Tensor:
+        kind = self.types[value]
+        return pages.page_in(self._file, kind.shape, arguments.dtype(kind.dtype), offset_bytes)
+
     def walk(self) -> tuple[Tensor, ...]:
+        self._file = torch.empty([0])
         results = super().walk()
         held = (self._held[self.graph.buffer_of(value)][0] for value in mutated(self.graph).values())
         return (*held, *results)
 
     def _as_planned(self, result: Tensor, kind: TensorType, size_bytes: int) -> Tensor:
-        if (result.dtype, tuple(result.shape)) != (arguments.dtype(kind.dtype), kind.shape):
-            raise PlanError(f"a result came out as {result.dtype}{list(result.shape)}, the plan says {kind}")
         return result.contiguous()

@@ -65,12 +65,8 @@ def changing(plan: Plan) -> list[str]:
     return [name for name in first if any(each[name] != first[name] for each in later)]
 
 
-def check(plan: Plan, page_file: str | None) -> None:
+def check(plan: Plan) -> None:
     """Do nothing if the plan's step can be one call of one program.
-
-    Args:
-        plan: in question.
-        page_file: of the program, for results of the step as they are; ``None``: it has none.
 
     Raises:
         PlanError: it cannot; the message names the way out.
@@ -81,9 +77,6 @@ def check(plan: Plan, page_file: str | None) -> None:
     formed |= any(tensor.page_form is not None for tensor in plan.problem.tensors if tensor.name in slots)
     random = [op.name for op in plan.graph.ops if op.random or any(map(_draws, _calls(op)))]
     reasons = {
-        "its plan pages, and this program has no page file; plan with --no-paging": (
-            plan.slots and page_file is None
-        ),
         f"its plan pages {', '.join(lasting_slots[:1])}, which lives across steps; plan with --no-paging": (
             lasting_slots or any(op.stored for op in plan.graph.ops)
         ),
@@ -205,10 +198,10 @@ class Walk:
                 del self._held[step.tensor], self._views[step.tensor]
             elif isinstance(step, PageOut):
                 value = self._paged[step.tensor] = next(iter(self._views[step.tensor]))
-                self._page_of(value).copy_(self.tensor(value))
+                self._page_out(value, self._offset_bytes(value))
             elif isinstance(step, PageIn):
                 value = self._paged[step.tensor]
-                self.install(value, empty(self.types[value]).copy_(self._page_of(value)))
+                self.install(value, self._page_in(value, self._offset_bytes(value)))
             elif isinstance(step, Compute):
                 op = ops[step.op]
                 call = op.recall if op.name in ran and op.recall is not None else op.call
@@ -216,16 +209,26 @@ class Walk:
                 self._compute(op, call)
         return tuple(self.tensor(name) for name in (self.graph.loss, *self.graph.predictions))
 
-    def _page_of(self, value: str) -> Tensor:
-        """The slot of all of the buffer that ``value`` is, in the page file, which is mapped for as long."""
-        kind, buffer = self.types[value], self._values[value].buffer
-        if kind.extent_bytes != self._sizes_bytes[buffer]:
+    def _offset_bytes(self, value: str) -> int:
+        """Where the slot begins of all of the buffer that ``value`` is."""
+        buffer = self._values[value].buffer
+        if self.types[value].extent_bytes != self._sizes_bytes[buffer]:
             raise PlanError(f"{buffer} is paged and larger than {value}; plan with --no-paging")
-        element, slots = arguments.dtype(kind.dtype), self._slots.values()
+        return self._slots[buffer].offset_bytes
+
+    def _page_out(self, value: str, offset_bytes: int) -> None:
+        self._page_of(value, offset_bytes).copy_(self.tensor(value))
+
+    def _page_in(self, value: str, offset_bytes: int) -> Tensor:
+        return empty(self.types[value]).copy_(self._page_of(value, offset_bytes))
+
+    def _page_of(self, value: str, offset_bytes: int) -> Tensor:
+        """The slot of ``value`` in the page file, which is mapped for as long."""
+        kind, slots = self.types[value], self._slots.values()
+        element = arguments.dtype(kind.dtype)
         count = max(slot.offset_bytes + slot.size_bytes for slot in slots) // element.itemsize
         whole: Tensor = torch.ops.aten.from_file.default(self._page_file, True, count, dtype=element)
-        begin = self._slots[buffer].offset_bytes // element.itemsize
-        return whole.as_strided(kind.shape, kind.strides, begin + kind.offset)
+        return whole.as_strided(kind.shape, kind.strides, offset_bytes // element.itemsize + kind.offset)
 
     def _compute(self, op: Op, call: Call) -> None:
         try:
@@ -241,13 +244,12 @@ class Walk:
             result, kind = made[place], self._values[name].type
             if result is None:
                 raise PlanError(f"op {op.name} ({call.target}) gives no {name}")
+            if (result.dtype, tuple(result.shape)) != (arguments.dtype(kind.dtype), kind.shape):
+                raise PlanError(f"{name} came out as {result.dtype}{list(result.shape)}, the plan says {kind}")
             self.install(name, self._as_planned(result, kind, self._sizes_bytes[self._values[name].buffer]))
 
     def _as_planned(self, result: Tensor, kind: TensorType, size_bytes: int) -> Tensor:
         """``result`` in no more memory than the plan has for it, with the plan's strides."""
-        element = arguments.dtype(kind.dtype)
-        if (result.dtype, tuple(result.shape)) != (element, kind.shape):
-            raise PlanError(f"a result came out as {result.dtype}{list(result.shape)}, the plan says {kind}")
         if result.untyped_storage().nbytes() > size_bytes:
             return empty(kind).copy_(result)
         if result.stride() != kind.strides:
@@ -293,7 +295,7 @@ def traced(plan: Plan, run: Run, *, walk: type[Walk] = Walk, page_file: str | No
     Raises:
         PlanError: the plan cannot be a program, or an op cannot be written down.
     """
-    check(plan, page_file)
+    check(plan)
     named, is_counted = lasting(plan.graph, whole=walk is Walk), bool(changing(plan))
 
     def step(*tensors: Tensor) -> tuple[Tensor, ...]:

@@ -1,4 +1,4 @@
-"""Plans that can be programs: ops run again, gradients in blocks, nothing paged."""
+"""Plans that can be programs: ops run again or results paged, gradients in blocks."""
 
 from __future__ import annotations
 
@@ -36,15 +36,20 @@ def net(pool: nn.Module | None = None) -> nn.Module:
 
 
 def written(
-    path: Path, *, most: int = 99, optimizer: str = "momentum", pool: nn.Module | None = None
+    path: Path,
+    *,
+    most: int = 99,
+    optimizer: str = "momentum",
+    pool: nn.Module | None = None,
+    paging: bool = False,
 ) -> Plan:
-    """A plan that runs up to ``most`` ops again and pages nothing, with gradients made block by block."""
+    """A plan that runs up to ``most`` ops again, or pages their results, with gradients made block by block."""
     spec = OptimizerSpec.parse(f"{optimizer}:lr=0.05,weight_decay=0.01")
     with tiny_strips(LEAST_BYTES=1024):
         step = trace_training_step(net(pool), torch.zeros(2, 3, 6, 6), loss="cross-entropy", optimizer=spec)
     assert any(op.strip is not None for op in step.graph.ops)
     problem = hand_net.problem(step.graph, kernels=step.kernels)
-    schedule = rerunning(problem, most)
+    schedule = rerunning(problem, most, paging=paging)
     plan = hand_net.plan(
         problem, step.graph, schedule, optimizer=spec, loss=step.loss, slack=1.0, kernels=step.kernels
     )

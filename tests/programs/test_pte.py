@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from helpers import hand_net
 from helpers.command import invoke
-from helpers.program_plans import written
+from helpers.program_plans import rerunning, written
 from torch import Tensor, fx, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from poet.programs import portable, pte
+from poet.plans.plan_file import PlanFile
+from poet.programs import pages, portable, pte
 from poet.programs.pt2 import as_program
+from poet.programs.row_major import RowMajorWalk
+from poet.programs.schedule import contents, traced
 from poet.runtime.data.random_batches import random_batch
+from poet.runtime.kernels import outputs_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 """ExecuTorch warns of its own code."""
@@ -162,7 +170,7 @@ def _by_rules(cases: list[tuple[str, list[Any], dict[str, Any]]]) -> list[Tensor
     for target, given, named in cases:
         call = SimpleNamespace(target=target, args=given, kwargs=tuple(named.items()))
         made = portable.made(target, call, _Direct())  # type: ignore[arg-type]
-        found += [item for item in portable.outputs(made) if item is not None and item.numel()]
+        found += [item for item in outputs_of(made) if item is not None and item.numel()]
     return found
 
 
@@ -203,7 +211,7 @@ def test_rules_and_kernels_are_pytorchs() -> None:
         expected = getattr(getattr(torch.ops.aten, target.split(".")[1]), target.split(".")[2])(
             *given, **named
         )
-        for item in portable.outputs(expected):
+        for item in outputs_of(expected):
             if item is not None and item.numel():
                 found = next(results)
                 close = torch.allclose(found.to(item.dtype), item, rtol=1e-4, atol=1e-5)
@@ -244,3 +252,94 @@ def test_a_step_trains_in_the_wheel_inside_the_plans_bytes(tmp_path: Path, optim
         one, two = (method.execute([*inputs, targets]) for method in both)
         assert torch.equal(one[0], two[0])
         assert torch.equal(one[1], two[1])
+
+
+class _Filed(fx.Interpreter):
+    """Runs a program in PyTorch, its pages in a bytearray."""
+
+    def __init__(self, module: fx.GraphModule) -> None:
+        super().__init__(module)  # type: ignore[no-untyped-call]
+        self.file, self.paged_out, self.paged_in = bytearray(1 << 20), 0, 0
+
+    def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
+        if target is torch.ops.poet.page_out_.default:
+            file, page, begin = args
+            self.file[begin : begin + page.nbytes] = page.numpy().tobytes()
+            self.paged_out += 1
+            return file
+        if target is torch.ops.poet.page_in.default:
+            _, shape, element, begin = args
+            count = torch.Size(shape).numel()
+            self.paged_in += 1
+            return torch.frombuffer(bytes(self.file), dtype=element, count=count, offset=begin).view(shape)
+        return super().call_function(target, args, kwargs)  # type: ignore[no-untyped-call]
+
+
+def test_what_is_paged_in_is_what_was_paged_out(tmp_path: Path) -> None:
+    results, runs = [], []
+    for most in (99, 0):
+        path = tmp_path / f"{most}.poet"
+        plan = written(path, most=most, pool=nn.AvgPool2d(2), paging=True)
+        with PlanFile(path) as file:
+            held = contents(file, None, whole=False)
+        inputs, targets = random_batch(plan, 0)
+        runs.append(_Filed(traced(plan, portable.run, walk=RowMajorWalk)))
+        results.append(runs[-1].run(*held.values(), *inputs, targets))
+    assert len(plan.slots) == runs[1].paged_out == 0 < runs[0].paged_out <= runs[0].paged_in
+    assert all(map(torch.equal, *results))
+
+
+_APP = """
+import ctypes, os, sys
+import torch
+from executorch.runtime import Runtime
+
+runtime, folder = Runtime.get(), sys.argv[1]
+ctypes.CDLL(folder + "/a.pte.so")
+both = [runtime.load_program(f"{folder}/{name}.pte").load_method("forward") for name in "ab"]
+for number in range(20):
+    torch.manual_seed(number)
+    batch = [torch.randn(8, 64), torch.randn(8, 64)]
+    one, two = (method.execute(batch) for method in both)
+    assert all(map(torch.equal, one, two)), number
+open_files = (f"/proc/self/fd/{number}" for number in os.listdir("/proc/self/fd"))
+print(*(os.readlink(name) for name in open_files if os.path.lexists(name)))
+"""
+
+
+def test_pages_lie_in_a_file_while_an_app_trains(tmp_path: Path) -> None:
+    pytest.importorskip("executorch")
+    plan = hand_net.write(tmp_path / "a.poet", rerunning(hand_net.problem(hand_net.graph()), 99, paging=True))
+    hand_net.write(tmp_path / "b.poet")
+    assert plan.slots
+    made, kept = (pte.export_pte(tmp_path / f"{name}.poet", tmp_path / f"{name}.pte") for name in "ab")
+    assert made.ram_bytes == pte.plan_bytes(plan)
+    assert plan.step_peak_ram_bytes < kept.ram_bytes
+    assert kept.library is None
+    (tmp_path / "flash").mkdir()
+
+    def app(folder: Path) -> subprocess.CompletedProcess[str]:
+        given = [sys.executable, "-c", _APP, str(tmp_path)]
+        environment = {**os.environ, "POET_PAGES": str(folder)}
+        return subprocess.run(given, env=environment, capture_output=True, text=True, check=False)
+
+    done = app(tmp_path / "flash")
+    assert done.returncode == 0, done.stderr
+    assert f"{tmp_path / 'flash'}/poet-pages-" in done.stdout
+    assert not list((tmp_path / "flash").iterdir())
+    refused = app(tmp_path / "missing")
+    assert refused.returncode
+    assert "a page cannot be moved: No such file" in refused.stdout + refused.stderr
+
+
+def test_without_a_compiler_pages_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("executorch")
+    hand_net.write(tmp_path / "a.poet", rerunning(hand_net.problem(hand_net.graph()), 99, paging=True))
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    pages.kernels.cache_clear()
+    code, _, said = invoke("export", "pte", tmp_path / "a.poet", "-o", tmp_path / "a.pte")
+    assert code == 2
+    assert "no C++ compiler" in said
+    assert "--no-paging" in said
+    assert len(said.strip().splitlines()) == 1
+    assert not list(tmp_path.glob("a.pte*"))

@@ -175,9 +175,9 @@ def build_library(cache: Path | None = None) -> Path:
     library = folder / f"allocator-{_digest(_source_digest(), *_flags(), *_torch_build())}.so"
     if _is_file(library):
         return library
-    compiler = find_compiler()
-    if compiler is None:
-        raise Unavailable(misfit or _no_compiler())
+    if misfit and find_compiler() is None:
+        raise Unavailable(misfit)
+    compiler = needed_compiler()
     try:
         with _locked(folder):
             if not _is_file(library):
@@ -200,17 +200,15 @@ def build_for_copying(output: Path, *, compiler: str | None = None) -> MadeFor:
         Unavailable: no compiler, or a compile error.
         PoetError: ``output`` cannot be written.
     """
-    found = find_compiler(compiler)
-    if found is None:
-        raise Unavailable(_no_compiler(compiler))
+    found = needed_compiler(compiler)
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         for name in ("c10", "torch_cpu"):
             library = folder / f"lib{name}.so"
             empty = ("-x", "c++", "-shared", "-fPIC", os.devnull, f"-Wl,-soname,{library.name}")
-            _call(found, [*empty, "-o", str(library)], library)
+            call(found, [*empty, "-o", str(library)], library)
         built = folder / NAME
-        _call(
+        call(
             found,
             [*_source(), "-Wl,--no-as-needed", f"-L{folder}", *_TORCH_LIBRARIES, "-o", str(built)],
             built,
@@ -251,6 +249,18 @@ def find_compiler(named: str | None = None) -> Compiler | None:
     return None
 
 
+def needed_compiler(named: str | None = None) -> Compiler:
+    """What `find_compiler` finds.
+
+    Raises:
+        Unavailable: it finds none.
+    """
+    if found := find_compiler(named):
+        return found
+    wanted = named or os.environ.get("CXX") or " or ".join(_COMPILERS)
+    raise Unavailable(f"no C++ compiler was found ({wanted}); install one or set CXX")
+
+
 def torch_release() -> str:
     """``"2.13.0"`` of ``"2.13.0+cpu"``."""
     found = re.match(r"\d+\.\d+\.\d+", torch.__version__)
@@ -272,11 +282,6 @@ def _digest(*parts: str) -> str:
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]
 
 
-def _no_compiler(named: str | None = None) -> str:
-    wanted = named or os.environ.get("CXX") or " or ".join(_COMPILERS)
-    return f"no C++ compiler was found ({wanted}); install one or set CXX"
-
-
 def _is_file(library: Path) -> bool:
     return library.is_file() and not library.is_symlink()
 
@@ -293,7 +298,7 @@ def _compile(compiler: Compiler, library: Path) -> None:
     with tempfile.TemporaryDirectory(dir=library.parent) as scratch:
         built = Path(scratch) / library.name
         libraries = (f"-L{Path(torch.__file__).parent / 'lib'}", *_TORCH_LIBRARIES)
-        _call(compiler, [*_source(), *libraries, "-o", str(built)], built)
+        call(compiler, [*_source(), *libraries, "-o", str(built)], built)
         built.replace(library)
 
 
@@ -311,8 +316,12 @@ def _source_digest() -> str:
     return _digest(SOURCE.read_text(), _KERNELS.read_text())
 
 
-def _call(compiler: Compiler, arguments: Sequence[str], built: Path) -> None:
-    """Make ``built``."""
+def call(compiler: Compiler, arguments: Sequence[str], built: Path) -> None:
+    """Make ``built``.
+
+    Raises:
+        Unavailable: a compile error.
+    """
     try:
         done = subprocess.run(
             [*compiler, *arguments],
