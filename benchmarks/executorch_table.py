@@ -2,10 +2,11 @@
 
     python -m benchmarks executorch-table [--only NAME ...] [--steps 100] [--folder build/executorch]
 
-Eight nets, small enough for portable kernels on a CPU. Each is planned inside a budget and exported, and so
-is the schedule that keeps everything; both train in the wheel on the same batches, beside plain PyTorch. The
-joint graph is ExecuTorch's way: forward and backward in the same kernels, gradients as outputs, placed by its
-own planner, parameters beside it and the update in a loop of one call each. Needs the extra ``executorch``.
+Eight nets, small enough for portable kernels on a CPU, two of them paged as well. Each is planned inside a
+budget and exported, and so is the schedule that keeps everything; both train in the wheel on the same
+batches, beside plain PyTorch. The joint graph is ExecuTorch's way: forward and backward in the same kernels,
+gradients as outputs, placed by its own planner, parameters beside it and the update in a loop of one call
+each. Needs the extra ``executorch``.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import argparse
 import json
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from torch import Tensor, nn
 import poet
 from poet.ir.operators import UPDATES
 from poet.plans.plan_file import PlanFile
+from poet.problem import Pins
 from poet.problem.schedule import Compute, Free
 from poet.programs import portable, pte
 from poet.programs.pt2 import as_program
@@ -40,13 +42,17 @@ RESULT = RESULTS / "executorch.json"
 
 @dataclass(frozen=True)
 class Case:
-    """A net, what it is given, and how far from the least to the plain bytes its budget is."""
+    """A net, what it is given, and how far from the least to the plain bytes its budget is.
+
+    ``pages``: activations are paged, and no op runs again.
+    """
 
     build: Callable[[], nn.Module]
     batch: Callable[[], tuple[Tensor, Tensor]]
     share: float
     words: str
     loss: str = "cross-entropy"
+    pages: bool = False
 
 
 class Block(nn.Module):
@@ -206,6 +212,10 @@ CASES = {
         lambda: Transformer(is_causal=True), lambda: _next(4, 64), 0.2, "3 layers of 32, batch 4 of 64"
     ),
 }
+CASES |= {
+    f"{name}-paged": replace(CASES[name], share=0.2, pages=True, words=f"{CASES[name].words}, paged")
+    for name in ("ds-cnn", "bert")
+}
 
 
 def net_of(case: Case) -> nn.Module:
@@ -248,6 +258,9 @@ def plans_of(name: str, folder: Path) -> tuple[Path, Path]:
         assert made.plain_peak_ram_bytes is not None
         spread = made.plain_peak_ram_bytes - made.lower_bound_ram_bytes
         ram = int(made.lower_bound_ram_bytes + case.share * spread)
+        if case.pages:
+            lasting = [tensor.name for tensor in plain.plan.problem.tensors if tensor.initially]
+            options |= {"paging": True, "recompute": False, "pins": Pins(never_page=tuple(lasting))}
         poet.plan(net_of(case), source, ram=ram, time_limit_seconds=5.0, **options).save(small)
     return small, everything
 

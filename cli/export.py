@@ -170,7 +170,8 @@ def pte(plan_file: PlanArgument, output: _FileOption, state: _StateOption = None
     """
     from poet.programs.pte import export_pte
 
-    check_files({"-o": output}, reads={"PLAN": plan_file, "--state": state})
+    writes = {"-o": output, "the kernels of -o": output.with_name(f"{output.name}.so")}
+    check_files(writes, reads={"PLAN": plan_file, "--state": state})
     made = export_pte(plan_file, output, state=state)
     done = f"{made.calls:,} kernel calls, {made.reruns} ops run again"
     say(f"{output}: {done}, {made.ram_bytes:,} bytes planned")

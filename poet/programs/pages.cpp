@@ -11,6 +11,7 @@
 #include <cstring>
 #include <string>
 
+#define C10_USING_CUSTOM_GENERATED_MACROS
 #include <executorch/runtime/core/evalue.h>
 #include <executorch/runtime/kernel/kernel_runtime_context.h>
 #include <executorch/runtime/kernel/operator_registry.h>

@@ -20,7 +20,7 @@ from poet.errors import PlanError
 from poet.runtime.native import build
 
 _SOURCE = Path(__file__).with_name("pages.cpp")
-_FLAGS = ("-shared", "-fPIC", "-std=c++17", "-O2", "-fvisibility=hidden", "-DC10_USING_CUSTOM_GENERATED_MACROS")
+_FLAGS = ("-shared", "-fPIC", "-std=c++17", "-O2", "-fvisibility=hidden")
 
 _LIBRARY: Any = torch.library.Library("poet", "FRAGMENT")  # type: ignore[no-untyped-call]
 _READ = "Tensor file, int[] shape, ScalarType dtype, int offset_bytes"
@@ -54,10 +54,10 @@ def kernels() -> bytes:
 
     root = Path(executorch.__path__[0])
     headers = [root / "include", root / "include/executorch/runtime/core/portable_type/c10"]
+    given = [*_FLAGS, *(f"-isystem{folder}" for folder in headers)]
     with tempfile.TemporaryDirectory() as scratch:
         library = Path(scratch) / "pages.so"
-        given = [*_FLAGS, *(f"-isystem{folder}" for folder in headers), str(_SOURCE)]
-        given += [f"-L{root / 'lib'}", "-l:libexecutorch.so", "-o", str(library)]
+        given += [str(_SOURCE), f"-L{root / 'lib'}", "-l:libexecutorch.so", "-o", str(library)]
         try:
             build.call(build.needed_compiler(), given, library)
             ctypes.CDLL(str(library))

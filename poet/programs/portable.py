@@ -194,8 +194,7 @@ def _batch_norm(walk: RowMajorWalk, call: Call) -> tuple[Tensor, Tensor, Tensor]
         mean, variance = source.mean(dims), source.var(dims, correction=0)
         for place, new, scale in ((3, mean, 1.0), (4, variance, count / max(count - 1, 1))):
             if call.args[place] is not None:
-                walk.write(call.args[place], walk.given(call.args[place]) * (1 - momentum))
-                old = walk.given(call.args[place])
+                old = walk.write(call.args[place], walk.given(call.args[place]) * (1 - momentum))
                 walk.write(call.args[place], old.add(new, alpha=momentum * scale))
     root = torch.rsqrt(variance + eps)
     scale = root if weight is None else root * weight
@@ -367,50 +366,45 @@ def _embedding_backward(g: Tensor, numbers: Tensor, rows: int, padding: int, sca
 # --- what writes --------------------------------------------------------------------------------
 
 
-def _assign(walk: RowMajorWalk, call: Call) -> tuple[()]:
+def _assign(walk: RowMajorWalk, call: Call) -> None:
     walk.write(call.args[0], walk.given(call.args[1]))
-    return ()
 
 
-def _sgd(walk: RowMajorWalk, call: Call) -> tuple[()]:
+def _sgd(walk: RowMajorWalk, call: Call) -> None:
     parameter, gradient, lr, decay = map(walk.given, call.args)
     gradient = gradient.add(parameter, alpha=decay) if decay else gradient
     walk.write(call.args[0], parameter.add(gradient, alpha=-lr))
-    return ()
 
 
-def _momentum(walk: RowMajorWalk, call: Call) -> tuple[()]:
+def _momentum(walk: RowMajorWalk, call: Call) -> None:
     parameter, gradient, kept, lr, share, momentum, decay, nesterov = map(walk.given, call.args)
     gradient = gradient.add(parameter, alpha=decay) if decay else gradient
-    walk.write(call.args[2], kept * momentum)
-    walk.write(call.args[2], walk.given(call.args[2]).add(gradient, alpha=share))
-    kept = walk.given(call.args[2])
+    kept = walk.write(call.args[2], kept * momentum)
+    kept = walk.write(call.args[2], kept.add(gradient, alpha=share))
     gradient = gradient.add(kept, alpha=momentum) if nesterov else kept
     walk.write(call.args[0], parameter.add(gradient, alpha=-lr))
-    return ()
 
 
-def _adamw(walk: RowMajorWalk, call: Call) -> tuple[()]:
+def _adamw(walk: RowMajorWalk, call: Call) -> None:
     """See `poet.runtime.kernels.updates.adamw`; numbers of the step are tensors of one element."""
     parameter, gradient, first, second = call.args[:4]
     factor, size, correction, beta1, beta2, eps = map(walk.given, call.args[4:])
     made, size, correction = walk.given(gradient), size.to(torch.float32), correction.to(torch.float32)
     if factor != 1.0:
         walk.write(parameter, walk.given(parameter) * factor)
-    walk.write(first, walk.given(first) * beta1)
-    walk.write(first, walk.given(first).add(made, alpha=1 - beta1))
-    walk.write(second, walk.given(second) * beta2)
-    walk.write(second, made * made * (1 - beta2) + walk.given(second))
-    change = walk.given(first) / (torch.sqrt(walk.given(second)) / correction + eps) * size
+    mean = walk.write(first, walk.given(first) * beta1)
+    mean = walk.write(first, mean.add(made, alpha=1 - beta1))
+    square = walk.write(second, walk.given(second) * beta2)
+    square = walk.write(second, made * made * (1 - beta2) + square)
+    change = mean / (torch.sqrt(square) / correction + eps) * size
     walk.write(parameter, walk.given(parameter) - change)
-    return ()
 
 
-def _adam(walk: RowMajorWalk, call: Call) -> tuple[()]:
+def _adam(walk: RowMajorWalk, call: Call) -> None:
     decay = walk.given(call.args[-1])
     if decay:
         raise _refused("weight decay of adam", "plan with --optimizer adamw")
-    return _adamw(walk, replace(call, args=(*call.args[:4], 1.0, *call.args[4:-1])))
+    _adamw(walk, replace(call, args=(*call.args[:4], 1.0, *call.args[4:-1])))
 
 
 READING: Mapping[str, Callable[[Any, Call], Any]] = {

@@ -114,7 +114,10 @@ def _check(plan: Plan, program: bytes, path: str | Path, state: str | Path | Non
             inputs, targets = random_batch(plan, seed)
             rest = [targets] if isinstance(targets, Tensor) else list(targets or ())
             expected = trainer.step(inputs, targets).loss
-            found = float(method.execute([*inputs, *rest])[0])
+            try:
+                found = float(method.execute([*inputs, *rest])[0])
+            except RuntimeError as error:
+                raise PlanError(f"{plan.model.name}: ExecuTorch cannot make a step: {error}") from error
             if not math.isclose(found, expected, rel_tol=_TOLERANCE, abs_tol=_TOLERANCE):
                 raise PlanError(
                     f"{plan.model.name}: step {seed + 1} in ExecuTorch has the loss {found:.6g}, in the plan "

@@ -55,8 +55,8 @@ class RowMajorWalk(Walk):
             return None
         return torch.view_copy(self._held[buffer][0], kind.shape[::-1])
 
-    def write(self, argument: Argument, tensor: Tensor) -> None:
-        """Let a value be ``tensor`` from now on: what lives across steps in place."""
+    def write(self, argument: Argument, tensor: Tensor) -> Tensor:
+        """Let a value be ``tensor`` from now on, what lives across steps in place; the value."""
         assert isinstance(argument, Ref)
         value = self._values[argument.value]
         held = self._held[value.buffer][0]
@@ -64,8 +64,9 @@ class RowMajorWalk(Walk):
             raise PlanError(f"a step writes {argument.value}, a part of a tensor; plan with --gradients keep")
         if value.buffer in self._persistent:
             held.copy_(tensor)
-        else:
-            self._held[value.buffer] = tensor, 0
+            return held
+        self._held[value.buffer] = tensor, 0
+        return tensor
 
     def inside(self, inner: Mapping[str, Value]) -> RowMajorWalk:
         """The same walk, which knows the values inside a strip as well."""

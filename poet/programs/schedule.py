@@ -244,8 +244,9 @@ class Walk:
             result, kind = made[place], self._values[name].type
             if result is None:
                 raise PlanError(f"op {op.name} ({call.target}) gives no {name}")
-            if (result.dtype, tuple(result.shape)) != (arguments.dtype(kind.dtype), kind.shape):
-                raise PlanError(f"{name} came out as {result.dtype}{list(result.shape)}, the plan says {kind}")
+            is_so = (result.dtype, tuple(result.shape))
+            if is_so != (arguments.dtype(kind.dtype), kind.shape):
+                raise PlanError(f"{name} came out as {is_so}, the plan says {kind}")
             self.install(name, self._as_planned(result, kind, self._sizes_bytes[self._values[name].buffer]))
 
     def _as_planned(self, result: Tensor, kind: TensorType, size_bytes: int) -> Tensor:

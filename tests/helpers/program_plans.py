@@ -11,7 +11,7 @@ from helpers import hand_net
 from helpers.part_nets import tiny_strips
 from helpers.schedules import keep_everything
 from poet.errors import InvalidSchedule
-from poet.frontend.trace import trace_training_step
+from poet.frontend.trace import TrainingStep, trace_training_step
 from poet.ir.optimizer import OptimizerSpec
 from poet.plans.plan_file import write_plan
 from poet.plans.training_plan import Plan
@@ -43,15 +43,25 @@ def written(
     pool: nn.Module | None = None,
     paging: bool = False,
 ) -> Plan:
-    """A plan that runs up to ``most`` ops again, or pages their results, with gradients made block by block."""
+    """A plan that runs up to ``most`` ops again or pages results, with gradients made block by block."""
     spec = OptimizerSpec.parse(f"{optimizer}:lr=0.05,weight_decay=0.01")
     with tiny_strips(LEAST_BYTES=1024):
         step = trace_training_step(net(pool), torch.zeros(2, 3, 6, 6), loss="cross-entropy", optimizer=spec)
     assert any(op.strip is not None for op in step.graph.ops)
+    return write(path, step, most=most, paging=paging, slack=1.0)
+
+
+def write(path: Path, step: TrainingStep, *, most: int, paging: bool, slack: float = 0.0) -> Plan:
+    """A plan of ``step`` by `rerunning`, whose budget is what it needs, and ``slack`` times that."""
     problem = hand_net.problem(step.graph, kernels=step.kernels)
-    schedule = rerunning(problem, most, paging=paging)
     plan = hand_net.plan(
-        problem, step.graph, schedule, optimizer=spec, loss=step.loss, slack=1.0, kernels=step.kernels
+        problem,
+        step.graph,
+        rerunning(problem, most, paging=paging),
+        optimizer=step.optimizer,
+        loss=step.loss,
+        slack=slack,
+        kernels=step.kernels,
     )
     write_plan(path, plan, {name: raw_tensor(tensor) for name, tensor in step.tensors.items()})
     return plan
