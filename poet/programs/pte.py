@@ -9,10 +9,12 @@ from __future__ import annotations
 import functools
 import importlib.metadata
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor, fx
+import torch.utils._pytree as pytree
+from torch import fx
 from torch.export import ExportedProgram
 
 from poet.errors import PlanError, PoetError
@@ -24,7 +26,7 @@ from poet.programs import pages, portable
 from poet.programs.pt2 import Exported, as_program
 from poet.programs.row_major import RowMajorWalk, mutated
 from poet.programs.schedule import STEPS, contents, traced
-from poet.runtime.data.random_batches import random_batch
+from poet.runtime.data.random_batches import Batch, random_batch
 from poet.runtime.training.trainer import Trainer
 
 WHEEL = "1.5.1"
@@ -104,25 +106,30 @@ def _check(plan: Plan, program: bytes, path: str | Path, state: str | Path | Non
     """Hold the losses of two steps on random data against those of the plan's replay.
 
     Raises:
-        PlanError: a kernel computes something else.
+        PlanError: a kernel computes something else, or nothing.
     """
-    from executorch.runtime import Runtime
-
-    method = Runtime.get().load_program(program).load_method("forward")
+    batches = [random_batch(plan, seed) for seed in (0, 1)]
+    every_found = _losses(program, batches)
     with Trainer.open(path, resume=state, arena=False) as trainer:
-        for seed in (0, 1):
-            inputs, targets = random_batch(plan, seed)
-            rest = [targets] if isinstance(targets, Tensor) else list(targets or ())
-            expected = trainer.step(inputs, targets).loss
-            try:
-                found = float(method.execute([*inputs, *rest])[0])
-            except RuntimeError as error:
-                raise PlanError(f"{plan.model.name}: ExecuTorch cannot make a step: {error}") from error
+        for number, (batch, found) in enumerate(zip(batches, every_found, strict=True), 1):
+            expected = trainer.step(*batch).loss
             if not math.isclose(found, expected, rel_tol=_TOLERANCE, abs_tol=_TOLERANCE):
                 raise PlanError(
-                    f"{plan.model.name}: step {seed + 1} in ExecuTorch has the loss {found:.6g}, in the plan "
+                    f"{plan.model.name}: step {number} in ExecuTorch has the loss {found:.6g}, in the plan "
                     f"{expected:.6g}: a kernel of its wheel is wrong here; use `poet export pt2`"
                 )
+
+
+def _losses(program: bytes, batches: Sequence[Batch]) -> list[float]:
+    """Those of a step with each batch, in ExecuTorch's runtime."""
+    from executorch.runtime import Runtime
+
+    try:
+        method = Runtime.get().load_program(program).load_method("forward")
+        leaves = ([item for item in pytree.tree_leaves(batch) if item is not None] for batch in batches)
+        return [float(method.execute(given)[0]) for given in leaves]
+    except RuntimeError as error:
+        raise PlanError(f"ExecuTorch's runtime cannot make a step: {error}; use `poet export pt2`") from error
 
 
 def plan_bytes(plan: Plan) -> int:

@@ -26,6 +26,8 @@ def mutated(graph: Graph) -> dict[str, str]:
 class RowMajorWalk(Walk):
     """A walk whose tensors all lie in row-major order: views are copies, but for those that only reshape."""
 
+    _file: Tensor
+
     def tensor(self, value: str) -> Tensor:
         buffer, kind = self._values[value].buffer, self.types[value]
         held, whole = self._held[buffer][0], self._kinds[buffer]

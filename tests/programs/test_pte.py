@@ -260,7 +260,7 @@ class _Filed(fx.Interpreter):
     """Runs a program in PyTorch, its pages in a bytearray."""
 
     def __init__(self, module: fx.GraphModule) -> None:
-        super().__init__(module)  # type: ignore[no-untyped-call]
+        super().__init__(module)
         self.file, self.paged_out, self.paged_in = bytearray(1 << 20), 0, 0
 
     def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
@@ -274,7 +274,7 @@ class _Filed(fx.Interpreter):
             count = torch.Size(shape).numel()
             self.paged_in += 1
             return torch.frombuffer(bytes(self.file), dtype=element, count=count, offset=begin).view(shape)
-        return super().call_function(target, args, kwargs)  # type: ignore[no-untyped-call]
+        return super().call_function(target, args, kwargs)
 
 
 def test_what_is_paged_in_is_what_was_paged_out(tmp_path: Path) -> None:
