@@ -67,8 +67,8 @@ def check(
         if not found.can_train:
             raise typer.Exit(found.exit_code)
         return
+    from poet.c99.exportable import refusals, uses_elements
     from poet.c99.rows import overwrites, wants_dense
-    from poet.c99.statements import refusals, uses_elements
     from poet.frontend.onnx.importer import load_onnx
     from poet.frontend.trace import trace_training_step
     from poet.report.check import kernels_report

@@ -131,8 +131,8 @@ def _check_optimizer(profile: Profile, spec: OptimizerSpec) -> None:
     Raises:
         InputError: says which there are.
     """
+    from poet.c99.exportable import LIBRARY
     from poet.c99.rules.updates import check_optimizer
-    from poet.c99.statements import LIBRARY
 
     if profile.kernels.name != LIBRARY:
         return
@@ -148,7 +148,7 @@ def _check_kernels(prepared: Prepared) -> None:
     Raises:
         InputError: names the operators.
     """
-    from poet.c99.statements import LIBRARY, refusals
+    from poet.c99.exportable import LIBRARY, refusals
 
     lacking = refusals(prepared.step.graph) if prepared.profile.kernels.name == LIBRARY else ()
     if lacking:

@@ -11,9 +11,10 @@ from dataclasses import dataclass, field, replace
 
 from poet.c99.calls import WORD_BYTES, Address, CCall, CStruct, Given, Placed, Update, float_text
 from poet.c99.interface import ExportedStep, Interface, Span, comment
+from poet.c99.prediction import Prediction
 from poet.c99.rules.updates import DOUBLES, FLOATS, functions_of_numbers, scalars
 from poet.c99.sources import filled, part
-from poet.c99.statements import Prediction, Statement
+from poet.c99.statements import Statement
 from poet.ir.optimizer import OptimizerSpec
 
 _INCLUDES = """#include "poet_step.h"

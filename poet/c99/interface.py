@@ -7,7 +7,8 @@ import re
 from dataclasses import dataclass
 
 from poet.c99.calls import WORD_BYTES, Placed
-from poet.c99.statements import Home, Prediction, Statements
+from poet.c99.prediction import Prediction
+from poet.c99.statements import Home, Statements
 from poet.errors import UnsupportedOperator
 from poet.ir.calls import Counted, counted
 from poet.ir.graph import Graph, TensorType

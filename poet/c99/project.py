@@ -17,10 +17,12 @@ from torch import Tensor
 from poet.c99 import library, sources, vectors
 from poet.c99.calls import WORD_BYTES
 from poet.c99.emit import functions_of, net_bytes, step_header, step_source
+from poet.c99.exportable import LIBRARY
 from poet.c99.interface import ExportedStep, Interface, Span, comment, interface_of
+from poet.c99.prediction import Prediction, prediction_of
 from poet.c99.rules.updates import check_optimizer
 from poet.c99.sources import filled, weights_header, weights_source
-from poet.c99.statements import BLOCK_BYTES, LIBRARY, Prediction, Statements, prediction_of, statements_of
+from poet.c99.statements import BLOCK_BYTES, Statements, statements_of
 from poet.errors import InputError, PlanError, PoetError
 from poet.ir.graph import ITEM_BYTES
 from poet.plans.page_slots import Wear, erases_text, life_steps, most_erased

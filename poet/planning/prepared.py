@@ -105,8 +105,8 @@ def trace_model(
     Raises:
         InputError: the model or an option is not usable.
     """
+    from poet.c99.exportable import uses_elements
     from poet.c99.rows import overwrites, wants_dense
-    from poet.c99.statements import uses_elements
     from poet.frontend.eager import original
     from poet.frontend.gguf_weights import gguf_weights
     from poet.frontend.losses import with_output
@@ -351,7 +351,7 @@ def form_on(profile: Profile, home: Place, *, has_shapes: bool = False) -> Form:
     give every bit may differ from shape to shape. Nor does backward read bits then, whose number of bytes
     is no formula of the sizes.
     """
-    from poet.c99.statements import LIBRARY
+    from poet.c99.exportable import LIBRARY
 
     return Form(
         for_c99=profile.kernels.name == LIBRARY,

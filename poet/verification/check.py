@@ -22,7 +22,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from poet.c99.statements import LIBRARY as C99
+from poet.c99.exportable import LIBRARY as C99
 from poet.errors import PlanError
 from poet.frontend.eager import lent, original
 from poet.frontend.losses import LossFunction

@@ -19,9 +19,9 @@ import poet
 from poet.c99 import sources
 from poet.c99.calls import OpRun, Placed
 from poet.c99.ecosystems import for_ecosystem
+from poet.c99.exportable import uses_elements
 from poet.c99.project import CProject, c_project
 from poet.c99.rows import c_calls, overwrites, wants_dense
-from poet.c99.statements import uses_elements
 from poet.c99.targets import Ecosystem
 from poet.c99.vectors import given_tensors
 from poet.errors import UnsupportedOperator

@@ -19,8 +19,8 @@ from torch import Tensor, nn
 from typer.testing import CliRunner
 
 from poet import api, verification
+from poet.c99.exportable import refusals
 from poet.c99.rows import wants_dense
-from poet.c99.statements import refusals
 from poet.frontend.onnx.importer import load_onnx
 from poet.frontend.trace import TrainingStep, trace_training_step
 

@@ -14,8 +14,8 @@ from helpers.c_rows import worst_ratios
 from torch import Tensor, nn
 
 from poet.c99.calls import OpRun, Placed
+from poet.c99.exportable import uses_elements
 from poet.c99.rows import c_calls
-from poet.c99.statements import uses_elements
 from poet.errors import GraphError, PlanError, UnsupportedOperator
 from poet.frontend.trace import TrainingStep, trace_training_step
 from poet.ir.graph import Call, Graph, Ref, Strip

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from helpers import hand_net
 from helpers.schedules import random_schedule
 from helpers.shuffled import movable, shuffled, with_arena
+from poet.c99.exportable import uses_elements
 from poet.c99.project import CProject, c_project
 from poet.c99.rows import overwrites, wants_dense
-from poet.c99.statements import uses_elements
 from poet.frontend.trace import TrainingStep, trace_training_step
 from poet.ir.kernel_facts import KernelFacts
 from poet.ir.optimizer import OptimizerSpec
