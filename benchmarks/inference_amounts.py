@@ -25,7 +25,8 @@ from torch import Tensor, nn
 
 from poet.devices.costs import estimate
 from poet.devices.load import load_profile
-from poet.frontend.trace import trace_evaluation, trace_training_step
+from poet.frontend.evaluation import trace_evaluation
+from poet.frontend.trace import trace_training_step
 from poet.ir.graph import Graph, Op
 from poet.ir.optimizer import OptimizerSpec
 

@@ -2,12 +2,7 @@
 
 The module runs once over fake tensors, with its loss and `torch.autograd.grad`, under `make_fx`;
 no real arithmetic is done. The trace is lowered (`poet.frontend.lower`), completed with the
-optimizer's updates (`poet.frontend.assemble`), and each kernel is measured (`poet.runtime.trials.measure`).
-
-The evaluation of a model is its forward pass and loss in evaluation mode, as a graph of its own. Its schedule
-is auxiliary to the training step: it has the same inputs, and the same tensors across steps, those of the
-optimizer included, under the same names. Nothing that lives across steps is written. A table whose rows
-training reads where it lies in storage is read there as well.
+optimizer's updates (`poet.frontend.assemble`), and each kernel is measured (`poet.passes.forms`).
 """
 
 from __future__ import annotations
@@ -23,9 +18,9 @@ from torch import Tensor, fx, nn
 
 from poet.errors import ModelError, nearest, one_of
 from poet.frontend.assemble import Assembly, StepNames, with_persistent_of
-from poet.frontend.eager import evaluating, line_in, original
+from poet.frontend.eager import line_in, original
 from poet.frontend.functional import Step, TrueLayouts, fakes, trace_step
-from poet.frontend.losses import Loss, LossFunction, as_loss, loss_named
+from poet.frontend.losses import Loss, LossFunction, as_loss
 from poet.frontend.lower import Lowered, lower
 from poet.frontend.module_tensors import (
     free_names,
@@ -45,7 +40,7 @@ from poet.ir.graph import Graph, TensorType
 from poet.ir.kernel_facts import KernelFacts
 from poet.ir.loss import LossSpec
 from poet.ir.micro import MicroBatches
-from poet.ir.named import block_of, named_parameters, row_blocks, trained_in_words
+from poet.ir.named import block_of, row_blocks, trained_in_words
 from poet.ir.optimizer import OptimizerSpec, with_driven_numbers
 from poet.ir.packed import BaseSpec
 from poet.ir.strips import Gradients
@@ -55,10 +50,7 @@ from poet.passes.fused import HasKernel
 from poet.passes.in_place import Overwrites
 from poet.passes.layouts import WantsDense, compact
 from poet.passes.parts import in_parts_of
-from poet.passes.rewrite import rewritten
-from poet.passes.stored_rows import row_reads
 from poet.runtime.system.process import check_computes
-from poet.runtime.trials.measure import measured
 from poet.util.brief import shortened, told
 
 
@@ -177,7 +169,7 @@ def trace_training_step(
     if wanted is Gradients.LOGITS and (uses_elements is not None or not in_short_forms):
         raise ModelError("logits are made in strips by PyTorch's kernels, for batches of one shape")
     module, optimizer = original(module), optimizer or OptimizerSpec()
-    inputs = _as_list(example_inputs)
+    inputs = as_list(example_inputs)
     for index, item in enumerate(inputs):
         if not isinstance(item, Tensor):
             raise ModelError(f"input {index} is of type {type(item).__name__}; a step is given tensors")
@@ -189,7 +181,7 @@ def trace_training_step(
     with small_operators(are_wanted=has_small_operators):
         step = Step(module, trained, objective, divisor=1 if micro is None else micro.divisor)
         tracing = Tracing(step, inputs)
-        found_targets = tracing.alone() if targets is None else _as_list(targets)
+        found_targets = tracing.alone() if targets is None else as_list(targets)
         tracing.run([item for item in found_targets if item is not None])
     lowered, names = _named(tracing, name or type(module).__name__, len(inputs), input_names)
     passes = Passes(
@@ -197,24 +189,22 @@ def trace_training_step(
         has_choice=micro is None, base=base,
     )  # fmt: skip
     made = LoweredStep(
-        tracing,
-        lowered,
-        names,
-        blocks,
-        optimizer,
-        objective,
-        passes,
-        micro,
-        has_small_operators,
+        tracing, lowered, names, blocks, optimizer, objective, passes, micro, has_small_operators,
         weights or {},
-    )
-    if other := sorted({*module.state_dict()} ^ {*tracing.parameters, *(key for key, _ in made.saved())}):
+    )  # fmt: skip
+    _warn_of_state(made)
+    return made.step()
+
+
+def _warn_of_state(made: LoweredStep) -> None:
+    """Say that the module changes its state dict, where it does."""
+    module, names = made.tracing.step.module, (key for key, _ in made.saved())
+    if other := sorted({*module.state_dict()} ^ {*made.tracing.parameters, *names}):
         warnings.warn(
             f"{type(module).__name__} changes its state dict by code of its own ({listed(other)}); that of a "
             "plan has parameters and buffers, by their names",
-            stacklevel=2,
+            stacklevel=3,
         )
-    return made.step()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -361,6 +351,25 @@ class Tracing:
         left_out = unsaved_states(self.step.module)
         return [key for key in self.states if key in left_out and key not in lowered.written]
 
+    def step_names(
+        self,
+        model: str,
+        inputs: tuple[str, ...],
+        unsaved: Sequence[str],
+        predictions: Iterable[str | None],
+        gradients: Mapping[str, str | None],
+        *,
+        targets: int = 0,
+        loss: str = "",
+    ) -> StepNames:
+        """Names of the step's sources and results; states that are ``unsaved`` are constants."""
+        states = tuple(key for key in self.states if key not in unsaved)
+        constants = (*unsaved, *self.constants.values())
+        made = tuple(item for item in predictions if item is not None)
+        return StepNames(
+            model, tuple(self.parameters), states, constants, inputs, targets, loss, made, gradients
+        )
+
     def with_tied_names(self, graph: Graph) -> Graph:
         """``graph`` with the further names that the module's state dict has for a tensor."""
         return replace(graph, states=(*graph.states, *tied_names(self.step.module, self.own)))
@@ -371,7 +380,8 @@ class Tracing:
         return {key: compact(tensor) for key, tensor in (self.own | held).items()}
 
 
-def _as_list(tensors: Tensor | Sequence[Tensor]) -> list[Tensor]:
+def as_list(tensors: Tensor | Sequence[Tensor]) -> list[Tensor]:
+    """Inputs or targets, which may be one tensor."""
     return [tensors] if isinstance(tensors, Tensor) else list(tensors)
 
 
@@ -384,19 +394,11 @@ def _named(
     wanted = ["targets"] if targets == 1 else [f"targets{index}" for index in range(targets)]
     names = tracing.free_names([*input_names_of(step.module, count, input_names), *wanted])
     lowered = tracing.lowered(names)
-    unsaved = tracing.unsaved(lowered)
     loss, *made = lowered.outputs
-    gradients, predictions = made[: len(step.trained)], made[len(step.trained) :]
-    return lowered, StepNames(
-        model=model,
-        parameters=tuple(tracing.parameters),
-        states=tuple(key for key in tracing.states if key not in unsaved),
-        constants=(*unsaved, *tracing.constants.values()),
-        inputs=names,
-        targets=targets,
-        loss=str(loss),
-        predictions=tuple(item for item in predictions if item is not None),
-        gradients=dict(zip(step.trained, gradients, strict=True)),
+    gradients = dict(zip(step.trained, made[: len(step.trained)], strict=True))
+    unsaved, predictions = tracing.unsaved(lowered), made[len(step.trained) :]
+    return lowered, tracing.step_names(
+        model, names, unsaved, predictions, gradients, targets=targets, loss=str(loss)
     )
 
 
@@ -427,100 +429,3 @@ def _optimizer_state(
         for state, value in parameter.optimizer_state:
             found[value] = torch.full_like(part, optimizer.states[state])
     return found
-
-
-@dataclass(frozen=True, slots=True)
-class EvaluationStep:
-    """A traced evaluation: its graph, and what torch's kernels need for it on this machine."""
-
-    graph: Graph
-    kernels: KernelFacts
-
-
-def trace_evaluation(
-    module: nn.Module,
-    example_inputs: Tensor | Sequence[Tensor],
-    training: TrainingStep,
-    *,
-    measure: bool = True,
-) -> EvaluationStep:
-    """Trace ``module`` as ``module.eval()`` runs it, without gradients.
-
-    Args:
-        module: of which ``training`` was traced; it is not changed.
-        example_inputs: as for the training step.
-        training: the step beside which the evaluation stands.
-        measure: run each distinct kernel once to find its workspace.
-
-    Raises:
-        ModelError: evaluation cannot be traced, writes what lives across steps, or reads a constant that
-            training has not.
-        UnsupportedOperator: it uses an operator that poet does not run.
-    """
-    module, inputs, beside = original(module), _as_list(example_inputs), training.graph
-    types = {value.name: value.type for value in beside.values}
-    trained = (item.name for item in named_parameters(beside) if item.is_trained)
-    objective = training.objective or loss_named(training.loss)
-    with evaluating(module), small_operators(are_wanted=training.has_small_operators):
-        tracing = Tracing(Step(module, trained, objective, has_backward=False), inputs)
-        tracing.run(types[name] for name in beside.inputs[len(inputs) :])
-    tracing.constants = _shared_constants(tracing, training)
-    lowered = tracing.lowered(beside.inputs)
-    saved = {value for _, value in beside.states}
-    loss, *predictions = lowered.outputs
-    names = StepNames(
-        model=beside.name,
-        parameters=tuple(tracing.parameters),
-        states=tuple(name for name in tracing.states if name in saved),
-        constants=(*(name for name in tracing.states if name not in saved), *tracing.constants.values()),
-        inputs=beside.inputs,
-        targets=beside.targets,
-        loss=str(loss),
-        predictions=tuple(item for item in predictions if item is not None),
-        gradients={},
-    )
-    graph = Assembly(lowered, names, training.optimizer).graph()
-    written = [name for op in graph.ops for name in op.updates]
-    if written:
-        raise ModelError(f"in evaluation mode the model writes {written[0]}")
-    graph = with_base(in_parts_of(beside, graph), base_of(beside))
-    return by_row(EvaluationStep(*measured(with_persistent_of(graph, beside), times=measure)), beside)
-
-
-def by_row(step: EvaluationStep, training: Graph) -> EvaluationStep:
-    """``step`` with look-ups by row in the tables of which ``training`` reads rows in storage."""
-    tables = {op.stored for op in training.ops if op.stored}
-    found = row_reads(step.graph, step.kernels).values() if tables else ()
-    rewrites = [each for each in found if any(op.stored in tables for op in each.made)]
-    if not rewrites:
-        return step
-    graph = rewritten(step.graph, rewrites)
-    own = {name: facts for each in rewrites for name, facts in each.facts.items()}
-    facts = tuple(own.get(op.name) or step.kernels.of(op.name) for op in graph.ops)
-    return EvaluationStep(graph, replace(step.kernels, ops=facts))
-
-
-def _shared_constants(tracing: Tracing, training: TrainingStep) -> dict[str, str]:
-    """By attribute of the trace, the training step's name of a constant of the same content.
-
-    Raises:
-        ModelError: training has none.
-    """
-    known = {name: training.tensors[name] for name, _ in training.graph.constants if name not in tracing.own}
-    names = {}
-    for attribute in tracing.constants:
-        tensor: Tensor = getattr(tracing.trace, attribute)
-        name = next((name for name, other in known.items() if _is_same(tensor, other)), None)
-        if name is None:
-            raise ModelError(
-                "in evaluation mode the model uses a constant that it does not use in training; "
-                "register it with register_buffer"
-            )
-        names[attribute] = name
-        del known[name]  # each of the trace's constants has a storage of its own
-    return names
-
-
-def _is_same(one: Tensor, other: Tensor) -> bool:
-    kinds = ((item.dtype, item.shape, item.stride()) for item in (one, other))
-    return len({*kinds}) == 1 and torch.equal(one, other)

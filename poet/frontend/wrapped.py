@@ -285,36 +285,24 @@ def trace_wrapped(
         [*_argument_names(module, called, arguments), *(f"output{n}.grad" for n in step.differentiated)]
     )
     lowered = tracing.lowered(names)
-    if changed := [name for name in names[: len(inputs)] if name in lowered.written]:
+    own, given = names[: len(inputs)], names[len(inputs) :]
+    if changed := [name for name in own if name in lowered.written]:
         raise ModelError(
             f"{type(module).__name__} writes its input {changed[0]} in place, which its caller would not see "
             f"of a replayed pass; write {changed[0]} = {changed[0]}.clone() before that"
         )
     outputs, gradients = lowered.outputs[: len(found)], lowered.outputs[len(found) :]
-    unsaved = tracing.unsaved(lowered)
-    assembly = _CallersAssembly(
-        lowered,
-        StepNames(
-            model=type(module).__name__,
-            parameters=tuple(tracing.parameters),
-            states=tuple(key for key in tracing.states if key not in unsaved),
-            constants=(*unsaved, *tracing.constants.values()),
-            inputs=names[: len(inputs)],
-            targets=0,
-            loss="",
-            predictions=tuple(item for item in outputs if item is not None),
-            gradients=dict(zip(trained, gradients, strict=False)),
-        ),
-        given=names[len(inputs) :],
-        input_gradients=dict(zip((names[place] for place in wanted), gradients[len(trained) :], strict=True)),
-    )
+    of_inputs = dict(zip(wanted, gradients[len(trained) :], strict=True))
+    of_trained = dict(zip(trained, gradients, strict=False))
+    sources = tracing.step_names(type(module).__name__, own, tracing.unsaved(lowered), outputs, of_trained)
+    input_gradients = {names[place]: gradient for place, gradient in of_inputs.items()}
+    assembly = _CallersAssembly(lowered, sources, given=given, input_gradients=input_gradients)
     graph = tracing.with_tied_names(assembly.graph())
     digest = digest_of(graph)
     graph, kernel_facts = measured(graph, times=measure)
     made = TrainingStep(graph, kernel_facts, tracing.tensors(), OptimizerSpec(), _LOSS, digest)
-    of_inputs = zip(wanted, gradients[len(trained) :], strict=True)
-    reached = [place for place, gradient in of_inputs if gradient is not None]
-    return WrappedStep(made, called, step.returns, step.differentiated, trained, tuple(reached))
+    reached = tuple(place for place, gradient in of_inputs.items() if gradient is not None)
+    return WrappedStep(made, called, step.returns, step.differentiated, trained, reached)
 
 
 def _argument_names(

@@ -7,7 +7,7 @@ import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypedDict, Unpack
 
 from poet.devices.device_problem import build_problem, kernels_on
 from poet.devices.load import load_profile
@@ -29,8 +29,9 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
 
+    from poet.frontend.evaluation import EvaluationStep
     from poet.frontend.losses import LossFunction
-    from poet.frontend.trace import EvaluationStep, TrainingStep
+    from poet.frontend.trace import TrainingStep
     from poet.passes.base import Weights
 
 
@@ -78,6 +79,24 @@ class Traced:
     micro: MicroBatches | None = None
 
 
+class TraceOptions(TypedDict, total=False):
+    """What `trace_model` is given by name, beside the form; as `poet.plan` has it."""
+
+    loss: str | LossFunction
+    optimizer: str | OptimizerSpec | torch.optim.Optimizer
+    train: Iterable[str] | None
+    bind: Mapping[str, int] | None
+    names: str | Path | nn.Module | Mapping[str, Tensor] | None
+    targets: Tensor | Sequence[Tensor] | None
+    gradients: Gradients | str
+    micro: MicroBatches | None
+    output: str | None
+    clip_norm: float | None
+    clip_value: float | None
+    base: BaseSpec | str | None
+    weights: str | Path | None
+
+
 def trace_model(
     model: str | Path | nn.Module | torch.export.ExportedProgram,
     example_inputs: Tensor | Sequence[Tensor] | None = None,
@@ -119,21 +138,16 @@ def trace_model(
     source = _source(model, example_inputs, _piece_bound(dict(bind or {}), micro if is_file else None), names)
     inputs = source.inputs if is_file else _pieces(source.inputs, micro)
     examples = None if targets is None else _pieces(targets, micro)
-    if isinstance(optimizer, str):
-        spec = OptimizerSpec.parse(optimizer)
-    elif isinstance(optimizer, OptimizerSpec):
-        spec = optimizer
-    else:
-        spec, patterns = _taken(optimizer, source.module, patterns)
-    spec = spec.clipped(clip_norm=clip_norm, clip_value=clip_value)
+    spec, patterns = _taken(optimizer, source.module, patterns)
     module = with_output(original(source.module), output)
     remark = _constants_remark(source.constants) if patterns is None else ""
     contents, unread = ({}, "") if weights is None else gguf_weights(weights, module)
+    contents = {**source.packed, **contents}
     step = trace_training_step(
         module,
         inputs,
         loss=loss,
-        optimizer=spec,
+        optimizer=spec.clipped(clip_norm=clip_norm, clip_value=clip_value),
         train=patterns,
         targets=examples,
         name=source.identity.name if source.identity else source.name,
@@ -147,17 +161,14 @@ def trace_model(
         in_short_forms=form.in_short_forms,
         has_small_operators=form.for_c99,
         base=BaseSpec.parse(base) if isinstance(base, str) else base,
-        weights={**source.packed, **contents},
+        weights=contents,
     )
-    stored = {name: how for name, (_, how) in {**source.packed, **contents}.items() if how is not None}
+    stored = {name: how for name, (_, how) in contents.items() if how is not None}
     again = _packed_again({**dict.fromkeys(source.quantised), **stored}, base_of(step.graph))
+    identity = source.identity or Model(step.graph.name, "module", step.digest)
     return Traced(
         step=step,
-        model=replace(
-            source.identity or Model(step.graph.name, "module", step.digest),
-            output=output,
-            lines=tuple(step.lines.items()),
-        ),
+        model=replace(identity, output=output, lines=tuple(step.lines.items())),
         structure=source.structure,
         train=patterns or ("*",),
         gradients=in_blocks,
@@ -234,11 +245,15 @@ def _piece(tensor: Tensor, count: int) -> Tensor:
 
 
 def _taken(
-    optimizer: torch.optim.Optimizer, module: nn.Module, patterns: tuple[str, ...] | None
+    optimizer: str | OptimizerSpec | torch.optim.Optimizer,
+    module: nn.Module,
+    patterns: tuple[str, ...] | None,
 ) -> tuple[OptimizerSpec, tuple[str, ...] | None]:
-    """The settings of an optimizer of torch, and what it trains, where that is not all that can be."""
+    """The settings of an optimizer, and what is trained; one of torch says it, where that is not all."""
     from poet.frontend.plain import spec_of
 
+    if isinstance(optimizer, str | OptimizerSpec):
+        return OptimizerSpec.parse(optimizer) if isinstance(optimizer, str) else optimizer, patterns
     if patterns is not None:
         raise InputError("the optimizer's groups say what is trained; leave train out")
     spec, trained = spec_of(optimizer, module)
@@ -365,23 +380,11 @@ def prepare(
     example_inputs: Tensor | Sequence[Tensor] | None = None,
     *,
     device: str | Path | Profile,
-    loss: str | LossFunction = "cross-entropy",
-    optimizer: str | OptimizerSpec | torch.optim.Optimizer = "sgd",
-    train: Iterable[str] | None = None,
-    bind: Mapping[str, int] | None = None,
     home: Place | str = Place.RAM,
-    names: str | Path | nn.Module | Mapping[str, Tensor] | None = None,
-    targets: Tensor | Sequence[Tensor] | None = None,
-    gradients: Gradients | str = Gradients.STREAM,
-    micro: MicroBatches | None = None,
-    output: str | None = None,
     has_shapes: bool = False,
     evaluation: bool = False,
-    clip_norm: float | None = None,
-    clip_value: float | None = None,
-    base: BaseSpec | str | None = None,
-    weights: str | Path | None = None,
     allow: Iterable[PageForm | str] = (),
+    **options: Unpack[TraceOptions],
 ) -> Prepared:
     """Read or take the model, trace its training step, and cost it on the device.
 
@@ -400,24 +403,8 @@ def prepare(
         one_of(PageForm, form, "allow") for form in ([allow] if isinstance(allow, str) else allow)
     )
     profile = device if isinstance(device, Profile) else load_profile(device)
-    traced = trace_model(
-        model,
-        example_inputs,
-        form=form_on(profile, at_home, has_shapes=has_shapes),
-        loss=loss,
-        optimizer=optimizer,
-        train=train,
-        bind=bind,
-        names=names,
-        targets=targets,
-        gradients=gradients,
-        micro=micro,
-        output=output,
-        clip_norm=clip_norm,
-        clip_value=clip_value,
-        base=base,
-        weights=weights,
-    )
+    form = form_on(profile, at_home, has_shapes=has_shapes)
+    traced = trace_model(model, example_inputs, form=form, **options)
     step = traced.step
     kernels = kernels_on(profile, step.graph, step.kernels)
     import_seconds = time.perf_counter() - start
@@ -440,7 +427,7 @@ def evaluation_step(prepared: Prepared) -> EvaluationStep:
     Raises:
         PoetError: it cannot be had.
     """
-    from poet.frontend.trace import by_row
+    from poet.frontend.evaluation import by_row
 
     step = prepared.evaluation or _traced_evaluation(prepared)
     if isinstance(step, PoetError):
@@ -449,7 +436,7 @@ def evaluation_step(prepared: Prepared) -> EvaluationStep:
 
 
 def _traced_evaluation(prepared: Prepared) -> EvaluationStep | PoetError:
-    from poet.frontend.trace import trace_evaluation
+    from poet.frontend.evaluation import trace_evaluation
 
     if prepared.module is None:
         return PlanError("the model is not at hand")

@@ -39,7 +39,8 @@ from helpers.shuffled import movable, shuffled, with_arena
 from torch import nn
 
 from poet import api
-from poet.frontend.trace import TrainingStep, trace_evaluation, trace_training_step
+from poet.frontend.evaluation import trace_evaluation
+from poet.frontend.trace import TrainingStep, trace_training_step
 from poet.ir.loss import LOSSES as EVERY_LOSS
 from poet.ir.loss import LossSpec
 from poet.ir.micro import MicroBatches

@@ -11,7 +11,8 @@ import torch
 from helpers import hand_net
 from helpers.nets import small_net
 from helpers.schedules import random_schedule
-from poet.frontend.trace import EvaluationStep, TrainingStep, trace_evaluation, trace_training_step
+from poet.frontend.evaluation import EvaluationStep, trace_evaluation
+from poet.frontend.trace import TrainingStep, trace_training_step
 from poet.ir.optimizer import OptimizerSpec
 from poet.plans.plan_file import write_plan
 from poet.plans.training_plan import Plan

@@ -89,7 +89,7 @@ def test_one_module_measures_kernels_for_an_import() -> None:
         for path, names in imports.items()
         if any(name.startswith("poet.runtime.trials.measure") for name in names)
     }
-    assert asking == {"forms", "trace", "wrapped"}
+    assert asking == {"evaluation", "forms", "wrapped"}
 
 
 def test_packages_stay_in_their_layers() -> None:

@@ -20,8 +20,9 @@ from torch import Tensor, nn
 
 from poet import api
 from poet.errors import InputError, PageFileError, PlanError, ReplayError
+from poet.frontend.evaluation import trace_evaluation
 from poet.frontend.losses import LossFunction
-from poet.frontend.trace import trace_evaluation, trace_training_step
+from poet.frontend.trace import trace_training_step
 from poet.memory.layout import lay_out
 from poet.planning.beside import at_home
 from poet.plans.plan_file import read_plan, write_plan

@@ -16,7 +16,8 @@ from helpers.shuffled import movable, shuffled, shuffled_beside, with_arena
 from torch import Tensor
 
 from poet.errors import InvalidSchedule, PlanError, ReplayError
-from poet.frontend.trace import EvaluationStep, TrainingStep, trace_evaluation, trace_training_step
+from poet.frontend.evaluation import EvaluationStep, trace_evaluation
+from poet.frontend.trace import TrainingStep, trace_training_step
 from poet.ir.optimizer import OptimizerSpec
 from poet.memory.demand import MadeMove, Move
 from poet.planning.beside import at_home

@@ -14,7 +14,8 @@ from torch import Tensor, nn
 
 from poet.errors import GraphError, ModelError, ReplayError
 from poet.files.tensorfile import TensorFile
-from poet.frontend.trace import TrainingStep, trace_evaluation, trace_training_step
+from poet.frontend.evaluation import trace_evaluation
+from poet.frontend.trace import TrainingStep, trace_training_step
 from poet.ir.calls import Blank, Call, TensorType, blanked, contiguous
 from poet.ir.graph import Graph
 from poet.ir.micro import MicroBatches

@@ -19,7 +19,8 @@ import poet
 from poet.devices.costs import estimate
 from poet.devices.load import load_profile
 from poet.errors import GraphError, PoetError, ReplayError
-from poet.frontend.trace import TrainingStep, trace_evaluation
+from poet.frontend.evaluation import trace_evaluation
+from poet.frontend.trace import TrainingStep
 from poet.ir.graph import STORED_ROWS_SGD, Call, Graph, Op, Ref, Symbol
 from poet.ir.optimizer import OptimizerSpec, ParameterGroup
 from poet.passes.rewrite import Technique

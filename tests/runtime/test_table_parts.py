@@ -15,7 +15,8 @@ from torch.nn import functional as F
 from zoo.decoder import ADAPTERS, Decoder
 
 from poet.errors import GraphError, InputError, ReplayError
-from poet.frontend.trace import TrainingStep, trace_evaluation, trace_training_step
+from poet.frontend.evaluation import trace_evaluation
+from poet.frontend.trace import TrainingStep, trace_training_step
 from poet.ir.calls import Blank, Call, contiguous
 from poet.ir.optimizer import OptimizerSpec
 from poet.ir.wholes import Axis, PartedCall, Whole, cuts_of
