@@ -111,17 +111,9 @@ def rivals(chosen: argparse.Namespace) -> Iterator[str]:
         "work ran on this machine meanwhile."
     )
     yield line(
-        "problem",
-        "ops",
-        "budget",
-        "",
-        "main alone",
-        "second alone",
-        "both",
-        "gain",
-        "gap",
+        "problem", "ops", "budget", "", "main alone", "second alone", "both", "gain", "gap",
         "ops on the second",
-    )
+    )  # fmt: skip
     yield line(*("---",) * 10)
     gains, worse = [], 0
     for name in FILES:
@@ -151,6 +143,10 @@ def rivals(chosen: argparse.Namespace) -> Iterator[str]:
             print(row, flush=True)
             yield row
     yield f"Slower than the best alone: {worse} of {len(gains)}. {format_share(max(gains))} gained at most."
+    yield from _with_small_ram(SolveOptions(chosen.seconds, objective=Objective.TIME))
+
+
+def _with_small_ram(options: SolveOptions) -> Iterator[str]:
     yield "## A unit whose own RAM is too small"
     yield (
         "The second unit has RAM of its own for the op that it runs: half of what the largest op holds. "
@@ -222,14 +218,9 @@ def host(chosen: argparse.Namespace) -> Iterator[str]:
         "fixed* is the median of the rounds' ratios."
     )
     yield line(
-        "net",
-        "ops on one thread",
-        "one thread",
-        "two threads",
-        "per op",
-        "against the best fixed",
+        "net", "ops on one thread", "one thread", "two threads", "per op", "against the best fixed",
         "rounds won",
-    )
+    )  # fmt: skip
     yield line(*("---",) * 7)
     for net in HOST_NETS:
         row = _host_row(net, chosen.pairs, chosen.folder)

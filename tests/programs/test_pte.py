@@ -6,6 +6,7 @@ import itertools
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -41,120 +42,99 @@ def _positive(*shape: int) -> Tensor:
 def _cases() -> list[tuple[str, list[Any], dict[str, Any]]]:
     """Operators with arguments as a trace has them."""
     torch.manual_seed(0)
-    image, weight = torch.randn(_IMAGE), torch.randn(6, 2, 3, 3)
-    channel, rows, row = torch.randn(4), torch.randn(_ROWS), torch.randn(8)
-    convolution = [[2, 2], [1, 1], [1, 1], False, [0, 0], 2]
-    made = torch.ops.aten.convolution.default(image, weight, None, *convolution)
-    pool, spread = [[3, 3], [2, 2], [1, 1]], _positive(4)
-    pooled, places = torch.ops.aten.max_pool2d_with_indices.default(image, *pool, [1, 1], False)
-    normed = [channel, torch.rsqrt(spread)]
-    layer = [rows.mean(-1, True), torch.rsqrt(rows.var(-1, correction=0, keepdim=True) + 1e-5)]
-    scores, classes = torch.randn(5, 7).log_softmax(1), torch.tensor([0, 6, -100, 3, 3])
-    table = torch.randint(9, (3, 5))
-    one, small = torch.ones(()), torch.rand(_ROWS)
-    soft = rows.softmax(-1)
-    batch_norm = [image, channel, channel, None, None, True, 0.1, 1e-5]
-    cases: list[tuple[str, list[Any]]] = [
-        *(
-            (f"{name}.default", [rows])
-            for name in [
-                "abs",
-                "neg",
-                "exp",
-                "sigmoid",
-                "tanh",
-                "relu",
-                "gelu",
-                "erf",
-                "sin",
-                "cos",
-                "silu",
-                "clone",
-                "mean",
-            ]
-        ),
-        *((f"{name}.default", [_positive(3, 4)]) for name in ["log", "sqrt", "rsqrt", "reciprocal"]),
-        *((f"{name}.Tensor", [rows, row]) for name in ["add", "sub", "mul", "div"]),
-        *(
-            (f"{name}.Scalar", [rows, 0.3])
-            for name in ["add", "sub", "mul", "div", "eq", "ne", "ge", "gt", "le", "lt"]
-        ),
-        ("maximum.default", [rows, small]),
-        ("minimum.default", [rows, small]),
-        ("clamp.default", [rows, -0.5, 0.5]),
-        ("hardtanh.default", [rows, 0.0, 1.0]),
-        ("leaky_relu.default", [rows, 0.1]),
-        ("pow.Tensor_Scalar", [rows, 2.0]),
-        ("where.self", [rows > 0, rows, small]),
-        ("masked_fill.Scalar", [rows, rows > 0, 0.0]),
-        ("amax.default", [rows, [1], True]),
-        ("amin.default", [rows, [1], False]),
-        ("sum.dim_IntList", [rows, [0, 2], True]),
-        ("mean.dim", [rows, [0]]),
-        ("bmm.default", [rows, torch.randn(3, 8, 4)]),
-        ("mm.default", [rows[0], torch.randn(8, 4)]),
-        ("addmm.default", [torch.randn(4), rows[0], torch.randn(8, 4)]),
-        ("convolution.default", [image, weight, torch.randn(6), *convolution]),
-        ("convolution_backward.default", [made, image, weight, [6], *convolution, [True, True, True]]),
-        ("constant_pad_nd.default", [image, [1, 2, 0, 1], 0.0]),
-        ("constant_pad_nd.default", [image, [0, -1, -2, 1], 0.0]),
-        ("avg_pool2d.default", [image, [2, 2], [2, 2]]),
-        ("avg_pool2d.default", [image, [6, 6], [6, 6]]),
-        (
-            "avg_pool2d_backward.default",
-            [torch.randn(2, 4, 3, 3), image, [2, 2], [2, 2], [0, 0], False, True, None],
-        ),
-        (
-            "avg_pool2d_backward.default",
-            [torch.randn(2, 4, 2, 2), image, [3, 3], [2, 2], [0, 0], False, True, None],
-        ),
-        (
-            "avg_pool2d_backward.default",
-            [torch.randn(2, 4, 1, 1), image, [6, 6], [6, 6], [0, 0], False, True, None],
-        ),
-        ("max_pool2d_with_indices.default", [image, *pool, [1, 1], False]),
-        ("max_pool2d_with_indices_backward.default", [pooled, image, *pool, [1, 1], False, places]),
-        ("_softmax.default", [rows, -1, False]),
-        ("_log_softmax.default", [rows, 1, False]),
-        ("_softmax_backward_data.default", [rows, soft, -1, _F]),
-        ("_softmax_backward_data.default", [rows, rows.softmax(1), 1, _F]),
-        ("_log_softmax_backward_data.default", [rows, rows.log_softmax(-1), -1, _F]),
-        ("threshold_backward.default", [rows, small - 0.5, 0]),
-        ("hardtanh_backward.default", [rows, small, 0.2, 0.7]),
-        ("tanh_backward.default", [rows, small]),
-        ("sigmoid_backward.default", [rows, small]),
-        ("gelu_backward.default", [rows, small * 4 - 2]),
-        ("native_batch_norm.default", batch_norm),
-        ("native_batch_norm.default", [image, channel, channel, channel, spread, False, 0.1, 1e-5]),
-        (
-            "native_batch_norm_backward.default",
-            [image.flip(0), image, channel, None, None, *normed, True, 1e-5, [True, True, True]],
-        ),
-        (
-            "native_batch_norm_backward.default",
-            [image.flip(0), image, channel, channel, spread, None, None, False, 1e-5, [True, True, True]],
-        ),
-        ("native_layer_norm.default", [rows, [8], row, row, 1e-5]),
-        (
-            "native_layer_norm_backward.default",
-            [rows.flip(0), rows, [8], *layer, row, row, [True, True, True]],
-        ),
-        ("nll_loss_forward.default", [scores, classes, None, 1, -100]),
-        ("nll_loss_backward.default", [one, scores, classes, None, 1, -100, torch.tensor(4.0)]),
-        ("mse_loss.default", [rows, small, 1]),
-        ("mse_loss_backward.default", [one, rows, small, 1]),
-        ("embedding.default", [torch.randn(9, 4), table]),
-        ("embedding_dense_backward.default", [torch.randn(3, 5, 4), table, 9, 2, False]),
-        ("slice_backward.default", [rows, [3, 9, 8], 1, 2, 7, 1]),
-        ("select_backward.default", [row, [3, 8], 0, 1]),
-        ("cat.default", [[rows, small], 1]),
-        ("gather.default", [rows[0], 1, torch.zeros(5, 2, dtype=torch.int64)]),
-        ("repeat.default", [row, [2, 3]]),
-        ("flip.default", [rows, [0]]),
-        ("stack.default", [[row, row]]),
-    ]
+    rows, small = torch.randn(_ROWS), torch.rand(_ROWS)
     tanh = ("aten.gelu_backward.default", [rows, small * 4 - 2], {"approximate": "tanh"})
+    cases = (
+        *_of_images(torch.randn(_IMAGE), torch.randn(4)),
+        *_by_element(rows, small),
+        *_of_rows(rows, small),
+    )
     return [*((f"aten.{name}", given, {}) for name, given in cases), tanh]
+
+
+def _of_images(image: Tensor, channel: Tensor) -> Iterator[tuple[str, list[Any]]]:
+    """Windows and batch norm."""
+    weight, convolution = torch.randn(6, 2, 3, 3), [[2, 2], [1, 1], [1, 1], False, [0, 0], 2]
+    made = torch.ops.aten.convolution.default(image, weight, None, *convolution)
+    yield "convolution.default", [image, weight, torch.randn(6), *convolution]
+    yield "convolution_backward.default", [made, image, weight, [6], *convolution, [True, True, True]]
+    yield "constant_pad_nd.default", [image, [1, 2, 0, 1], 0.0]
+    yield "constant_pad_nd.default", [image, [0, -1, -2, 1], 0.0]
+    for size, stride, count in ((2, 2, 3), (3, 2, 2), (6, 6, 1)):
+        window, given = [[size] * 2, [stride] * 2], torch.randn(2, 4, count, count)
+        if size != 3:
+            yield "avg_pool2d.default", [image, *window]
+        yield "avg_pool2d_backward.default", [given, image, *window, [0, 0], False, True, None]
+    pool = [[3, 3], [2, 2], [1, 1], [1, 1], False]
+    pooled, places = torch.ops.aten.max_pool2d_with_indices.default(image, *pool)
+    yield "max_pool2d_with_indices.default", [image, *pool]
+    yield "max_pool2d_with_indices_backward.default", [pooled, image, *pool, places]
+    spread, flipped, wanted = _positive(4), image.flip(0), [True, True, True]
+    running, normed = [channel, spread], [channel, torch.rsqrt(spread)]
+    norm = "native_batch_norm.default", "native_batch_norm_backward.default"
+    yield norm[0], [image, channel, channel, None, None, True, 0.1, 1e-5]
+    yield norm[0], [image, channel, channel, *running, False, 0.1, 1e-5]
+    yield norm[1], [flipped, image, channel, None, None, *normed, True, 1e-5, wanted]
+    yield norm[1], [flipped, image, channel, *running, None, None, False, 1e-5, wanted]
+
+
+def _by_element(rows: Tensor, small: Tensor) -> Iterator[tuple[str, list[Any]]]:
+    """Element by element, and reductions."""
+    curves = ("exp", "sigmoid", "tanh", "gelu", "erf", "sin", "cos", "silu")
+    for name in ("abs", "neg", "relu", "clone", "mean", *curves):
+        yield f"{name}.default", [rows]
+    for name in ("log", "sqrt", "rsqrt", "reciprocal"):
+        yield f"{name}.default", [_positive(3, 4)]
+    for name in ("add", "sub", "mul", "div"):
+        yield f"{name}.Tensor", [rows, rows[0, 0]]
+    for name in ("add", "sub", "mul", "div", "eq", "ne", "ge", "gt", "le", "lt"):
+        yield f"{name}.Scalar", [rows, 0.3]
+    for name in ("maximum", "minimum", "tanh_backward", "sigmoid_backward"):
+        yield f"{name}.default", [rows, small]
+    yield "clamp.default", [rows, -0.5, 0.5]
+    yield "hardtanh.default", [rows, 0.0, 1.0]
+    yield "leaky_relu.default", [rows, 0.1]
+    yield "pow.Tensor_Scalar", [rows, 2.0]
+    yield "where.self", [rows > 0, rows, small]
+    yield "masked_fill.Scalar", [rows, rows > 0, 0.0]
+    yield "threshold_backward.default", [rows, small - 0.5, 0]
+    yield "hardtanh_backward.default", [rows, small, 0.2, 0.7]
+    yield "gelu_backward.default", [rows, small * 4 - 2]
+    yield "amax.default", [rows, [1], True]
+    yield "amin.default", [rows, [1], False]
+    yield "sum.dim_IntList", [rows, [0, 2], True]
+    yield "mean.dim", [rows, [0]]
+
+
+def _of_rows(rows: Tensor, small: Tensor) -> Iterator[tuple[str, list[Any]]]:
+    """Products, softmax, layer norm, losses, look-ups and copies."""
+    row, one, wide = torch.randn(8), torch.ones(()), torch.randn(8, 4)
+    yield "bmm.default", [rows, torch.randn(3, 8, 4)]
+    yield "mm.default", [rows[0], wide]
+    yield "addmm.default", [torch.randn(4), rows[0], wide]
+    yield "_softmax.default", [rows, -1, False]
+    yield "_log_softmax.default", [rows, 1, False]
+    for dim in (-1, 1):
+        yield "_softmax_backward_data.default", [rows, rows.softmax(dim), dim, _F]
+    yield "_log_softmax_backward_data.default", [rows, rows.log_softmax(-1), -1, _F]
+    layer = [rows.mean(-1, True), torch.rsqrt(rows.var(-1, correction=0, keepdim=True) + 1e-5), row, row]
+    yield "native_layer_norm.default", [rows, [8], row, row, 1e-5]
+    yield "native_layer_norm_backward.default", [rows.flip(0), rows, [8], *layer, [True, True, True]]
+    labelled = [torch.randn(5, 7).log_softmax(1), torch.tensor([0, 6, -100, 3, 3]), None, 1, -100]
+    yield "nll_loss_forward.default", labelled
+    yield "nll_loss_backward.default", [one, *labelled, torch.tensor(4.0)]
+    yield "mse_loss.default", [rows, small, 1]
+    yield "mse_loss_backward.default", [one, rows, small, 1]
+    table = torch.randint(9, (3, 5))
+    yield "embedding.default", [torch.randn(9, 4), table]
+    yield "embedding_dense_backward.default", [torch.randn(3, 5, 4), table, 9, 2, False]
+    yield "slice_backward.default", [rows, [3, 9, 8], 1, 2, 7, 1]
+    yield "select_backward.default", [row, [3, 8], 0, 1]
+    yield "cat.default", [[rows, small], 1]
+    yield "gather.default", [rows[0], 1, torch.zeros(5, 2, dtype=torch.int64)]
+    yield "repeat.default", [row, [2, 3]]
+    yield "flip.default", [rows, [0]]
+    yield "stack.default", [[row, row]]
 
 
 class _Direct:

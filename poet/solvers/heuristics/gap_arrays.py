@@ -125,23 +125,46 @@ def machine_of(
         most: seconds and metered joules, above which a schedule ends without success.
     """
     tensors, n = problem.tensors, len(problem.ops)
-    by_row = {name for op in problem.ops for name in op.stored_updates}
-    places = {None: 0, Place.RAM: 1, Place.STORAGE: 2, Place.BOTH: 3, Place.EITHER: 0}
     flat = list[int]()
-
-    def listed(lists: Iterable[Iterable[int]]) -> list[list[int]]:
-        begins, ends = [], []
-        for each in lists:
-            begins.append(len(flat))
-            flat.extend(each)
-            ends.append(len(flat))
-        return [begins, ends]
-
     of_ops = (facts.inputs, facts.rerun_inputs, facts.outputs, facts.updates)
     ops: list[Sequence[int]] = [
-        *(row for lists in of_ops for row in listed(lists)),
+        *(row for lists in of_ops for row in _listed(flat, lists)),
         facts.rerun_limit if limits.recompute else [-1] * n, facts.rerun_need, facts.workspace,
     ]  # fmt: skip
+    gaps = len(tensors) - len(flat)
+    rows = _of_tensors(problem, facts, limits, kept, flat)
+    gaps += len(flat)
+    width = max(60 * n + 10 * len(tensors) + 1000, 2 * len(flat) + len(tensors) + n)
+    return Machine(
+        t=[*rows, *_rows(27 - len(rows), len(tensors))],
+        o=[*ops, *_rows(14 - len(ops), n)],
+        flat=[*flat, 0],
+        w=_rows(7, width),
+        g=_rows(3, gaps),
+        x=[*_rows(2, len(tensors)), *_costs(costs.page_in), *_costs(costs.page_out)],
+        y=_costs(costs.ops),
+        n=[n, len(tensors), *_room(problem, limits), *[0] * 10],
+        a=[0.0, 0.0, 0.0, 0.0, 1.0, *most],
+    )
+
+
+def _listed(flat: list[int], lists: Iterable[Iterable[int]]) -> list[list[int]]:
+    """Where each of ``lists`` begins and ends in ``flat``, at whose end they are put."""
+    begins, ends = list[int](), list[int]()
+    for each in lists:
+        begins.append(len(flat))
+        flat.extend(each)
+        ends.append(len(flat))
+    return [begins, ends]
+
+
+def _of_tensors(
+    problem: Problem, facts: Facts, limits: Limits, kept: frozenset[str], flat: list[int]
+) -> list[Sequence[int]]:
+    """The first rows of `Machine.t`; uses of tensors are put at the end of ``flat``."""
+    tensors, n = problem.tensors, len(problem.ops)
+    by_row = {name for op in problem.ops for name in op.stored_updates}
+    places = {None: 0, Place.RAM: 1, Place.STORAGE: 2, Place.BOTH: 3, Place.EITHER: 0}
     is_chosen = [t.initially is Place.EITHER and t.name not in by_row for t in tensors]
     ends_here = [t.finally_ is Place.RAM or t.initially is Place.EITHER for t in tensors]
     uses = [
@@ -152,7 +175,7 @@ def machine_of(
         0 if made >= 0 else 2 if t.name in by_row else 1 if t.initially is None else places[t.initially]
         for made, t in zip(facts.producer, tensors, strict=True)
     ]
-    rows: list[Sequence[int]] = [
+    return [
         facts.size, facts.stored_size, facts.producer,
         [updates[-1] if updates else -1 for updates in facts.update_ops],
         [*itertools.accumulate((len(mine) + 1 for mine in uses), initial=0)][:-1],
@@ -161,30 +184,16 @@ def machine_of(
         [limits.paging] * len(tensors),
         [Place.STORAGE in (t.initially, t.finally_) or t.name in by_row for t in tensors],
         [t.name in kept for t in tensors],
-        *listed(uses),
+        *_listed(flat, uses),
     ]  # fmt: skip
-    width = max(60 * n + 10 * len(tensors) + 1000, 2 * len(flat) + len(tensors) + n)
-    gaps = sum(map(len, uses)) + len(tensors)
+
+
+def _room(problem: Problem, limits: Limits) -> list[float]:
+    """Bytes of RAM, to write, and of storage; infinite where there is no limit."""
     written = limits.written_budget_bytes
-    room = [
-        math.inf if each is None else each
-        for each in (
-            limits.ram_budget_bytes,
-            None if written is None else written - problem.row_written_bytes,
-            problem.storage_capacity_bytes,
-        )
-    ]
-    return Machine(
-        t=[*rows, *_rows(27 - len(rows), len(tensors))],
-        o=[*ops, *_rows(14 - len(ops), n)],
-        flat=[*flat, 0],
-        w=_rows(7, width),
-        g=_rows(3, gaps),
-        x=[*_rows(2, len(tensors)), *_costs(costs.page_in), *_costs(costs.page_out)],
-        y=_costs(costs.ops),
-        n=[n, len(tensors), *room, *[0] * 10],
-        a=[0.0, 0.0, 0.0, 0.0, 1.0, *most],
-    )
+    to_write = None if written is None else written - problem.row_written_bytes
+    bytes_of = (limits.ram_budget_bytes, to_write, problem.storage_capacity_bytes)
+    return [math.inf if each is None else each for each in bytes_of]
 
 
 def arrays_of(m: Machine) -> Machine:
