@@ -4,9 +4,19 @@ from __future__ import annotations
 
 import random
 
-from poet.problem import Place, Problem, ProblemOp
+from poet.errors import InvalidSchedule
+from poet.problem import Limits, Place, Problem, ProblemOp
 from poet.problem.schedule import Compute, Free, PageIn, PageOut, Schedule, Step
 from poet.problem.simulator import content_versions, simulate
+
+
+def verdict(of: Problem, schedule: Schedule, limits: Limits | None = None) -> str | None:
+    """The rule that ``schedule`` breaks, or ``None``."""
+    try:
+        simulate(of, schedule, limits)
+    except InvalidSchedule as error:
+        return error.rule
+    return None
 
 
 def keep_everything(of: Problem) -> Schedule:

@@ -9,8 +9,9 @@ from helpers.clocks import counted
 from helpers.oracle import least_joules
 from helpers.pace import with_slow
 from helpers.random_problems import mixed_problem, random_limits, random_pins, training_like
+from helpers.schedules import verdict
 
-from poet.errors import InputError, InvalidSchedule
+from poet.errors import InputError
 from poet.problem import Limits, Pins, Place, Problem, ProblemOp, Tensor, Transfer
 from poet.problem.pins import Pinned, permitted, pinned
 from poet.problem.schedule import Compute, Free, PageIn, PageOut, Schedule
@@ -45,14 +46,6 @@ REMADE: Schedule = (Compute("a"), Compute("b"), Free("a.out"), Compute("c"), Com
 READ_EARLY = (*PAGED[:4], PageIn("a.out"), Compute("c"), Compute("d"))
 
 
-def verdict(schedule: Schedule, pins: Pins) -> str | None:
-    try:
-        simulate(net(), schedule, Limits(pins=pins))
-    except InvalidSchedule as error:
-        return error.rule
-    return None
-
-
 @pytest.mark.parametrize(
     ("pins", "allowed"),
     [
@@ -66,7 +59,7 @@ def verdict(schedule: Schedule, pins: Pins) -> str | None:
 )
 def test_the_judge_holds_each_pin(pins: Pins, allowed: tuple[Schedule, ...]) -> None:
     for schedule in (KEPT, PAGED, REMADE, READ_EARLY):
-        assert verdict(schedule, pins) == (None if schedule in allowed else "pin")
+        assert verdict(net(), schedule, Limits(pins=pins)) == (None if schedule in allowed else "pin")
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from helpers import hand_net
-from test_native import run_python
+from helpers.native_steps import run_python
 
 PARENT = """
 import os, signal, sys

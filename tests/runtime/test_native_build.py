@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from test_native import run_python
+from helpers.native_steps import run_python
 
 from poet.errors import InputError
 from poet.files.cache_folder import cache_folder, private_folder

@@ -7,66 +7,29 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from helpers.budgeted import LARGE, MIB, SMALL, batch, plan_that_fits, planned
 from torch import Tensor, nn
 
-from poet import api
-from poet.api import Planned
 from poet.api import plan as plan_module
-from poet.errors import Infeasible, InputError, OutOfTime, PageFileError, PlanError, PoetError, ReplayError
-from poet.ir.named import named_parameters
-from poet.ir.optimizer import OptimizerSpec
-from poet.planning import auxiliary, pipeline
-from poet.plans.plan_file import read_plan
-from poet.plans.training_plan import Plan
-from poet.problem import Objective
+from poet.errors import Infeasible, InputError, PageFileError, PoetError, ReplayError
 from poet.runtime import Trainer
 from poet.runtime.runs.fit import Allowance, Spending, fit, load_samples
 from poet.runtime.runs.watching import MemoryWatcher, SystemMemory
-from poet.runtime.system.process import torch_threads
 from poet.runtime.training import open_plan as pages_module
-from poet.runtime.training.training_state import Budgets, within
-from poet.verification import verify
 
-MIB = 1 << 20
 HELPERS = Path(__file__).parents[1] / "helpers"
-LARGE, SMALL = 256 * 1024, 64 * 1024
-
-
-@cache
-def planned() -> Planned:
-    """A net that trains in 256 KiB as it is, and in 64 KiB with recomputation or paging."""
-    torch.manual_seed(0)
-    layers = [layer for _ in range(5) for layer in (nn.Linear(16, 16), nn.Tanh(), nn.Dropout(0.2))]
-    with torch_threads(1):
-        return plan_module(
-            nn.Sequential(*layers, nn.Linear(16, 3)),
-            torch.zeros(64, 16),
-            device="x86-host",
-            ram=LARGE,
-            budgets=[SMALL],
-            optimizer=OptimizerSpec("adamw", lr=0.01),
-            evaluation=False,
-            time_limit_seconds=0.3,
-        )
 
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     planned().save(tmp_path / "p.poet")
     return tmp_path / "p.poet"
-
-
-def batch(number: int) -> tuple[Tensor, Tensor]:
-    generator = torch.Generator().manual_seed(number)
-    return torch.randn(64, 16, generator=generator), torch.randint(3, (64,), generator=generator)
 
 
 @pytest.fixture
@@ -117,124 +80,6 @@ class System:
 @pytest.fixture
 def system(tmp_path: Path) -> System:
     return System(tmp_path)
-
-
-def test_a_file_holds_plans_for_several_budgets(path: Path) -> None:
-    plan = read_plan(path)
-    assert plan == planned().plan
-    (small,) = plan.budgets
-    assert small.held_bytes <= SMALL < plan.held_bytes
-    assert small.trace.recomputed_runs or small.trace.written_bytes
-    with Trainer.open(path, seed=1) as trainer:
-        trainer.set_budget(SMALL)  # no planner
-        assert trainer.plan.schedule == small.schedule
-        trainer.set_budget(LARGE)
-        assert trainer.plan.schedule == plan.schedule
-        with pytest.raises(Infeasible, match="the plan takes"):
-            trainer.set_budget(SMALL // 8)
-
-
-def test_budgets_are_of_one_training() -> None:
-    plan = planned().plan
-    with pytest.raises(PlanError, match="two plans in one are for"):
-        replace(plan, budgets=(*plan.budgets, *plan.budgets))
-    with pytest.raises(PlanError, match="is not of the same training"):
-        replace(plan, optimizer=OptimizerSpec("adamw", lr=0.5))
-    (small,) = plan.budgets
-    ops = [
-        replace(op, call=replace(op.call, target="aten.sigmoid.default"))
-        if op.call.target == "aten.tanh.default"
-        else op
-        for op in small.graph.ops
-    ]
-    renamed = replace(small.graph, ops=tuple(ops))
-    assert renamed != small.graph
-    with pytest.raises(PlanError, match="is not of the same training"):
-        replace(plan, budgets=(replace(small, graph=renamed),))
-    with pytest.raises(InputError, match="evaluations are planned before other budgets"):
-        api.with_evaluation(planned())
-    with pytest.raises(InputError, match="other shapes are planned before other budgets"):
-        api.with_shapes(planned(), [planned().prepared])
-    evaluated = api.with_evaluation(replace(planned(), plan=replace(plan, budgets=()))).plan
-    assert evaluated.evaluation is not None
-    with pytest.raises(PlanError, match="is not of the same training"):
-        replace(evaluated, budgets=plan.budgets)
-    with pytest.raises(PlanError, match="larger one than the plan's own"):
-        replace(plan.budgets[0], budgets=(replace(plan, budgets=()),))
-    with pytest.raises(InputError, match="neither smaller nor new"):
-        plan_module(
-            nn.Linear(4, 3), torch.zeros(4, 4), device="x86-host", ram="64KiB", budgets=["64KiB"],
-            evaluation=False,
-        )  # fmt: skip
-
-
-def test_every_budget_of_a_file_is_verified(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    report = verify(path, module=planned().prepared.module[0], steps=1, threads=(1,))  # type: ignore[index]
-    assert (report.exact, report.budgets) == (True, 1)
-    changed = Trainer.set_budget
-
-    def loses_a_bit(trainer: Trainer, ram: str | int) -> None:
-        changed(trainer, ram)
-        value = named_parameters(trainer.plan.graph)[0].content.values[0]
-        trainer._tensors.fetched(value).view(-1)[0] += 1.0
-
-    monkeypatch.setattr(Trainer, "set_budget", loses_a_bit)
-    report = verify(path, module=planned().prepared.module[0], steps=1, threads=(1,))  # type: ignore[index]
-    assert not report.exact
-    assert (report.comparisons[0].difference or "").startswith("inside 64 KiB, step 1: ")
-
-
-def test_plans_for_other_budgets_carry_a_range() -> None:
-    found = planned().plan.budgets[0].prediction
-    assert found.range is not None
-    assert found.range.good_joules <= found.joules <= found.range.bad_joules
-
-
-def test_other_budgets_are_planned_for_what_was_asked() -> None:
-    made = plan_module(
-        nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 3)), torch.zeros(16, 8), device="x86-host",
-        ram="64KiB", budgets=["63KiB"], minimise="time", evaluation=False,
-        time_limit_seconds=0.5,
-    )  # fmt: skip
-    assert made.plan.outcome.objective is Objective.TIME
-    assert made.plan.budgets[0].outcome.objective is Objective.TIME
-    assert made.plan.budgets[0].outcome.objective_bound is not None
-
-
-def test_the_plan_that_takes_least_of_what_was_asked_is_taken() -> None:
-    plan = planned().plan
-    (small,) = plan.budgets
-    assert Budgets(plan).plan_for(LARGE, None).schedule == plan.schedule
-    asked = replace(
-        plan, outcome=replace(plan.outcome, objective=Objective.RAM, objective_bound=float(SMALL) / 64)
-    )
-    assert Budgets(asked).plan_for(LARGE, None).schedule == small.schedule
-
-
-def test_a_budget_that_cannot_be_is_refused_before_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
-    def searched(*_: object, **__: object) -> Planned:
-        raise AssertionError
-
-    monkeypatch.setattr(pipeline, "plan_step", searched)
-    with pytest.raises(Infeasible, match=r"inside the budget of 64 B: a step needs at least"):
-        plan_module(
-            nn.Linear(4, 3), torch.zeros(4, 4), device="x86-host", ram="64KiB", budgets=["64B"],
-            evaluation=False,
-        )  # fmt: skip
-
-
-def test_a_budget_without_a_plan_leaves_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    known = planned()  # before plans are made in another way
-
-    def again(plan: Plan, ram_bytes: int, **_: object) -> Plan:
-        if ram_bytes < SMALL:
-            raise OutOfTime("too slow")
-        return known.plan.budgets[0]
-
-    monkeypatch.setattr(auxiliary, "plan_again", again)
-    made = auxiliary.with_budgets(known, [SMALL, SMALL - 1024])
-    assert made.plan.budgets == planned().plan.budgets
-    assert made.budgets_remark == "no plan for the budget of 63 KiB: too slow"
 
 
 def test_a_limit_that_falls_and_rises_changes_no_bit(path: Path, system: System) -> None:
@@ -298,14 +143,6 @@ def test_one_burst_of_stalls_takes_one_smaller_budget(path: Path, system: System
                 taken.append((second, change.before_bytes))
     assert taken[0] == (1, half)
     assert [second for second, _ in taken] == [1, 11, 21]
-
-
-def plan_that_fits(plan: Plan, ram_bytes: int) -> Plan:
-    """As a planner that finds the plan that it has."""
-    made = within(planned().plan.budgets[0], ram_bytes)
-    if made is None:
-        raise Infeasible("too little")
-    return made
 
 
 def test_a_watcher_made_after_a_change_knows_every_budget(path: Path, system: System) -> None:
