@@ -69,45 +69,44 @@ def check_exportable(plan: Plan) -> None:
         UnsupportedOperator: operators without a kernel, or element types.
         PlanError: the plan has no arena, or moves tensors to or from storage.
     """
-    missing = missing_rows(plan.graph)
-    if missing:
+    name, graph = plan.model.name, plan.graph
+    if missing := missing_rows(graph):
         named = [f"{target} ({count} ops)" for target, count in missing.items()]
         more = f" and {len(named) - _MOST_NAMED} more" if len(named) > _MOST_NAMED else ""
-        instead = [f"write {_INSTEAD[name]} in place of {name}; " for name in missing if name in _INSTEAD]
+        instead = [f"write {item} in place of {each}; " for each, item in _INSTEAD.items() if each in missing]
         raise UnsupportedOperator(
-            f"{plan.model.name}: no C kernel for {', '.join(named[:_MOST_NAMED])}{more}; {''.join(instead)}"
+            f"{name}: no C kernel for {', '.join(named[:_MOST_NAMED])}{more}; {''.join(instead)}"
             "docs/operators.md lists the operators that have one"
         )
-    lasting, in_flash = stored_values(plan.graph), plan.graph.in_flash(LIBRARY)
-    for value in plan.graph.values:
+    lasting, in_flash = stored_values(graph), graph.in_flash(LIBRARY)
+    random_states = {each for op in graph.ops if op.call.target == "poet.rng_state" for each in op.outputs}
+    for value in graph.values:
+        kind = value.type.dtype
         if value.buffer in in_flash:
             continue
-        if value.type.dtype == "bool" and value.name in lasting:
+        if kind == "bool" and value.name in lasting:
             raise UnsupportedOperator(
-                f"{plan.model.name}: {value.name} is a mask of bytes that lives across steps; C kernels have "
+                f"{name}: {value.name} is a mask of bytes that lives across steps; C kernels have "
                 "masks that a step makes (is_causal=True), or tensors of float32"
             )
-        if value.type.dtype not in ITEM_TYPES and not _is_random_state(plan.graph, value.name):
-            raise UnsupportedOperator(
-                f"{plan.model.name}: {value.name} is of {value.type.dtype}; C kernels are of float32"
-            )
+        if kind not in ITEM_TYPES and value.name not in random_states:
+            raise UnsupportedOperator(f"{name}: {value.name} is of {kind}; C kernels are of float32")
+    _check_arena(plan)
+
+
+def _check_arena(plan: Plan) -> None:
+    name, arena, budget_bytes = plan.model.name, plan.arena, plan.request.limits.ram_budget_bytes
     if any(facts.allocations is not None for facts in plan.kernels.ops):
         raise PlanError(
-            f"{plan.model.name}: the plan counts the memory of {plan.kernels.library}; solve it again for "
+            f"{name}: the plan counts the memory of {plan.kernels.library}; solve it again for "
             f'a device whose profile says [kernels] name = "{LIBRARY}", such as nrf52840'
         )
-    if plan.arena is None:
-        raise PlanError(f"{plan.model.name}: the plan has no arena; solve it again to have one")
-    budget_bytes = plan.request.limits.ram_budget_bytes
-    if budget_bytes is not None and plan.arena.size_bytes > budget_bytes:
+    if arena is None:
+        raise PlanError(f"{name}: the plan has no arena; solve it again to have one")
+    if budget_bytes is not None and arena.size_bytes > budget_bytes:
         raise PlanError(
-            f"{plan.model.name}: with the gaps between its tensors the arena takes {plan.arena.size_bytes} "
+            f"{name}: with the gaps between its tensors the arena takes {arena.size_bytes} "
             f"bytes of {budget_bytes}, and C has no heap to run from; solve with more time or more --ram"
         )
-    offsets = (*plan.arena.offsets_bytes, *(move.to_bytes for move in plan.arena.moves))
-    if any(offset % WORD_BYTES for offset in offsets):
-        raise PlanError(f"{plan.model.name}: places in its arena are not multiples of {WORD_BYTES} bytes")
-
-
-def _is_random_state(graph: Graph, value: str) -> bool:
-    return any(op.call.target == "poet.rng_state" and value in op.outputs for op in graph.ops)
+    if any(offset % WORD_BYTES for offset in (*arena.offsets_bytes, *(m.to_bytes for m in arena.moves))):
+        raise PlanError(f"{name}: places in its arena are not multiples of {WORD_BYTES} bytes")

@@ -107,16 +107,14 @@ def _laid_out(graph: Graph, ops: list[Op], laid: Statements) -> Prediction:
     for name in graph.inputs[: len(graph.inputs) - graph.targets]:
         at[types[name].buffer] = laid.given[name].word * WORD_BYTES
     statements = []
-
-    def placed(name: str) -> Placed:
-        return place_of(types[name], at, laid.in_flash)
-
     for index, op in enumerate(ops):
         for name in graph.writes(op):
             if name in last:
                 at[name] = _lowest(sizes[name], at, sizes, laid.arena_bytes, op)
-        values = {name: placed(name) for name in op.call.refs()}
-        outputs = {name: placed(name) for name in op.outputs if name is not None}
+        outputs, values = (
+            {name: place_of(types[name], at, laid.in_flash) for name in names if name is not None}
+            for names in (op.outputs, op.call.refs())
+        )
         if op.strip is not None:
             room = _lowest(op.strip.block_bytes, at, sizes, laid.arena_bytes, op)
             calls = strip_calls(op.name, op.strip, values, outputs, Address(room // WORD_BYTES))

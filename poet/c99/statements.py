@@ -111,12 +111,10 @@ class _Walk:
         self.at: dict[str, int] = {}  # offset in bytes of each buffer that is in RAM
         self.slots = {slot.tensor: slot for slot in plan.slots}
         updated = {name for op in plan.graph.ops for name in op.updates}
-        self.in_storage = {
-            tensor.name for tensor in plan.problem.tensors if tensor.initially is Place.STORAGE
-        }
-        self.unchanged = self.in_storage - updated | {
-            tensor.name for tensor in plan.problem.tensors if tensor.initially is Place.BOTH
-        }  # begin as the weights that are constants in C
+        places = {tensor.name: tensor.initially for tensor in plan.problem.tensors}
+        self.in_storage = {name for name, place in places.items() if place is Place.STORAGE}
+        constant = {name for name, place in places.items() if place is Place.BOTH}
+        self.unchanged = self.in_storage - updated | constant  # begin as the weights that are constants in C
         used = (slot for slot in plan.slots if slot.tensor not in self.unchanged)
         self.paged_bytes = max((slot.offset_bytes + slot.size_bytes for slot in used), default=0)
         self.homes = self.placed_homes(updated)

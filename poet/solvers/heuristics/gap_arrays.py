@@ -131,16 +131,15 @@ def machine_of(
         *(row for lists in of_ops for row in _listed(flat, lists)),
         facts.rerun_limit if limits.recompute else [-1] * n, facts.rerun_need, facts.workspace,
     ]  # fmt: skip
-    gaps = len(tensors) - len(flat)
+    end_of_ops = len(flat)
     rows = _of_tensors(problem, facts, limits, kept, flat)
-    gaps += len(flat)
     width = max(60 * n + 10 * len(tensors) + 1000, 2 * len(flat) + len(tensors) + n)
     return Machine(
         t=[*rows, *_rows(27 - len(rows), len(tensors))],
         o=[*ops, *_rows(14 - len(ops), n)],
         flat=[*flat, 0],
         w=_rows(7, width),
-        g=_rows(3, gaps),
+        g=_rows(3, len(flat) - end_of_ops + len(tensors)),
         x=[*_rows(2, len(tensors)), *_costs(costs.page_in), *_costs(costs.page_out)],
         y=_costs(costs.ops),
         n=[n, len(tensors), *_room(problem, limits), *[0] * 10],
