@@ -143,39 +143,31 @@ def trace_model(
     remark = _constants_remark(source.constants) if patterns is None else ""
     contents, unread = ({}, "") if weights is None else gguf_weights(weights, module)
     contents = {**source.packed, **contents}
+    for_c99 = form.for_c99
     step = trace_training_step(
-        module,
-        inputs,
-        loss=loss,
-        optimizer=spec.clipped(clip_norm=clip_norm, clip_value=clip_value),
-        train=patterns,
-        targets=examples,
-        name=source.identity.name if source.identity else source.name,
-        input_names=source.input_names,
-        gradients=in_blocks,
-        uses_elements=uses_elements if form.for_c99 else None,
-        overwrites=overwrites if form.for_c99 else None,
-        wants_dense=wants_dense if form.for_c99 else None,
-        micro=micro,
-        in_parts=form.in_parts,
-        in_short_forms=form.in_short_forms,
-        has_small_operators=form.for_c99,
+        module, inputs, loss=loss, optimizer=spec.clipped(clip_norm=clip_norm, clip_value=clip_value),
+        train=patterns, targets=examples, name=source.identity.name if source.identity else source.name,
+        input_names=source.input_names, gradients=in_blocks, micro=micro, weights=contents,
+        uses_elements=uses_elements if for_c99 else None, overwrites=overwrites if for_c99 else None,
+        wants_dense=wants_dense if for_c99 else None, has_small_operators=for_c99,
+        in_parts=form.in_parts, in_short_forms=form.in_short_forms,
         base=BaseSpec.parse(base) if isinstance(base, str) else base,
-        weights=contents,
-    )
+    )  # fmt: skip
     stored = {name: how for name, (_, how) in contents.items() if how is not None}
     again = _packed_again({**dict.fromkeys(source.quantised), **stored}, base_of(step.graph))
     identity = source.identity or Model(step.graph.name, "module", step.digest)
+    model = replace(identity, output=output, lines=tuple(step.lines.items()))
+    said = "; ".join(filter(None, (source.names_remark, remark, unread, again)))
     return Traced(
-        step=step,
-        model=replace(identity, output=output, lines=tuple(step.lines.items())),
-        structure=source.structure,
-        train=patterns or ("*",),
-        gradients=in_blocks,
-        module=(module, inputs),
-        path=source.path,
-        names_remark="; ".join(filter(None, (source.names_remark, remark, unread, again))),
-        micro=micro,
+        step,
+        model,
+        source.structure,
+        patterns or ("*",),
+        in_blocks,
+        (module, inputs),
+        source.path,
+        said,
+        micro,
     )
 
 
