@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,7 @@ from poet.verification import verify
 LOSS = "cross-entropy:dim=-1"
 TYPES = {"q4_0": gguf.GGMLQuantizationType.Q4_0, "q8_0": gguf.GGMLQuantizationType.Q8_0}
 Net = Callable[[], tuple[nn.Module, Tensor, tuple[str, ...]]]
+CaseOf = Callable[[str], tuple[poet.Planned, nn.Module, Path]]
 
 
 def random_weight(*shape: int) -> Tensor:
@@ -133,17 +135,28 @@ def planned(net: Net, path: Path, **more: object) -> tuple[poet.Planned, nn.Modu
 
 
 CASES: dict[str, tuple[Net, dict[str, Any]]] = {
-    "q4_0": (decoder, {"base": "q4_0"}),
-    "q8_0, logits": (decoder, {"base": "q8_0", "gradients": "logits"}),
+    "q4_0, logits": (decoder, {"base": "q4_0", "gradients": "logits"}),
+    "q8_0": (decoder, {"base": "q8_0"}),
     "int8, convolutions": (convolutions, {"base": "int8", "home": "ram", "evaluation": True}),
 }
 
 
+@pytest.fixture(scope="module")
+def case_of(tmp_path_factory: pytest.TempPathFactory) -> CaseOf:
+    """Each case, planned once for all tests."""
+
+    @cache
+    def of(case: str) -> tuple[poet.Planned, nn.Module, Path]:
+        net, more = CASES[case]
+        path = tmp_path_factory.mktemp("base") / "plan.poet"
+        return *planned(net, path, **more), path
+
+    return of
+
+
 @pytest.mark.parametrize("case", CASES)
-def test_a_step_has_the_bits_of_plain_pytorch(case: str, tmp_path: Path) -> None:
-    net, more = CASES[case]
-    path = tmp_path / "plan.poet"
-    made, module = planned(net, path, **more)
+def test_a_step_has_the_bits_of_plain_pytorch(case: str, case_of: CaseOf) -> None:
+    made, module, path = case_of(case)
     graph = made.plan.graph
     packed = base_of(graph)
     assert packed
@@ -153,16 +166,15 @@ def test_a_step_has_the_bits_of_plain_pytorch(case: str, tmp_path: Path) -> None
         for name, how in packed.items():
             expected = as_used(packed_rows(weights[name], how), how)
             assert torch.equal(trainer.parameters()[name], expected), name
-    if net is decoder:
+    if CASES[case][0] is decoder:
         assert {op.call.target for op in graph.ops} >= {DEQUANTISE, "aten.embedding.default"}
         assert graph.buffer_of("words.weight.q4_0" if "q4_0" in case else "words.weight.q8_0")
 
 
-def test_a_tight_budget_dequantises_again(tmp_path: Path) -> None:
-    roomy, _ = planned(decoder, tmp_path / "roomy.poet", base="q4_0", gradients="logits")
-    peak_bytes = roomy.plan.prediction.peak_ram_bytes
+def test_a_tight_budget_dequantises_again(tmp_path: Path, case_of: CaseOf) -> None:
+    ram = int(0.8 * case_of("q4_0, logits")[0].plan.prediction.peak_ram_bytes)
     tight, module = planned(
-        decoder, tmp_path / "tight.poet", base="q4_0", gradients="logits", ram=int(0.8 * peak_bytes)
+        decoder, tmp_path / "tight.poet", base="q4_0", gradients="logits", ram=ram, time_limit_seconds=1.0
     )
     report = verify(tmp_path / "tight.poet", module=module, threads=(1, 2), steps=1)
     assert report
@@ -200,9 +212,9 @@ def test_a_base_of_nothing_is_refused() -> None:
         trace_training_step(nn.Linear(32, 4), torch.zeros(2, 32), base=BaseSpec("q4_0"), measure=False)
 
 
-def test_a_state_dict_is_what_the_base_stands_for(tmp_path: Path) -> None:
-    made, module = planned(decoder, tmp_path / "plan.poet", base="q4_0")
-    export_state(tmp_path / "plan.poet", tmp_path / "state.safetensors")
+def test_a_state_dict_is_what_the_base_stands_for(tmp_path: Path, case_of: CaseOf) -> None:
+    made, module, path = case_of("q4_0, logits")
+    export_state(path, tmp_path / "state.safetensors")
     from safetensors.torch import load_file
 
     state = load_file(tmp_path / "state.safetensors")

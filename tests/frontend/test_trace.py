@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 from collections.abc import Callable
@@ -24,6 +25,7 @@ from poet.runtime import kernels, native
 from poet.runtime.trials.measure import measured
 
 
+@functools.cache
 def _step(name: str, optimizer: OptimizerSpec | None = None, *, measure: bool = False) -> TrainingStep:
     net = NETS[name]
     torch.manual_seed(1)
@@ -343,11 +345,14 @@ NOT_DENSE: dict[str, tuple[str, Callable[[Any, Tensor], Tensor]]] = {
 }
 
 
-@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 @pytest.mark.parametrize("what", NOT_DENSE)
 def test_what_is_not_dense_is_named(what: str) -> None:
     message, run = NOT_DENSE[what]
     _refused(Net(lambda parts, x: run(parts[0], x), _linear()), message)
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_an_input_that_is_not_dense_is_named() -> None:
     _refused(_linear(), "layout sparse_coo", torch.ones(3, 6).to_sparse())
     _refused(_linear(), "layout nested", torch.nested.nested_tensor([torch.ones(3, 6)]))
 

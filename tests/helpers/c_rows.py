@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import atexit
 import ctypes
+import functools
 import math
+import shutil
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -147,6 +151,17 @@ def _distance(found: Tensor, exact: Tensor) -> float:
     return float(apart.nan_to_num(math.inf, math.inf).max()) if apart.numel() else 0.0
 
 
+@functools.cache
+def every_kernel() -> Path:
+    """A library of all kernels, compiled once for the nets of all tests."""
+    folder = Path(tempfile.mkdtemp(prefix="poet-kernels-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    every = sources.needed(sources.pieces())
+    (folder / "poet_kernels.h").write_text(sources.header_text(every))
+    (folder / "poet_kernels.c").write_text(sources.source_text(every))
+    return build(folder, "-O2", name="kernels")
+
+
 def worst_ratios(
     module: nn.Module, inputs: Tensor | Sequence[Tensor], folder: Path, loss: str, optimizer: str
 ) -> dict[str, float]:
@@ -185,16 +200,15 @@ def errors_of(
     statements = tuple(cases.statement(op) for op in graph.ops)
     body = step_body(statements)
     assert len(body.orders[0]) == len(statements)
-    used = sources.needed(functions_of(statements, spec))
+    assert sources.needed(functions_of(statements, spec))
     rows = "".join(f"    {row}\n" for row in body.orders[0])
     table = f"static const poet_op cases[] = {{\n{rows}}};\n"
     run = "void run_case(poet_net *net, int index)\n{\n    cases[index].run(net, cases[index].numbers);\n}\n"
     folder.mkdir()
-    (folder / "poet_kernels.h").write_text(sources.header_text(used))
-    (folder / "poet_kernels.c").write_text(sources.source_text(used))
     text = "\n\n".join([HEAD, *body.constants, sources.part("op_type"), *body.functions, table + run])
     (folder / "cases.c").write_text(text)
-    library = ctypes.CDLL(str(build(folder, "-O2")))
+    made = every_kernel()
+    library = ctypes.CDLL(str(build(folder, "-O2", f"-I{made.parent}", "-Wl,--no-as-needed", str(made))))
     errors: dict[str, list[Errors]] = {}
     scalars = spec.hyperparameters(3)
     for index, op in enumerate(graph.ops):

@@ -75,9 +75,10 @@ class _Draw:
                 self.store(tensor.name)
         return tuple(self.steps)
 
-    def run(self, op: ProblemOp, inputs: tuple[str, ...]) -> None:
+    def run(self, op: ProblemOp, inputs: tuple[str, ...], known: dict[str, bool] | None = None) -> None:
+        known = {} if known is None else known
         for name in inputs:
-            self.fetch(name)
+            self.fetch(name, known)
         self.steps.append(Compute(op.name))
         self.in_ram.update(op.outputs)
         if op.name not in self.ran:
@@ -85,33 +86,29 @@ class _Draw:
             for name in op.updates:
                 self.version[name] += 1
 
-    def fetch(self, name: str) -> None:
+    def fetch(self, name: str, known: dict[str, bool] | None = None) -> None:
+        """Bring it to RAM; what can be had stays so meanwhile."""
         if name in self.in_ram:
             return
-        if not self.can_have(name):
+        known = {} if known is None else known
+        if not self.can_have(name, known):
             raise _Lost(name)
         is_stored = self.stored.get(name) == self.version[name]
-        if is_stored and not (self.can_recompute(name) and self.rng.random() < 0.5):
+        if is_stored and not (self.can_recompute(name, known) and self.rng.random() < 0.5):
             self.steps.append(PageIn(name))
             self.in_ram.add(name)
         else:
             op = self.producer[name]
-            self.run(op, op.rerun_inputs)
+            self.run(op, op.rerun_inputs, known)
 
-    def can_have(self, name: str, known: dict[str, bool] | None = None) -> bool:
-        """Whether it is in RAM, stored as it is now, or can be recomputed.
-
-        ``known``: what was found for others on the way here. Without it each of the many ways through a
-        recurrent layer would be walked anew.
-        """
-        known = {} if known is None else known
+    def can_have(self, name: str, known: dict[str, bool]) -> bool:
+        """Whether it is in RAM, stored as it is now, or can be recomputed; ``known`` has what was found."""
         if name not in known:
             is_stored = self.stored.get(name) == self.version[name]
             known[name] = name in self.in_ram or is_stored or self.can_recompute(name, known)
         return known[name]
 
-    def can_recompute(self, name: str, known: dict[str, bool] | None = None) -> bool:
-        known = {} if known is None else known
+    def can_recompute(self, name: str, known: dict[str, bool]) -> bool:
         op = self.producer.get(name)
         return (
             op is not None

@@ -6,6 +6,7 @@ import logging
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import arenas
@@ -30,6 +31,7 @@ from poet.frontend.trace import trace_training_step
 from poet.ir.kernel_facts import KernelFacts
 from poet.memory.demand import PAGE_BYTES, demand_of
 from poet.memory.layout import lay_out
+from poet.planning.prepared import Prepared
 from poet.planning.ram_survey import budget_between, keep_everything_bytes
 from poet.plans.plan_file import write_plan
 from poet.plans.plan_parts import Arena
@@ -55,10 +57,17 @@ def module() -> torch.nn.Module:
     return SIZE.build().train()
 
 
-def planned_for(path: Path, *, threads: int = 1, share: float = 0.5, recompute: bool = True) -> Plan:
-    """A small residual net, planned with recomputation and paging."""
+@cache
+def prepared_for(threads: int) -> Prepared:
+    """A small residual net, whose kernels were measured with ``threads``."""
     torch.set_num_threads(threads)
-    prepared = api.prepare(module(), SIZE.inputs(8), device="rpi4b", optimizer="momentum")
+    return api.prepare(module(), SIZE.inputs(8), device="rpi4b", optimizer="momentum")
+
+
+def planned_for(path: Path, *, threads: int = 1, share: float = 0.5, recompute: bool = True) -> Plan:
+    """Planned with recomputation and paging."""
+    torch.set_num_threads(threads)
+    prepared = prepared_for(threads)
     most = keep_everything_bytes(prepared.problem)
     least = minimum_ram_bytes(prepared.problem, Limits()).bytes
     limits = Limits(ram_budget_bytes=budget_between(least, most, share), recompute=recompute)
@@ -95,8 +104,7 @@ def test_every_request_goes_to_its_planned_place(recompute: bool, threads: int, 
 
 def test_kernels_that_ask_for_more_than_was_measured_are_recorded(tmp_path: Path) -> None:
     """A plan from another processor: its kernels' temporaries are left out."""
-    torch.set_num_threads(1)
-    prepared = api.prepare(module(), SIZE.inputs(8), device="rpi4b", optimizer="momentum")
+    prepared = prepared_for(1)
     ops = tuple(
         replace(
             op,
