@@ -203,7 +203,7 @@ def test_a_sample_with_nan_loses_no_state(kind: str, made: Callable[..., tuple[C
 def test_a_library_saves_no_nan(tmp_path: Path) -> None:
     """Through ctypes: the file stays as it was, and the message says why."""
     _net().project(tmp_path / "c", 3)
-    with Step(build(tmp_path / "c", "-O1")) as step:
+    with Step(build(tmp_path / "c", "-O0")) as step:
         step.set_input(0, torch.ones(36).numpy())
         step.set_classes([0, 1, 2])
         step.train()
@@ -231,8 +231,8 @@ def test_a_state_says_by_which_build_it_was_written(made: Callable[..., tuple[CP
     project, folder = made("kept")
     graph = _net().step.graph
     own = int(re.findall(r"define POET_BUILD UINT32_C\((\w+)\)", project.files["poet_step.h"])[0], 16)
-    one = Saving(project, build(folder, "-O1", name="one"), graph=graph)
-    other = Saving(project, build(folder, "-O1", "-DPOET_BUILD=7u", name="other"), graph=graph)
+    one = Saving(project, build(folder, "-O0", name="one"), graph=graph)
+    other = Saving(project, build(folder, "-O0", "-DPOET_BUILD=7u", name="other"), graph=graph)
     flash = Flash()
     other.train(0)
     assert other.save(flash) == OK
@@ -252,7 +252,7 @@ def test_what_an_older_form_saved_is_told_and_not_written_over(
     """Its records began with the plan; those of another plan are none, as before."""
     project, folder = made(kind)
     plan = int(re.findall(r"define POET_PLAN UINT32_C\((\w+)\)", project.files["poet_step.h"])[0], 16)
-    net = Committing(project, build(folder, "-O1"), graph=_net().step.graph)
+    net = Committing(project, build(folder, "-O0"), graph=_net().step.graph)
     net.train(0)
     crc, flash = net.crc(), Flash()
     older = plan.to_bytes(4, "little") + bytes(range(60))
@@ -276,7 +276,7 @@ def test_a_commit_that_is_damaged_is_not_said_to_be_none(
 ) -> None:
     """Where it was the only one: whoever begins anew on POET_NO_STATE would write over it."""
     project, folder = made("homes")
-    net = Committing(project, build(folder, "-O1"), graph=_net().step.graph)
+    net = Committing(project, build(folder, "-O0"), graph=_net().step.graph)
     net.train(0)
     assert net.commit() == OK
     crc, home = net.crc(), next(span.home for span in project.spans if span.home is not None)
@@ -333,7 +333,7 @@ def test_a_program_in_cpp_calls_it_and_an_arena_between_words_is_refused(
     objects = []
     for source in (*sorted(folder.glob("*.c")), folder / "test" / "vectors.c"):
         objects.append(str(tmp_path / f"{source.stem}.o"))
-        command = ["gcc", *STRICT, *EXACT, "-O1", "-I", str(folder), "-c", str(source), "-o", objects[-1]]
+        command = ["gcc", *STRICT, *EXACT, "-O0", "-I", str(folder), "-c", str(source), "-o", objects[-1]]
         subprocess.run(command, check=True)
     (tmp_path / "main.cpp").write_text(_CPP)
     flags = ["-std=c++11", "-pedantic", "-Wall", "-Wextra", "-Werror", "-I", str(folder)]

@@ -365,7 +365,9 @@ _ANY_TIME = {
     "poet.passes.block_choice.ALLOWANCE": inf,
     "poet.passes.block_choice.TRIED_SHARE": inf,
     "poet.runtime.trials.blocks.LEAST_BLOCK_BYTES": 0,
+    "poet.runtime.trials.blocks._LEAST_PAIRS": 1,
     "poet.runtime.trials.blocks._TIMING_SECONDS": 0.0,
+    "poet.runtime.trials.blocks._WALL_TIMING_SECONDS": 0.0,
 }
 _IN_PARTS = {
     "poet.passes.parts.LEAST_BYTES": 2048,
