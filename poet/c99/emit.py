@@ -48,10 +48,7 @@ def step_source(step: ExportedStep) -> str:
         _order("/* The step, in order. */", "schedule", body.orders[0]),
         _order("/* The forward pass in evaluation, in order. */", "forward", body.orders[1]),
         _init(
-            step.optimizer,
-            pages=step.page_bytes > 0,
-            commits=step.commits,
-            sums=bool(step.statements.sums),
+            step.optimizer, pages=step.page_bytes > 0, commits=step.commits, sums=bool(step.statements.sums)
         ),
         _pointers(
             "float *poet_input(poet_net *net, int32_t index)", step.interface.inputs, step.interface.rows

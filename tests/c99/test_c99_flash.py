@@ -271,9 +271,7 @@ def test_what_an_older_form_saved_is_told_and_not_written_over(
         assert net.made(0) == BAD_ARGUMENT, "no step before set_storage begins anew"
 
 
-def test_a_commit_that_is_damaged_is_not_said_to_be_none(
-    made: Callable[..., tuple[CProject, Path]],
-) -> None:
+def test_a_commit_that_is_damaged_is_not_said_to_be_none(made: Callable[..., tuple[CProject, Path]]) -> None:
     """Where it was the only one: whoever begins anew on POET_NO_STATE would write over it."""
     project, folder = made("homes")
     net = Committing(project, build(folder, "-O0"), graph=_net().step.graph)

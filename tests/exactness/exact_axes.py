@@ -355,10 +355,7 @@ def _is_slice(op: Op) -> bool:
     return op.strip is not None and not op.strip.inner
 
 
-_TRIED = (
-    "poet.runtime.trials.blocks._offers",
-    "poet.runtime.trials.trial._exact",
-)
+_TRIED = ("poet.runtime.trials.blocks._offers", "poet.runtime.trials.trial._exact")
 """What earlier trials found, under other thresholds."""
 
 _ANY_TIME = {

@@ -45,11 +45,7 @@ def _targets(graph: Graph) -> Counter[str]:
 def _net() -> nn.Module:
     torch.manual_seed(0)
     return nn.Sequential(
-        nn.Conv2d(2, 4, 3, padding=1),
-        nn.ReLU(),
-        nn.Conv2d(4, 4, 3, groups=4),
-        nn.Flatten(),
-        nn.Linear(64, 5),
+        nn.Conv2d(2, 4, 3, padding=1), nn.ReLU(), nn.Conv2d(4, 4, 3, groups=4), nn.Flatten(), nn.Linear(64, 5)
     )
 
 

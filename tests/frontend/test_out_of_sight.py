@@ -29,7 +29,7 @@ from poet.runtime import Trainer
 from poet.verification import verify
 
 pytestmark = [
-    pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad", "ignore:Full backward hook"),
+    pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad", "ignore:Full backward hook")
 ]
 X = torch.randn(6, 8, generator=torch.Generator().manual_seed(9))
 Y = torch.randn(6, 4, generator=torch.Generator().manual_seed(8))

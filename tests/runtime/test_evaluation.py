@@ -206,9 +206,7 @@ def test_a_run_with_metrics_stays_in_a_budget_that_its_arena_fills(planned: Path
     write_plan(path, full, stored)
     generator = np.random.default_rng(0)
     np.savez(
-        data,
-        x=generator.standard_normal((28, 2, 8, 8), dtype=np.float32),
-        y=generator.integers(0, 5, 28),
+        data, x=generator.standard_normal((28, 2, 8, 8), dtype=np.float32), y=generator.integers(0, 5, 28)
     )
     request = RunRequest(
         str(path), str(data), 0, epochs=3, seed=0, arena="require", validate=str(data),
@@ -264,14 +262,7 @@ def _evaluated(loss: str | LossFunction, path: Path, **options: Any) -> tuple[nn
         y[:7] = 2  # of the first samples none counts
     given: dict[str, Any] = {} if isinstance(loss, str) else {"targets": y[:BATCH]}
     made = api.plan(
-        net,
-        x[:BATCH],
-        device="rpi4b",
-        ram=None,
-        loss=loss,
-        time_limit_seconds=1.0,
-        **given,
-        **options,
+        net, x[:BATCH], device="rpi4b", ram=None, loss=loss, time_limit_seconds=1.0, **given, **options
     )
     made.save(path)
     return net.eval(), x, y

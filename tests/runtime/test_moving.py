@@ -227,8 +227,7 @@ CASES = [  # seed, share of what is dropped, home in storage, threads
 
 
 @pytest.mark.parametrize(
-    ("seed", "share", "in_storage", "threads"),
-    with_slow(CASES, set(CASES[:1] + CASES[2:])),
+    ("seed", "share", "in_storage", "threads"), with_slow(CASES, set(CASES[:1] + CASES[2:]))
 )
 def test_evaluations_that_move_tensors_have_the_bits_of_eval(
     seed: int, share: float, in_storage: bool, threads: int, tmp_path: Path

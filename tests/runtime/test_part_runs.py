@@ -103,11 +103,7 @@ def test_what_comes_back_is_whole(tmp_path: Path) -> None:
 @needs_equal_sums
 def test_a_state_is_saved_part_by_part(tmp_path: Path) -> None:
     """A budget has no room for all of a weight in parts."""
-    graph = write(
-        tmp_path / "p",
-        traced("layers", "momentum"),
-        seed=None,
-    ).graph
+    graph = write(tmp_path / "p", traced("layers", "momentum"), seed=None).graph
     sizes_bytes = list[int]()
     with Trainer.open(tmp_path / "p", arena=False) as trainer:
         for parameter in graph.parameters:
