@@ -24,10 +24,7 @@ def problem_file(tmp_path: Path) -> Path:
     )
     short = Alternative(
         "short",
-        ops=(
-            ProblemOp("f", ("x",), ("y", "s"), 2.0, 2.0),
-            ProblemOp("b", ("z", "s"), ("g",), 1.0, 1.0),
-        ),
+        ops=(ProblemOp("f", ("x",), ("y", "s"), 2.0, 2.0), ProblemOp("b", ("z", "s"), ("g",), 1.0, 1.0)),
         tensors=(Tensor("s", 1),),
     )
     path = tmp_path / "problem.json"

@@ -266,13 +266,7 @@ def test_what_a_plan_says_of_its_search_is_the_files_word(folder: Path, tmp_path
     assert all(SAYS_FILE in line for line in claimed)
     ran("explain", forged, "--html", page)
     text = page.read_text().replace(_chart_library(), "")
-    for words in (
-        "optimal</span>",
-        "The plan is optimal",
-        "none: proven in exact",
-        "nobody",
-        "The best",
-    ):
+    for words in ("optimal</span>", "The plan is optimal", "none: proven in exact", "nobody", "The best"):
         found = [match.start() for match in re.finditer(re.escape(words), text)]
         assert found
         assert all(text[at - len(SAYS_FILE) : at].lower().endswith(SAYS_FILE) for at in found), words

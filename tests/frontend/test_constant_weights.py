@@ -88,12 +88,7 @@ def _model(name: str, path: Path) -> Path:
 
 def _plan(model: Path, path: Path, train: Sequence[str] | None) -> poet.Planned:
     planned = poet.plan(
-        model,
-        device="rpi4b",
-        ram=None,
-        train=train,
-        evaluation=False,
-        time_limit_seconds=1.0,
+        model, device="rpi4b", ram=None, train=train, evaluation=False, time_limit_seconds=1.0
     )
     planned.save(path)
     verify(path, steps=2).require()

@@ -57,15 +57,7 @@ OTHERS: dict[str, Callable[[Tensor], object]] = {
 
 def _plan(model: nn.Module | Path, loss: str, **options: Any) -> poet.Planned:
     given = () if isinstance(model, Path) else (X,)
-    return poet.plan(
-        model,
-        *given,
-        device="rpi4b",
-        ram=None,
-        loss=loss,
-        time_limit_seconds=1.0,
-        **options,
-    )
+    return poet.plan(model, *given, device="rpi4b", ram=None, loss=loss, time_limit_seconds=1.0, **options)
 
 
 @pytest.mark.parametrize("name", with_slow(ENDS, {"views", "a dictionary"}))

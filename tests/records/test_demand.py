@@ -54,11 +54,7 @@ def test_a_second_copy_and_a_workspace_are_blocks_of_one_step() -> None:
     schedule = (Compute("first"), Compute("first"), Compute("second"), Free("a"), Compute("update"))
     blocks = demand_of(problem, schedule).blocks
     transient = [(block.owner, block.size_bytes, block.spans) for block in blocks if block.tensor is None]
-    assert transient == [
-        ("first", 128, ((1, 1),)),
-        ("first", 128, ((2, 2),)),
-        ("a", 320, ((2, 2),)),
-    ]
+    assert transient == [("first", 128, ((1, 1),)), ("first", 128, ((2, 2),)), ("a", 320, ((2, 2),))]
     assert lay_out(blocks).lower_bound_bytes == simulate(problem, schedule).peak_ram_bytes
 
 

@@ -7,15 +7,7 @@ import re
 import pytest
 
 import poet.errors
-from poet.errors import (
-    Infeasible,
-    InvalidSchedule,
-    ModelError,
-    NotExact,
-    OutOfTime,
-    PoetError,
-    nearest,
-)
+from poet.errors import Infeasible, InvalidSchedule, ModelError, NotExact, OutOfTime, PoetError, nearest
 
 
 def subclasses(root: type[PoetError]) -> list[type[PoetError]]:

@@ -10,19 +10,7 @@ from typing import Any
 import pytest
 
 from poet.errors import GraphError
-from poet.ir.graph import (
-    Argument,
-    Buffer,
-    Call,
-    Graph,
-    Op,
-    Parameter,
-    Ref,
-    Role,
-    Symbol,
-    TensorType,
-    Value,
-)
+from poet.ir.graph import Argument, Buffer, Call, Graph, Op, Parameter, Ref, Role, Symbol, TensorType, Value
 
 VECTOR = TensorType("float32", (4,), (1,))
 UPDATE = Call("poet.sgd", (Ref("w"), Ref("g"), Symbol("hyperparameter", "lr")))

@@ -89,10 +89,7 @@ def test_without_moves_both_judges_agree(seed: int) -> None:
         offsets = list(layout.offsets_bytes)
         offsets[generator.randrange(len(offsets))] = generator.randrange(layout.arena_bytes)
         changed = Layout(layout.blocks, tuple(offsets), layout.arena_bytes, 0)
-        found = [
-            _passes(check_layout, changed),
-            _passes(replayed, of, offsets, layout.arena_bytes),
-        ]
+        found = [_passes(check_layout, changed), _passes(replayed, of, offsets, layout.arena_bytes)]
         assert found[0] == found[1]
         verdicts.add(found[0])
     assert False in verdicts

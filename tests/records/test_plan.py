@@ -207,10 +207,7 @@ CONTRADICTIONS: dict[str, tuple[Callable[[Plan], Plan], str]] = {
     "stale copy": (_stale_copy, "does not end where it begins"),
     "lost loss": (_lost_loss, "handed to the caller"),
     "missing step": (lambda plan: replace(plan, schedule=plan.schedule[:-1]), "rule"),
-    "unknown op": (
-        lambda plan: replace(plan, schedule=(Compute("nothing"),)),
-        "rule 'unknown'",
-    ),
+    "unknown op": (lambda plan: replace(plan, schedule=(Compute("nothing"),)), "rule 'unknown'"),
     "over budget": (
         lambda plan: replace(plan, request=replace(plan.request, limits=Limits(ram_budget_bytes=9))),
         "rule 'ram'",

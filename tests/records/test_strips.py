@@ -140,10 +140,7 @@ WRONG: dict[str, tuple[Callable[[Strip], Strip], str]] = {
     "blocks of no output": (link(0, made=((0, 0), (1, 0))), "fewer outputs"),
     "a sum of what flows between": (link(0, made=(), sums=(0,)), "sums up w.grad"),
     "a sum of no output": (link(1, sums=(0,)), "fewer outputs"),
-    "made twice": (
-        lambda given: replace(given, links=(given.links[0], *given.links)),
-        "is one already",
-    ),
+    "made twice": (lambda given: replace(given, links=(given.links[0], *given.links)), "is one already"),
     "read before it is made": (
         lambda given: replace(given, links=given.links[::-1]),
         "not given the block of w.grad",

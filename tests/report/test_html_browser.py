@@ -30,8 +30,7 @@ CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(
-        CHROMIUM is None or DRIVER is None,
-        reason="no browser here: apt-get install chromium chromium-driver",
+        CHROMIUM is None or DRIVER is None, reason="no browser here: apt-get install chromium chromium-driver"
     ),
 ]
 FLAGS = (

@@ -138,10 +138,7 @@ def test_what_cannot_be_padded_is_refused_before_the_step(tmp_path: Path) -> Non
             ({"tokens": 10**400}, r"tokens cannot be padded with 10+\.\.\.; it is int64"),
             ({"tokens": Fraction(1)}, r"tokens cannot be padded with Fraction\(1, 1\); it is int64"),
             (None, "Buckets takes what each tensor is padded with"),
-            (
-                {"targets": 0},
-                "the loss counts what is padded with 0; .* and -100, which the loss leaves",
-            ),
+            ({"targets": 0}, "the loss counts what is padded with 0; .* and -100, which the loss leaves"),
         ):
             with pytest.raises(InputError, match=message):
                 trainer.buckets = Buckets(cast(Any, values))

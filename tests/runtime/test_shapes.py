@@ -73,13 +73,7 @@ def planned(
     net: nn.Module, first: Tensor, *others: Tensor, ram: int | None = None, evaluation: bool = False
 ) -> Planned:
     return plan_module(
-        net,
-        first,
-        device="x86-host",
-        ram=ram,
-        optimizer=ADAMW,
-        shapes=others,
-        evaluation=evaluation,
+        net, first, device="x86-host", ram=ram, optimizer=ADAMW, shapes=others, evaluation=evaluation
     )
 
 

@@ -192,11 +192,7 @@ def test_the_time_left_ends_at_nothing() -> None:
 def test_keys_tell_problems_limits_and_options_apart() -> None:
     digests = [digest_of(mixed_problem(seed).to_json()) for seed in (1, 2)]
     limits = [Limits(), Limits(ram_budget_bytes=100), Limits(deadline_seconds=2.0), Limits(paging=False)]
-    options = [
-        QUICK,
-        dataclasses.replace(QUICK, time_limit_seconds=3.0),
-        dataclasses.replace(QUICK, seed=1),
-    ]
+    options = [QUICK, dataclasses.replace(QUICK, time_limit_seconds=3.0), dataclasses.replace(QUICK, seed=1)]
     keys = {cell_key(*parts) for parts in product(digests, limits, options)}
     assert len(keys) == len(digests) * len(limits) * len(options)
     started = dataclasses.replace(QUICK, start=Start(()))

@@ -7,12 +7,7 @@ import math
 import pytest
 from helpers.oracle import least_joules
 from helpers.pace import few_or_many, with_slow
-from helpers.random_problems import (
-    mixed_problem,
-    random_limits,
-    training_like,
-    with_homes,
-)
+from helpers.random_problems import mixed_problem, random_limits, training_like, with_homes
 from helpers.relaxed import in_whole_numbers, tightest_bound, whole_bound
 
 from poet.baselines.comparison import BASELINES

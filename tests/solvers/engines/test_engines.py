@@ -24,13 +24,7 @@ from poet.problem.schedule import Schedule
 from poet.problem.simulator import simulate
 from poet.problem.solution import SolveOptions, Status
 from poet.solvers import engines, solve
-from poet.solvers.engines import (
-    Effort,
-    available_engines,
-    choose_engine,
-    process,
-    run_engine,
-)
+from poet.solvers.engines import Effort, available_engines, choose_engine, process, run_engine
 from poet.solvers.engines.process import EngineProcess
 from poet.solvers.engines.program import Matrix
 from poet.solvers.event_model import families
@@ -67,12 +61,7 @@ def small(seed: int) -> tuple[Problem, Limits]:
     return problem, random_limits(problem, seed, deadline=seed % 3 == 0)
 
 
-def model_of(
-    problem: Problem,
-    limits: Limits,
-    *,
-    depth: int | None = None,
-) -> EventModel:
+def model_of(problem: Problem, limits: Limits, *, depth: int | None = None) -> EventModel:
     instance = instance_of(problem, limits)
     return build(timeline_of(instance, candidates(instance, depth)))
 

@@ -148,7 +148,7 @@ def test_a_search_on_the_wall_gives_no_program_more_than_is_left() -> None:
 
 def test_no_part_of_the_search_looks_at_the_wall_itself() -> None:
     allowed = {
-        "engines/process.py",  # how often it tells a bound; not where work is counted
+        "engines/process.py"  # how often it tells a bound; not where work is counted
     }
     asked = set[str]()
     for path in SOLVERS.rglob("*.py"):

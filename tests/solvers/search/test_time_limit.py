@@ -71,12 +71,7 @@ def tight(share: float = 0.3) -> Limits:
     return Limits(ram_budget_bytes=budget_between(least, most, share))
 
 
-def slow_engines(
-    monkeypatch: pytest.MonkeyPatch,
-    clock: Clock,
-    *,
-    infeasible: bool = False,
-) -> list[float]:
+def slow_engines(monkeypatch: pytest.MonkeyPatch, clock: Clock, *, infeasible: bool = False) -> list[float]:
     """Engines that take all the time they may; what they say; the seconds that each took."""
     taken = list[float]()
 
