@@ -156,18 +156,10 @@ def trace_model(
     stored = {name: how for name, (_, how) in contents.items() if how is not None}
     again = _packed_again({**dict.fromkeys(source.quantised), **stored}, base_of(step.graph))
     identity = source.identity or Model(step.graph.name, "module", step.digest)
-    model = replace(identity, output=output, lines=tuple(step.lines.items()))
-    said = "; ".join(filter(None, (source.names_remark, remark, unread, again)))
+    identity = replace(identity, output=output, lines=tuple(step.lines.items()))
+    said, train = "; ".join(filter(None, (source.names_remark, remark, unread, again))), patterns or ("*",)
     return Traced(
-        step,
-        model,
-        source.structure,
-        patterns or ("*",),
-        in_blocks,
-        (module, inputs),
-        source.path,
-        said,
-        micro,
+        step, identity, source.structure, train, in_blocks, (module, inputs), source.path, said, micro
     )
 
 
