@@ -13,7 +13,6 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from poet.devices.figures import A_LIST_TOO, PARENT, Count, Figure, OpClass, Record, Whole, Words, figures_of
-from poet.errors import ProfileError
 from poet.util.brief import shortened, told
 from poet.util.reading import LARGEST_AMOUNT
 
@@ -407,17 +406,6 @@ class Profile(Whole):
         """A device with ``unit`` alone; ``None``: with the main one."""
         own = {} if unit is None else {"compute": unit.compute, "op_times": unit.op_times}
         return self.model_copy(update={**own, "units": ()})
-
-    def unit(self, name: str) -> OpUnit | None:
-        """The unit of that name; ``None`` for the main one, which has none.
-
-        Raises:
-            ProfileError: there is no such unit.
-        """
-        known = {unit.name: unit for unit in self.units}
-        if name and name not in known:
-            raise ProfileError(f"{self.name} has no unit {name!r}; plan again")
-        return known.get(name)
 
     @property
     def charged_idle_watts(self) -> float:

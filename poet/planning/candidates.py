@@ -16,7 +16,6 @@ from poet.planning.optional_step import optional_ops
 from poet.planning.planned import Planned, plan_step
 from poet.planning.prepared import Prepared, training_less
 from poet.problem import Limits
-from poet.problem.schedule import Schedule
 from poet.problem.solution import SolveOptions
 from poet.solvers.bounds.optional_ops import Groups, OptionalOps
 
@@ -29,13 +28,12 @@ class Tried:
         joules: of a step; ``None``: no plan was found.
         is_infeasible: it was proven that there is none.
         least_joules: no plan takes less.
-        schedule: that was found; of a step whose names are not those of the step traced by itself.
+        planned: the plan; of a step whose names are not those of the step traced by itself.
     """
 
     joules: float | None
     is_infeasible: bool = False
     least_joules: float = 0.0
-    schedule: Schedule | None = None
     planned: Planned | None = None
 
 
@@ -82,8 +80,7 @@ class Candidates:
                 return Tried(None)
             if found.solution.was_interrupted:
                 raise KeyboardInterrupt
-            schedule = None if prepared.step.forms is not None else found.solution.schedule
-            return Tried(found.joules, False, found.solution.bound_joules, schedule, found)
+            return Tried(found.joules, False, found.solution.bound_joules, found)
 
         return planned
 

@@ -10,13 +10,14 @@ set that is taken is traced again by itself: its plan is that of the same ``trai
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from poet.errors import Infeasible, InputError, OutOfTime
 from poet.planning.candidates import Tried, Try, candidates_of
 from poet.planning.choice import Scores
 from poet.planning.climbing import Climber
+from poet.planning.planned import Planned
 from poet.planning.prepared import Prepared
 from poet.plans.plan_parts import Choice
 from poet.problem import Limits, Objective
@@ -24,7 +25,8 @@ from poet.problem.progress import stage, unshown
 from poet.problem.schedule import Compute, Schedule
 from poet.problem.solution import SolveOptions, Start
 from poet.solvers import has_schedules
-from poet.solvers.bounds.optional_ops import Groups, OptionalOps, Relaxation
+from poet.solvers.bounds.optional_ops import Groups, OptionalOps, Relaxation, Relaxed
+from poet.solvers.search.objectives import seconds_left
 
 PROVEN_SHARE = 1e-6
 """Of all scores: a set that contributes so little less than the bound is the best."""
@@ -57,15 +59,16 @@ class Found:
 
 
 class Search:
-    """A search for the best set of groups; `run` makes it."""
+    """A search for the best set of groups; `run` makes it.
+
+    Attributes:
+        bound: no set contributes more, or takes fewer joules where these are what the least is sought of.
+        best: so far.
+        tried: what planning each set showed.
+    """
 
     def __init__(
-        self,
-        step: OptionalOps,
-        limits: Limits,
-        attempt: Try,
-        options: SolveOptions,
-        at_least: float | None,
+        self, step: OptionalOps, limits: Limits, attempt: Try, options: SolveOptions, at_least: float | None
     ) -> None:
         """Begin.
 
@@ -76,18 +79,19 @@ class Search:
             options: of the search; the time limit is that of all that is searched here.
             at_least: the share that is to be reached at least energy; ``None``: the most is asked for.
         """
-        self.step, self.at_least, self._attempt = step, at_least, attempt
-        self.clock, self._seconds = options.clock, options.time_limit_seconds
-        self._began = self.clock.now()
+        self.step, self.at_least, self.is_most, self._attempt = step, at_least, at_least is None, attempt
+        self.clock, self._seconds, self._left = (
+            options.clock,
+            options.time_limit_seconds,
+            seconds_left(options),
+        )
         self.relaxation = Relaxation(step, limits, at_least=at_least)
-        self.bound = 1.0 if at_least is None else 0.0
+        self.bound = 1.0 if self.is_most else 0.0
         self.best: Found | None = None
         self.tried: dict[Groups, Tried] = {}
         self._retried: set[Groups] = set()
-        self._shrink = 0.0
+        self._shrink = 0.0  # by what share limits are smaller for sets that are likelier to have a plan
         self._climber: Climber | None = None  # where the relaxation takes too long
-        self._margin = 0.0
-        self._beyond: list[Groups] = []
 
     def run(self) -> Found:
         """The best set.
@@ -101,8 +105,9 @@ class Search:
         if not has_schedules(self.step.of(()), self.relaxation.limits):
             raise Infeasible(self._nothing_fits())
         try:
-            for line in self._rounds():
-                stage(line)
+            while self._left() > 0 and not self._is_proven() and (groups := self._offered()):
+                self._note(groups, self._tried(groups))
+                stage(self._words())
         except KeyboardInterrupt:
             interrupted = True
             if self.best is None:
@@ -111,75 +116,72 @@ class Search:
             raise OutOfTime("no set of groups was found that has a plan, nor a proof that there is none")
         return replace(self.best, bound=self.bound, was_interrupted=interrupted)
 
-    # --- rounds ---
-
-    def _rounds(self) -> Iterator[str]:
-        """Look for sets until the best is proven or time is up; what there is to say after each."""
-        while self._left() > 0 and not self._is_proven():
-            groups = self._offered()
-            if groups is None:
-                return
-            self._note(groups, self._tried(groups))
-            yield self._words()
+    # --- sets to plan ---
 
     def _offered(self) -> Groups | None:
         """The next set to plan; ``None``: there is none left."""
         if self._climber is not None and (climbed := self._climbed(self._climber)):
             return climbed
-        answer = self.relaxation.solve(max(self._left() / 2, 0.1), clock=self.clock)
-        is_most = self.at_least is None
-        if answer.bound is None or (is_most and answer.bound <= PROVEN_SHARE):
+        answer = self._relaxed(None)
+        if answer.bound is None or (self.is_most and answer.bound <= PROVEN_SHARE):
             if self.best is None:
                 raise Infeasible(self._nothing_fits())
             self.bound = self._amount(self.best)
             return None
-        self.bound = min(self.bound, answer.bound) if is_most else max(self.bound, answer.bound)
+        self.bound = min(self.bound, answer.bound) if self.is_most else max(self.bound, answer.bound)
         if self._is_proven():
             return None
         is_open = answer.chosen is None or self.step.share(answer.chosen) < answer.bound - _OPEN
-        if is_most and is_open and self._climber is None:
+        if self.is_most and is_open and self._climber is None:
             self._climber = Climber(self.step)
             if climbed := self._climbed(self._climber):
                 return climbed
         if answer.chosen and not self._shrink and answer.chosen not in self.tried:
             return answer.chosen
         while self._left() > 0:
-            smaller = self.relaxation.solve(max(self._left() / 2, 0.1), shrink=self._shrink, clock=self.clock)
-            if smaller.chosen and smaller.chosen not in self.tried and self._gains(smaller.chosen):
-                return smaller.chosen
+            smaller = self._relaxed(self._shrink).chosen
+            if smaller and smaller not in self.tried and self._gains(smaller):
+                return smaller
             if self._shrink == 0.0:  # what is left are sets in doubt
                 break
-            self._shrink = 0.0 if self._shrink < _FIRST_SHRINK / 8 else self._shrink / 2
+            self._widen()
         in_doubt = answer.chosen in self.tried and self.tried[answer.chosen].joules is None
         if answer.chosen is None or not in_doubt or answer.chosen in self._retried:
             return None
         self._retried.add(answer.chosen)
         return answer.chosen
 
+    def _relaxed(self, shrink: float | None) -> Relaxed:
+        return self.relaxation.solve(max(self._left() / 2, 0.1), shrink=shrink, clock=self.clock)
+
     def _climbed(self, climber: Climber) -> Groups | None:
-        """A set by local search, with a margin of joules for what small RAM adds."""
+        """A set by local search, inside fewer joules for what small RAM adds."""
         limit = min(self.relaxation.limits.joules_budget or math.inf, climber.joules)
         start = frozenset() if self.best is None else self.best.groups
-        while self._left() > 0 and self._margin < 1:
-            groups = climber.climbed(limit * (1 - self._margin), start, self._is_beyond)
+        while self._left() > 0:
+            groups = climber.climbed(limit * (1 - self._shrink), start, self.relaxation.forbids)
             if not groups or not self._gains(groups):
-                if self._margin == 0.0:
-                    return None
-                self._margin = 0.0 if self._margin < _FIRST_SHRINK else self._margin / 2
+                if self._shrink == 0.0:
+                    break
+                self._widen()
             elif self.relaxation.admits(groups):
                 return groups
             else:
-                self._beyond.append(groups)
-                self._margin = min(max(2 * self._margin, _FIRST_SHRINK), _MOST_SHRINK)
+                self.relaxation.forbid(groups)
+                self._narrow()
         return None
 
-    def _is_beyond(self, groups: Groups) -> bool:
-        return any(least <= groups for least in self._beyond)
+    def _narrow(self) -> None:
+        self._shrink = min(max(2 * self._shrink, _FIRST_SHRINK), _MOST_SHRINK)
+
+    def _widen(self) -> None:
+        self._shrink = 0.0 if self._shrink < _FIRST_SHRINK / 4 else self._shrink / 2
 
     def _gains(self, groups: Groups) -> bool:
         """Whether a plan of ``groups`` could be better than the best."""
-        is_most = self.at_least is None
-        return not is_most or self.best is None or self.step.share(groups) > self.best.share + PROVEN_SHARE
+        return (
+            not self.is_most or self.best is None or self.step.share(groups) > self.best.share + PROVEN_SHARE
+        )
 
     def _tried(self, groups: Groups) -> Tried:
         left = self._left()
@@ -190,59 +192,47 @@ class Search:
         return self.tried[groups]
 
     def _note(self, groups: Groups, tried: Tried) -> None:
-        if tried.joules is not None:
-            found = Found(groups, self.step.share(groups), self.bound, tried)
-            if self.best is None or self._amount(found) * self._sign > self._amount(self.best) * self._sign:
-                self.best = found
-            self._shrink = 0.0 if self._shrink <= _FIRST_SHRINK else self._shrink / 2
-            self._margin /= 2
-            if self.at_least is not None:
-                self.relaxation.takes(groups, tried.least_joules)
+        if tried.joules is None:
+            self.relaxation.forbid(groups, is_proven=tried.is_infeasible)
+            self._narrow()
             return
-        self.relaxation.forbid(groups, is_proven=tried.is_infeasible)
-        self._beyond.append(groups)
-        self._shrink = min(max(2 * self._shrink, _FIRST_SHRINK), _MOST_SHRINK)
-        self._margin = min(max(2 * self._margin, _FIRST_SHRINK), _MOST_SHRINK)
+        found = Found(groups, self.step.share(groups), self.bound, tried)
+        sign = 1 if self.is_most else -1
+        if self.best is None or sign * self._amount(found) > sign * self._amount(self.best):
+            self.best = found
+        self._widen()
+        if not self.is_most:
+            self.relaxation.takes(groups, tried.least_joules)
 
     # --- amounts ---
 
-    @property
-    def _sign(self) -> int:
-        return 1 if self.at_least is None else -1
-
     def _amount(self, found: Found) -> float:
         """What is sought the most or the least of."""
-        return found.share if self.at_least is None else found.tried.joules or math.inf
+        return found.share if self.is_most else found.tried.joules or math.inf
 
     def _is_proven(self) -> bool:
         if self.best is None:
             return False
-        if self.at_least is None:
+        if self.is_most:
             return self.best.share >= self.bound - PROVEN_SHARE
         return self._amount(self.best) <= self.bound * (1 + PROVEN_JOULES)
 
-    def _left(self) -> float:
-        if self._seconds is None:
-            return math.inf
-        return self._seconds - (self.clock.now() - self._began)
-
     def _words(self) -> str:
-        at_most = "" if self.at_least is not None else f", at most {self.bound:.4g} is possible"
+        at_most = f", at most {self.bound:.4g} is possible" if self.is_most else ""
         if self.best is None:
             return f"choice: {len(self.tried)} sets without a plan{at_most}"
         return f"choice: {len(self.best.groups)} groups contribute {self.best.share:.4g}{at_most}"
 
     def _nothing_fits(self) -> str:
-        what = "No group of parameters can be trained"
-        if self.at_least is not None:
-            what = f"No set of groups that contributes {self.at_least:g} can be trained"
-        return f"{what} inside the limits."
+        if self.at_least is None:
+            return "No group of parameters can be trained inside the limits."
+        return f"No set of groups that contributes {self.at_least:g} can be trained inside the limits."
 
 
-def renamed_schedule(schedule: Schedule, one: Prepared, other: Prepared) -> Schedule | None:
-    """``schedule`` of one step with the names of another of the same build; ``None``: it is another."""
-    ops, others = one.problem.ops, other.problem.ops
-    if len(ops) != len(others):
+def renamed_schedule(planned: Planned, other: Prepared) -> Schedule | None:
+    """The schedule of ``planned`` with the names of another step of its build; ``None``: it is another."""
+    ops, others, schedule = planned.prepared.problem.ops, other.problem.ops, planned.solution.schedule
+    if schedule is None or len(ops) != len(others):
         return None
     called = {a.name: b.name for a, b in zip(ops, others, strict=True)}
     held: dict[str, str] = {}
@@ -289,10 +279,9 @@ def chosen(
     found = Search(candidates.optional(), limits, attempt, inner, at_least).run()
     spent = options.clock.now() - began
     step = again(candidates.patterns(found.groups))  # an import, which no limit counts
-    start = Start()
-    if found.tried.schedule is not None and found.tried.planned is not None:
-        schedule = renamed_schedule(found.tried.schedule, found.tried.planned.prepared, step)
-        start = Start(schedule, "the search for what to train") if schedule is not None else start
+    planned = found.tried.planned
+    schedule = None if planned is None else renamed_schedule(planned, step)
+    start = Start() if schedule is None else Start(schedule, "the search for what to train")
     if seconds is not None:
         seconds = max(seconds - spent, 1.0 if found.was_interrupted else _FINAL_SHARE * seconds)
     made = Choice(

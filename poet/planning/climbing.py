@@ -26,8 +26,7 @@ class Climber:
         joules: dict[Groups, float] = {}
         self._base = 0.0
         for op in step.problem.ops:
-            seconds = step.least_seconds.get(op.name, op.seconds)
-            each = step.least_joules.get(op.name, op.joules) + step.problem.idle_watts * seconds
+            each, _ = step.cost(op)
             if op.name in step.needs:
                 joules[step.needs[op.name]] = joules.get(step.needs[op.name], 0.0) + each
             else:

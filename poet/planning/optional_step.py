@@ -30,14 +30,12 @@ def optional_ops(prepared: Prepared, members: list[frozenset[str]], shares: tupl
     for number, names in enumerate(members):
         for name in _ancestors(graph, [op for op in graph.ops if updates[op.name] & names]) - base:
             needs[name].add(number)
-    least = {op.name: _least(graph, op, prepared) for op in graph.ops if len(_parts(op)) > 1}
     streams = prepared.kernels.library != profile.kernels.name or prepared.step.forms is not None
     return OptionalOps(
         problem=prepared.problem,
         shares=shares,
         needs={name: frozenset(groups) for name, groups in needs.items()},
-        least_joules={name: joules for name, (joules, _) in least.items()},
-        least_seconds={name: seconds for name, (_, seconds) in least.items()},
+        least={op.name: _least(graph, op, prepared) for op in graph.ops if len(_parts(op)) > 1},
         spared_bytes={op.name: _spared_bytes(prepared, op, whole=streams) for op in graph.ops},
     )
 

@@ -269,7 +269,6 @@ def _largest(asked: Asked, question: Question, solver: Solver) -> Iterator[Answe
 
 FORMAT = "poet-what-if"
 FORMAT_VERSION = 1
-_SWEEP = ("complete", "sweep_seconds", "searched", "from_cache", "by_monotonicity", "chosen")
 _OPTIONS = ("time_limit_seconds", "engine", "threads", "seed", "relative_gap", "overhead_gap")
 
 

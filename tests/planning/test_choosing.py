@@ -66,7 +66,7 @@ def _attempt(step: OptionalOps, limits: Limits, groups: Groups) -> Tried:
         return Tried(None, is_infeasible=True)
     if found.trace is None:
         return Tried(None)
-    return Tried(found.trace.joules, False, found.bound_joules, found.schedule)
+    return Tried(found.trace.joules, False, found.bound_joules)
 
 
 def _subsets(step: OptionalOps) -> list[Groups]:

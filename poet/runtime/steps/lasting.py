@@ -249,11 +249,6 @@ class LastingTensors:
         """The outputs of a step that was made, for the caller."""
         return Outputs(outputs) if self.placed is None else self.placed.hand_over(outputs)
 
-    @property
-    def is_all_there(self) -> bool:
-        """Whether everything is in RAM that begins a step there."""
-        return all(self.cells.holds(buffer) for buffer in self.held)
-
     # --- their memory ---
 
     @property

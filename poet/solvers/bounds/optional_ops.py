@@ -21,10 +21,9 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-
-import numpy as np
 
 from poet.problem import Limits, Place, Problem, ProblemOp, Tensor, Transfer
 from poet.solvers.engines.highs import LinearProgram, run_highs
@@ -32,7 +31,6 @@ from poet.solvers.engines.program import NOUGHT, ONE, Effort, Job, Matrix, Matri
 from poet.util.clock import WALL, Clock
 
 Groups = frozenset[int]
-_Cut = tuple[list[Term], float]
 _SLACK = 1e-9  # of limits, relative: rounding never refuses a set
 
 
@@ -44,15 +42,14 @@ class OptionalOps:
         problem: the step with all of them.
         shares: per group what it contributes.
         needs: the groups that need an op, by its name; ops that are not named always run.
-        least_joules, least_seconds: of an op that may do less where some groups are not chosen.
+        least: joules and seconds of an op that may do less where some groups are not chosen.
         spared_bytes: likewise by how much less it may hold.
     """
 
     problem: Problem
     shares: Sequence[float]
     needs: Mapping[str, Groups]
-    least_joules: Mapping[str, float] = field(default_factory=dict)
-    least_seconds: Mapping[str, float] = field(default_factory=dict)
+    least: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     spared_bytes: Mapping[str, int] = field(default_factory=dict)
 
     def of(self, chosen: Collection[int]) -> Problem:
@@ -67,13 +64,18 @@ class OptionalOps:
         """Whether ``op`` does where ``chosen`` groups are."""
         return op.name not in self.needs or not self.needs[op.name].isdisjoint(chosen)
 
+    def cost(self, op: ProblemOp) -> tuple[float, float]:
+        """Joules, idle power included, and seconds that a run of ``op`` takes at least."""
+        joules, seconds = self.least.get(op.name, (op.joules, op.seconds))
+        return joules + self.problem.idle_watts * seconds, seconds
+
     def share(self, chosen: Iterable[int]) -> float:
         """What ``chosen`` groups contribute."""
         return math.fsum(self.shares[group] for group in chosen)
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class Relaxed:
     """What the relaxation says.
 
     Attributes:
@@ -102,29 +104,25 @@ class Relaxation:
         most = at_least is None
         self.off = [self._builder.column(share if most else 0.0) for share in step.shares]
         self._active: dict[Groups, int] = {}
-        self._joules: list[Term] = []
-        self._seconds: list[Term] = []
+        self._joules, self._seconds = defaultdict[int, float](float), defaultdict[int, float](float)
         self._limited: dict[int, float] = {}
-        idle = step.problem.idle_watts
         for op in step.problem.ops:
-            seconds = step.least_seconds.get(op.name, op.seconds)
-            joules = step.least_joules.get(op.name, op.joules) + idle * seconds
-            self._charge(self._activity(op), joules, seconds)
+            self._charge(self._activity(op), *step.cost(op))
         self._hold()
-        self._cuts: list[_Cut] = []
-        self._doubts: list[_Cut] = []
+        self._beyond: list[Groups] = []
+        self._doubts: list[int] = []
         self._linear: LinearProgram | None = None
         limited = (self._seconds, limits.deadline_seconds), (self._joules, limits.joules_budget)
-        for terms, limit in limited:
+        for amounts, limit in limited:
             if limit is not None:
-                self._limited[self._builder.row(terms, limit * (1 + _SLACK))] = limit
+                self._limited[self._builder.row(_terms(amounts), limit * (1 + _SLACK))] = limit
         if at_least is not None:
             self._builder.row(
                 zip(step.shares, self.off, strict=True), step.share(range(len(self.off))) - at_least + 1e-9
             )
-            self._amount_joules = math.fsum(factor for factor, _ in self._joules) or 1.0
+            self._amount_joules = math.fsum(self._joules.values()) or 1.0
             self._amount = self._builder.column(self._amount_joules, integer=False)
-            self._builder.row([*self._joules, (-self._amount_joules, self._amount)], 0.0)
+            self._builder.row([*_terms(self._joules), (-self._amount_joules, self._amount)], 0.0)
 
     def row(self, terms: Iterable[Term], at_most: float) -> None:
         """One more row."""
@@ -137,8 +135,8 @@ class Relaxation:
         return column
 
     def _charge(self, column: int, joules: float, seconds: float) -> None:
-        self._joules.append((joules, column))
-        self._seconds.append((seconds, column))
+        self._joules[column] += joules
+        self._seconds[column] += seconds
 
     def _activity(self, op: ProblemOp) -> int:
         """The column of whether ``op`` runs."""
@@ -220,9 +218,7 @@ class Relaxation:
         """A column that brings a tensor back in the cheapest way; `NOUGHT`: there is none."""
         ways: list[tuple[float, float]] = []
         if maker is not None and self.limits.recompute:
-            seconds = self.step.least_seconds.get(maker.name, maker.seconds)
-            joules = self.step.least_joules.get(maker.name, maker.joules)
-            ways.append((joules + self.step.problem.idle_watts * seconds, seconds))
+            ways.append(self.step.cost(maker))
         is_free = bool(ways)
         if copied.is_possible:
             ways.append(copied.price(copied.tensor.page_in))
@@ -241,23 +237,28 @@ class Relaxation:
 
         Without a proof of that (``is_proven``), only those who do not ask for a bound leave them out.
         """
-        cut: _Cut = [(-1.0, self.off[group]) for group in chosen], -1.0
-        (self._cuts if is_proven else self._doubts).append(cut)
+        row = self._builder.row([(-1.0, self.off[group]) for group in chosen], -1.0)
+        self._beyond.append(frozenset(chosen))
+        self._doubts += [] if is_proven else [row]
+
+    def forbids(self, groups: Groups) -> bool:
+        """Whether all of some set that is beyond the limits, or in doubt, are among ``groups``."""
+        return any(least <= groups for least in self._beyond)
 
     def takes(self, chosen: Collection[int], joules: float) -> None:
         """Solutions with all of ``chosen`` take at least so many ``joules``."""
         joules = min(joules, self._amount_joules)
         terms = [(-joules, self.off[group]) for group in chosen]
-        self._cuts.append(([(-self._amount_joules, self._amount), *terms], -joules))
+        self._builder.row([(-self._amount_joules, self._amount), *terms], -joules)
 
     def admits(self, chosen: Collection[int]) -> bool:
-        """Whether the relaxation has a solution in fractions with exactly these groups; cuts do not count."""
+        """Whether the relaxation has a solution in fractions with exactly these groups."""
         if self._linear is None:
-            self._linear = LinearProgram(self._matrix([]))
+            self._linear = LinearProgram(self._matrix(None))
         self._linear.fix({column: int(group not in chosen) for group, column in enumerate(self.off)})
         return self._linear.minimise(math.inf).bound < math.inf
 
-    def solve(self, seconds: float, *, shrink: float | None = None, clock: Clock = WALL) -> Choice:
+    def solve(self, seconds: float, *, shrink: float | None = None, clock: Clock = WALL) -> Relaxed:
         """The best set as far as the relaxation knows, with a bound that holds for all sets.
 
         Args:
@@ -266,38 +267,32 @@ class Relaxation:
                 which is in doubt; the bound holds for these alone. ``None``: of all sets.
             clock: that counts.
         """
-        cuts = self._cuts if shrink is None else [*self._cuts, *self._doubts]
-        matrix = self._matrix(cuts, shrink or 0.0)
-        outcome = run_highs(Job(matrix, Effort(seconds, relative_gap=1e-6, clock=clock)))
+        effort = Effort(seconds, relative_gap=1e-6, clock=clock)
+        outcome = run_highs(Job(self._matrix(shrink), effort))
         if outcome.interrupted:
             raise KeyboardInterrupt
         if outcome.infeasible:
-            return Choice(None, None)
+            return Relaxed(None, None)
         every = range(len(self.off))
         bound = max(outcome.bound_joules, 0.0)
         if self.at_least is None:
             bound = min(self.step.share(every) - bound, self.step.share(every))
         if outcome.values is None:
-            return Choice(None, bound)
-        return Choice(frozenset(g for g in every if outcome.values[self.off[g]] < 0.5), bound)
+            return Relaxed(None, bound)
+        return Relaxed(frozenset(g for g in every if outcome.values[self.off[g]] < 0.5), bound)
 
-    def _matrix(self, cuts: Sequence[_Cut], shrink: float = 0.0) -> Matrix:
+    def _matrix(self, shrink: float | None) -> Matrix:
+        """The program for the question of `solve`."""
         made = self._builder.matrix()
-        rows = [made.rows, *(np.full(len(t), len(made.at_most) + n) for n, (t, _) in enumerate(cuts))]
-        columns = [made.columns, *(np.array([c for _, c in t], dtype=np.int64) for t, _ in cuts)]
-        factors = [made.factors, *(np.array([f for f, _ in t], dtype=np.float64) for t, _ in cuts)]
-        at_most = np.concatenate([made.at_most, [most for _, most in cuts]])
-        for number, limit in self._limited.items():
-            at_most[number] -= shrink * limit
-        keys = np.concatenate(rows).astype(np.int64) * len(made.costs) + np.concatenate(columns)
-        entries, places = np.unique(keys, return_inverse=True)  # a row names a column once, as engines ask
-        return replace(
-            made,
-            rows=entries // len(made.costs),
-            columns=entries % len(made.costs),
-            factors=np.bincount(places, weights=np.concatenate(factors)).astype(np.float64),
-            at_most=at_most,
-        )
+        for row, limit in self._limited.items():
+            made.at_most[row] -= (shrink or 0.0) * limit
+        if shrink is None:
+            made.at_most[self._doubts] = 0.0  # which any set keeps
+        return made
+
+
+def _terms(amounts: Mapping[int, float]) -> list[Term]:
+    return [(amount, column) for column, amount in amounts.items()]
 
 
 class _Copy:

@@ -51,13 +51,6 @@ def has_schedules(problem: Problem, limits: Limits) -> bool:
     return minimum_ram_bytes(problem, limits).bytes <= budget_bytes
 
 
-def least_moments(problem: Problem, limits: Limits) -> Iterator[LowerBound]:
-    """What must be in RAM before the first op, at each op and after the last; no alternatives."""
-    instance = instance_of(problem, limits)
-    for held in _held(instance):
-        yield _moment(instance, *held)
-
-
 _Held = tuple[str | None, Collection[int], int]
 """An op, ``None`` for the two ends of the step; the contents that it needs; its workspace in bytes."""
 

@@ -10,12 +10,11 @@ choice: the least over all of them, or that of a problem that is below them all
 from __future__ import annotations
 
 import contextlib
-import functools
 import itertools
 import logging
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from poet.errors import InputError, InvalidSchedule
 from poet.problem import Limits, Objective, Pins, Problem
@@ -30,16 +29,15 @@ from poet.problem.alternatives import (
     without_names,
 )
 from poet.problem.schedule import Compute, Free, PageOut, Schedule
-from poet.problem.simulator import simulate
-from poet.problem.solution import PROVEN, Progress, Solution, SolveOptions, Start, Status, is_confirmed
+from poet.problem.solution import Solution, SolveOptions, Start, Status
 from poet.solvers.bounds.refinement import refined_bounds
 from poet.solvers.heuristics.policies import keep_everything
 from poet.solvers.instance.feasibility import minimum_ram_bytes
 from poet.solvers.instance.instance import instance_of
-from poet.solvers.portfolio.state import GREEDY
 from poet.solvers.search import objectives, orders, units
+from poet.solvers.search.choices import ChoiceSearch
 from poet.solvers.search.least_energy import OP_SECONDS
-from poet.solvers.search.messages import STOPPED, impossible_in_all_forms, untried_forms_sentence
+from poet.solvers.search.messages import impossible_in_all_forms, untried_forms_sentence
 from poet.util.interrupts import was_told
 from poet.util.units import IN_ORDER
 
@@ -51,17 +49,9 @@ Choice = frozenset[str]
 MOST_CHOICES = 256
 """All of so many are searched; with one, none is proven best of all."""
 
-UNLIMITED_SECONDS = 600.0
-"""Shared by choices where there is no time limit; without, the first has all, as a proof alone ends it."""
-
 SUGGEST_SECONDS = 5.0
 """For each of two things before the search, and a fifth of the time at most: to look which forms keep all in
 RAM, and for a bound for all choices; without, the first takes long where alternatives are many."""
-
-_OTHER_CHOICES = (
-    f"No plan {IN_ORDER} that saves the same tensors in the same forms costs less; with another choice of "
-    "them one may."
-)
 
 
 def solve(
@@ -84,80 +74,56 @@ def solve(
         by_order = any_order and not problem.chooses_units
         return (orders.solve if by_order else units.solve)(problem, limits, options)
     search = _Search(problem, limits, options)
-    try:
-        answer = search.run()
-    except KeyboardInterrupt:  # between searches of single choices, which hear it themselves
-        search.stopped = True
-        answer = search.answer()
-    if search.refused and len(search.refused) == len(search.found):
-        raise search.refused[0]
+    answer = search.answer()
+    if search.refused and search.refused.keys() == search.found.keys():
+        raise next(iter(search.refused.values()))
     return answer
 
 
-@dataclass(frozen=True, slots=True)
-class _Found:
-    """The answer for one choice; ``bound`` is of the objective, in its unit, for that choice alone."""
+class _Search(ChoiceSearch[Choice]):
+    """One search over forms; ``refused`` are choices that lack what pins name, or do not allow them."""
 
-    choice: Choice
-    solution: Solution
-    bound: float = -math.inf
-
-    def rank(self) -> tuple[float, float]:
-        """The best answer first: by the objective, then by energy."""
-        amount, joules = self.solution.amount, self.solution.joules
-        return math.inf if amount is None else amount, math.inf if joules is None else joules
-
-
-class _Search:
-    """One search over choices.
-
-    Attributes:
-        found: answers for single choices so far, the plan to start from among them.
-        least: of the objective, what no schedule of any choice takes less than.
-        refused: by choices that lack what pins name, or do not allow them.
-        stopped: Ctrl-C was pressed.
-        searched_all: every choice was, or costs more than the best plan.
-    """
+    other_choices = (
+        f"No plan {IN_ORDER} that saves the same tensors in the same forms costs less; with another choice "
+        "of them one may."
+    )
 
     def __init__(self, problem: Problem, limits: Limits, options: SolveOptions) -> None:
-        self.problem, self.limits, self.options = problem, limits, options
-        self.started, self.stopped, self.searched_all = options.clock.now(), False, False
-        self.seconds_left = objectives.seconds_left(options)
-        self.choices = Choices(problem, limits, options)
+        super().__init__(problem, limits, options)
+        self.choices, self.refused = Choices(problem, limits, options), dict[Choice, InputError]()
         self.count = 1 << len(problem.alternatives)
-        self.once = functools.cache(self._once)
-        self.least = self._once(None)
-        self.found, self.refused = list[_Found](), list[InputError]()
 
-    def run(self) -> Solution:
+    def run(self) -> None:
         few = self._begin()
-        impossible = impossible_in_all_forms(self.problem, self.choices.limits)
-        if impossible:
-            return self.answer(no_plan=impossible)
+        self.none = impossible_in_all_forms(self.problem, self.choices.limits)
+        if self.none:
+            return
         few += self._suggested() if self.limits.pins == Pins() else [frozenset(self.choices.names)]
         few = [*dict.fromkeys(few)]
         for choice in few:
-            self._search(choice, objectives.PROBE_SHARE / len(few))
+            self.search(choice, objectives.PROBE_SHARE / len(few))
         first_plans_seconds = self.count * OP_SECONDS * len(self.problem.ops)
-        may_try_all = self.count <= MOST_CHOICES and self.seconds_left() >= first_plans_seconds
-        if may_try_all or not self._has_plan():
-            self._search_all(few)
-        elif self.seconds_left():
+        may_try_all = self.count <= MOST_CHOICES and self.left() >= first_plans_seconds
+        if may_try_all or self.best_choice is None:
+            first = [*dict.fromkeys((*few, *self.choices.extremes()))]
+            near = itertools.islice(_nearest(few[0], self.choices.names), MOST_CHOICES)
+            every = [*dict.fromkeys((*first, *near))]
+            self.search_each(every, first=first, of_all=len(every) == self.count)
+        elif self.left():
             self._choose_pages()
-            self._search(self._best().choice, 1.0)
+            self.search(self.best_choice, 1.0)
         self._choose_pages()
-        return self.answer()
 
     def _choose_pages(self) -> None:
         """Of each tensor that the best plan pages the form with which the same schedule takes less."""
-        best = self._best()
-        paged = {step.tensor for step in best.solution.schedule or () if isinstance(step, PageOut)}
         for each in self.problem.alternatives:
-            if not each.ops and paged.intersection(tensor.name for tensor in each.tensors):
+            choice, best = self.best_choice, self.best
+            if choice is None or best is None or each.ops:
+                continue
+            paged = {step.tensor for step in best.schedule or () if isinstance(step, PageOut)}
+            if paged.intersection(tensor.name for tensor in each.tensors):
                 with contextlib.suppress(InvalidSchedule):
-                    choice = best.choice ^ {each.name}
-                    self._note_plan(choice, best.solution.schedule or (), best.solution.solver)
-                best = self._best()
+                    self.note(choice ^ {each.name}, best.schedule or (), self.nothing(by=best.solver))
 
     def _begin(self) -> list[Choice]:
         """The choice of the plan to start from, where it is one within the limits."""
@@ -166,7 +132,7 @@ class _Search:
             return []
         try:
             choice = taken_by(self.problem, start.schedule)
-            self._note_plan(choice, without_names(start.schedule), start.by)
+            self.note(choice, without_names(start.schedule), self.nothing(by=start.by))
         except (InvalidSchedule, InputError):
             _log.info("the plan to start from is of another problem or outside the limits")
             return []
@@ -177,9 +143,8 @@ class _Search:
             return [self.choices.cheapest]
         by_bytes = self.choices.by_bytes()
         if self.choices.keeps(by_bytes):
-            self._note_plan(
-                by_bytes, keep_everything(self.problem.resolved(by_bytes), self.limits) or (), GREEDY
-            )
+            schedule = keep_everything(self.decided(by_bytes), self.limits) or ()
+            self.note(by_bytes, schedule, self.nothing())
         self.least = max(self.least, self._common_bound())
         return self.choices.suggested(by_bytes)
 
@@ -203,168 +168,30 @@ class _Search:
                 break
         return below.problem.compute_joules + below.joules + best
 
-    def _search_all(self, few: list[Choice]) -> None:
-        """Each choice in equal parts, ``few`` and those near to them before others, those left open once
-        more; of many alternatives some choices, until there is a plan.
-        """
-        first = [*dict.fromkeys((*few, *self.choices.extremes()))]
-        near = itertools.islice(_nearest(few[0], self.choices.names), MOST_CHOICES)
-        choices = [*dict.fromkeys((*first, *near))]
-        self.searched_all = len(choices) == self.count
-        for again in (False, True):
-            waiting = [choice for choice in choices if not self._is_settled(choice)]
-            for number, choice in enumerate(waiting):
-                has_plan = self._has_plan()
-                is_late = not self.seconds_left() and (has_plan or again or choice not in first)
-                if self.stopped or is_late or (has_plan and self.count > MOST_CHOICES):
-                    return
-                self._search(choice, 1.0 / (len(waiting) - number))
+    # --- choices of forms ---
 
-    def _is_settled(self, choice: Choice) -> bool:
-        """Whether ``choice`` need not be searched."""
-        amount, enough = self._best().rank()[0], self.options.enough_joules
-        is_enough = enough is not None and self.options.objective is Objective.ENERGY and amount <= enough
-        done = (Status.OPTIMAL, Status.INFEASIBLE)
-        is_done = any(each.choice == choice and each.solution.status in done for each in self.found)
-        return self.stopped or is_enough or is_done or max(self.least, self._bound_of(choice)) >= amount
+    def decided(self, choice: Choice) -> Problem:
+        return self.problem.resolved(choice)
 
-    def _bound_of(self, choice: Choice) -> float:
-        """No schedule of ``choice`` takes less."""
-        return max((self.once(choice), *(each.bound for each in self.found if each.choice == choice)))
+    def named(self, choice: Choice, schedule: Schedule) -> Schedule:
+        return with_names(self.problem, choice, schedule)
 
-    def _once(self, choice: Choice | None) -> float:
-        """Of the objective, what running every op once takes at least; ``None``: in whatever choice."""
-        problem, objective = self.problem, self.options.objective
-        if choice is not None:
-            problem = problem.resolved(choice)
-        if objective is Objective.RAM:
-            return float(minimum_ram_bytes(problem, self.choices.limits).bytes)
-        if objective is Objective.WRITES:
-            return 0.0
-        return problem.compute_joules if objective is Objective.ENERGY else problem.compute_seconds
+    def start_of(self, choice: Choice) -> Start:
+        known = self.found.get(choice)
+        return Start() if known is None else Start(known.schedule, known.solver)
 
-    # --- one choice ---
-
-    def _search(self, choice: Choice, share: float) -> None:
-        """Search ``choice`` for a share of the time that is left, unless that cannot help."""
-        if self._is_settled(choice):
-            return
-        known = min((each for each in self.found if each.choice == choice), key=_Found.rank, default=None)
-        allowed, left = self.options.time_limit_seconds, self.seconds_left()
-        if allowed is not None or share < 1.0:
-            allowed = share * min(left, UNLIMITED_SECONDS if allowed is None else left)
-        options = replace(
-            self.options,
-            time_limit_seconds=allowed,
-            start=Start() if known is None else Start(known.solution.schedule, known.solution.solver),
-            progress=self._progress(),
-        )
+    def solved(self, choice: Choice, options: SolveOptions) -> Solution:
         try:
-            solution = units.solve(self.problem.resolved(choice), self.limits, options)
+            return units.solve(self.decided(choice), self.limits, options)
         except InputError as error:
             if self.limits.pins == Pins():
                 raise
-            self.refused.append(error)
-            solution = self._no_solution(Status.INFEASIBLE)
-        self.stopped |= solution.was_interrupted
-        bound = math.inf if solution.status is Status.INFEASIBLE else solution.bound
-        self.found.append(_Found(choice, solution, -math.inf if bound is None else bound))
-        _log.info("%d of %d alternatives: %s", len(choice), len(self.choices.names), solution.status.word)
+            self.refused[choice] = error
+            return self.nothing(Status.INFEASIBLE)
 
-    def _note_plan(self, choice: Choice, schedule: Schedule, found_by: str) -> None:
-        """A plan of ``choice`` that no search found; raises where it is not within the limits."""
-        trace = simulate(self.problem.resolved(choice), schedule, self.limits)
-        plan = replace(self._no_solution(Status.FEASIBLE), schedule=schedule, trace=trace, solver=found_by)
-        self.found.append(_Found(choice, plan))
-
-    def _progress(self) -> Progress | None:
-        """Of the search of one choice, with the bound of all and the best plan of those before."""
-        shown, before = self.options.progress, self._best().rank()[0]
-        if shown is None:
-            return None
-
-        def show(amount: float | None, _bound: float, _gap: float | None, _seconds: float) -> None:
-            best = min(before, math.inf if amount is None else amount)
-            known = best if math.isfinite(best) else None
-            gap = None if known is None else max(0.0, known - self.least) / max(known, 1e-300)
-            shown(known, self.least, gap, self.options.clock.now() - self.started)
-
-        return show
-
-    # --- the answer for all choices ---
-
-    def _best(self) -> _Found:
-        """Of what was found."""
-        none = _Found(self.choices.lean, self._no_solution(Status.TIMEOUT))
-        return min(self.found, key=_Found.rank, default=none)
-
-    def _has_plan(self) -> bool:
-        return math.isfinite(self._best().rank()[0])
-
-    def _no_solution(self, status: Status) -> Solution:
-        objective, bound = self.options.objective, math.inf if status is Status.INFEASIBLE else 0.0
-        return Solution(
-            status, None, None, bound, self.problem.compute_joules, 0.0, GREEDY,
-            proof=PROVEN if status is Status.INFEASIBLE else "", objective=objective,
-            objective_bound=None if objective is Objective.ENERGY else bound,
-        )  # fmt: skip
-
-    def answer(self, *, no_plan: str = "") -> Solution:
-        """The best plan, for all choices; ``no_plan``: why there is none."""
-        best, options, is_energy = self._best(), self.options, self.options.objective is Objective.ENERGY
-        solution, amount, compute_joules = best.solution, best.rank()[0], self.problem.compute_joules
-        bound = math.inf if no_plan else self.least
-        if self.searched_all:
-            bound = max(bound, min(map(self._bound_of, _nearest(frozenset(), self.choices.names))))
-        if math.isinf(bound) and solution.trace is not None:
-            bound = self.least  # an engine erred
-        bound, schedule, proof = min(bound, amount), None, ""
-        bound_joules = bound if is_energy else compute_joules
-        if solution.trace is None:
-            status, message, proof = self._without_plan(bound, no_plan)
-        else:
-            schedule = with_names(self.problem, best.choice, solution.schedule or ())
-            bound_joules = min(bound_joules, solution.trace.joules)
-            allowed = options.allowed_gap_joules(amount, compute_joules) if is_energy else 1e-9 * amount
-            if amount - bound <= allowed:
-                status, message, proof = Status.OPTIMAL, "", self._weakest_proof(solution.proof or PROVEN)
-            else:
-                message = _OTHER_CHOICES if solution.status is Status.OPTIMAL else solution.message
-                status = Status.FEASIBLE
-        bounds = tuple(each for each in solution.record.bounds if each.amount <= bound)
-        return replace(
-            solution,
-            status=status,
-            schedule=schedule,
-            bound_joules=bound_joules,
-            objective_bound=None if is_energy else bound,
-            baseline_joules=compute_joules,
-            solve_seconds=options.clock.now() - self.started,
-            message=STOPPED if self.stopped and status is not Status.OPTIMAL else message,
-            proof=proof,
-            was_interrupted=self.stopped,
-            record=replace(solution.record, bounds=bounds),
-        )
-
-    def _without_plan(self, bound: float, no_plan: str) -> tuple[Status, str, str]:
-        """Status, message and proof, in words that are true of all choices."""
-        if no_plan:
-            return Status.INFEASIBLE, no_plan, PROVEN
-        if math.isinf(bound):  # each has none
-            said = {each.solution.message for each in self.found} - {""}  # pins that a choice does not allow
-            message = said.pop() if len(said) == 1 else f"No choice of forms has a plan {IN_ORDER}."
-            return Status.INFEASIBLE, message, self._weakest_proof(PROVEN)
-        tried, in_time = {each.choice for each in self.found}, self.seconds_left() > 0.0
-        return (
-            Status.TIMEOUT,
-            untried_forms_sentence(len(tried), len(self.choices.names), in_time=in_time),
-            "",
-        )
-
-    def _weakest_proof(self, own: str) -> str:
-        """Of all choices that were searched, or ``own``."""
-        proofs = [each.solution.proof for each in self.found if each.solution.proof]
-        return next((proof for proof in proofs if not is_confirmed(proof)), own)
+    def without_plan(self) -> str:
+        in_time = self.left() > 0.0
+        return untried_forms_sentence(len(self.found), len(self.choices.names), in_time=in_time)
 
 
 def _nearest(first: Choice, names: Sequence[str]) -> Iterator[Choice]:
