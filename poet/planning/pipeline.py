@@ -326,9 +326,7 @@ def _chosen(
     prepared, limits = request.inside(request.prepared(train=every, evaluation=False))
 
     def again(patterns: tuple[str, ...]) -> Prepared:
-        step = request.prepared(train=patterns)
-        capacity_bytes = prepared.problem.storage_capacity_bytes
-        return replace(step, problem=replace(step.problem, storage_capacity_bytes=capacity_bytes))
+        return request.inside(request.prepared(train=patterns))[0]
 
     options = replace(options, time_limit_seconds=shares.first())
     step, options, choice = chosen(prepared, scores, limits, options, again, at_least=request.at_least)

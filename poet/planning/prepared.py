@@ -14,6 +14,7 @@ from poet.devices.load import load_profile
 from poet.devices.profile import Profile
 from poet.errors import InputError, ModelError, PlanError, PoetError, one_of
 from poet.files.kinds import FileKind, kind_of
+from poet.ir.graph import Graph
 from poet.ir.kernel_facts import KernelFacts
 from poet.ir.micro import BATCH_NAMES, MicroBatches
 from poet.ir.optimizer import OptimizerSpec
@@ -342,6 +343,18 @@ class Prepared(Traced):
         parts = f"{len(graph.ops)} ops, {len(graph.buffers)} buffers"
         return told(self, f"{shortened(self.model.name)} on {self.profile.name}: {parts}, {self.step.loss}")
 
+    def problem_of(self, graph: Graph, host_kernels: KernelFacts) -> Problem:
+        """What another graph costs on the device, with its storage."""
+        kernels = kernels_on(self.profile, graph, host_kernels)
+        found = build_problem(graph, self.profile, kernels, home=self.home, page_forms=self.page_forms)
+        return replace(found, storage_capacity_bytes=self.problem.storage_capacity_bytes)
+
+    def with_step(self, step: TrainingStep) -> Prepared:
+        """Another step on the device."""
+        kernels = kernels_on(self.profile, step.graph, step.kernels)
+        problem = self.problem_of(step.graph, step.kernels)
+        return replace(self, step=step, kernels=kernels, problem=problem)
+
 
 def form_on(profile: Profile, home: Place, *, has_shapes: bool = False) -> Form:
     """The form of a graph for ``profile``'s device, with parameters at ``home`` between steps.
@@ -442,8 +455,4 @@ def training_less(prepared: Prepared, trained: Collection[str], *, measure: bool
     """
     assert prepared.step.source is not None
     step = prepared.step.source.step(trained, measure=measure)
-    kernels = kernels_on(prepared.profile, step.graph, step.kernels)
-    problem = build_problem(step.graph, prepared.profile, kernels, home=prepared.home)
-    capacity_bytes = prepared.problem.storage_capacity_bytes
-    problem = replace(problem, storage_capacity_bytes=capacity_bytes)
-    return replace(prepared, step=step, kernels=kernels, problem=problem, evaluation=None)
+    return replace(prepared.with_step(step), evaluation=None)

@@ -22,11 +22,9 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from poet.devices.device_problem import build_problem, kernels_on, with_units
+from poet.devices.device_problem import with_units
 from poet.devices.rough_pages import form_choices
 from poet.errors import InvalidSchedule
-from poet.ir.graph import Graph
-from poet.ir.kernel_facts import KernelFacts
 from poet.memory.demand import PAGE_BYTES
 from poet.passes.rewrite import Rewrite, Technique
 from poet.planning.arena import is_mapped
@@ -66,22 +64,16 @@ def offered(prepared: Prepared, limits: Limits) -> Problem:
     There are none where pins name tensors: these have to be there.
     """
     forms, step = _forms(prepared, limits), prepared.step
-    rewritten: tuple[Alternative, ...] = ()
-    if forms is None:
-        graph, problem = step.graph, prepared.problem
-        if (
-            prepared.profile.units
-            and prepared.micro is None
-            and problem == _problem(prepared, graph, step.kernels)
-        ):
-            problem = with_units(problem, graph, prepared.profile)
-    else:
-        graph, problem = forms.long, _problem(prepared, forms.long, forms.long_kernels, units=True)
-        rewritten = tuple(_alternatives(prepared, problem, limits, forms.rewrites))
-    pages = form_choices(
-        prepared.problem if forms is None else problem, graph, prepared.profile, prepared.page_forms
-    )
-    return replace(problem, alternatives=rewritten + tuple(pages))
+    graph, kernels, problem = step.graph, step.kernels, prepared.problem
+    if forms is not None:
+        graph, kernels = forms.long, forms.long_kernels
+        problem = prepared.problem_of(graph, kernels)
+    pages = form_choices(problem, graph, prepared.profile, prepared.page_forms)
+    has_units = prepared.profile.units and prepared.micro is None
+    if has_units and (forms is not None or problem == prepared.problem_of(graph, kernels)):
+        problem = with_units(problem, graph, prepared.profile)
+    rewritten = () if forms is None else _alternatives(prepared, problem, limits, forms.rewrites)
+    return replace(problem, alternatives=(*rewritten, *pages))
 
 
 def surveyed(prepared: Prepared, limits: Limits) -> Problem:
@@ -103,7 +95,7 @@ def with_room(prepared: Prepared, limits: Limits, objective: Objective = Objecti
     if forms is None or not forms.apart:
         return prepared
     roomy = forms.with_apart(forms.apart)
-    problem = _problem(prepared, roomy.long, roomy.long_kernels)
+    problem = prepared.problem_of(roomy.long, roomy.long_kernels)
     schedule = keep_everything(problem, Limits())
     if objective is Objective.RAM or schedule is None:
         return prepared
@@ -115,12 +107,7 @@ def with_room(prepared: Prepared, limits: Limits, objective: Objective = Objecti
         return prepared
     forms = forms.with_apart(apart)
     step = replace(prepared.step, graph=forms.short, kernels=forms.short_kernels, forms=forms)
-    return replace(
-        prepared,
-        step=step,
-        kernels=kernels_on(prepared.profile, forms.short, forms.short_kernels),
-        problem=_problem(prepared, forms.short, forms.short_kernels),
-    )
+    return prepared.with_step(step)
 
 
 def weighed(problem: Problem, limits: Limits, objective: Objective = Objective.ENERGY) -> Problem:
@@ -158,7 +145,7 @@ def _forms(prepared: Prepared, limits: Limits) -> Forms | None:
         and limits.pins == Pins()
         and prepared.micro is None
         and prepared.step.kernels == forms.short_kernels
-        and _problem(prepared, forms.short, forms.short_kernels) == prepared.problem
+        and prepared.problem_of(forms.short, forms.short_kernels) == prepared.problem
     )
     return forms if has_choice else None
 
@@ -169,9 +156,9 @@ def _alternatives(
     """Those of ``rewrites`` that pay by the device's kernels, as alternatives of ``problem``."""
     forms = prepared.step.forms
     assert forms is not None
-    made = _problem(
-        prepared, forms.graph(forms.rewrites), forms.kernels(forms.rewrites), units=bool(problem.units)
-    )
+    graph = forms.graph(forms.rewrites)
+    made = prepared.problem_of(graph, forms.kernels(forms.rewrites))
+    made = with_units(made, graph, prepared.profile) if problem.units else made
     own = {op.name: op for op in problem.ops}
     for name, each in rewrites.items():
         new = {value.buffer for value in each.added}
@@ -217,27 +204,12 @@ def _reads_rows(alternative: Alternative) -> bool:
     return any(op.stored for op in alternative.ops)
 
 
-def _problem(prepared: Prepared, graph: Graph, host_kernels: KernelFacts, *, units: bool = False) -> Problem:
-    """Of another graph, on the device of ``prepared`` and with its storage; ``units``: on all of them."""
-    kernels = kernels_on(prepared.profile, graph, host_kernels)
-    forms = prepared.page_forms
-    found = build_problem(graph, prepared.profile, kernels, home=prepared.home, page_forms=forms)
-    if units and prepared.profile.units:
-        found = with_units(found, graph, prepared.profile)
-    return replace(found, storage_capacity_bytes=prepared.problem.storage_capacity_bytes)
-
-
 def with_choice(prepared: Prepared, taken: Collection[str]) -> Prepared:
     """``prepared`` with the forms of ``taken``, and the others' own: long, in no more blocks."""
     forms = prepared.step.forms
     assert forms is not None
     graph, host_kernels = forms.graph(taken), forms.kernels(taken)
-    return replace(
-        prepared,
-        step=replace(prepared.step, graph=graph, kernels=host_kernels, forms=None),
-        kernels=kernels_on(prepared.profile, graph, host_kernels),
-        problem=_problem(prepared, graph, host_kernels),
-    )
+    return prepared.with_step(replace(prepared.step, graph=graph, kernels=host_kernels, forms=None))
 
 
 def without_choice(prepared: Prepared) -> Prepared:

@@ -29,7 +29,7 @@ from poet.problem.alternatives import (
     without_names,
 )
 from poet.problem.schedule import Compute, Free, PageOut, Schedule
-from poet.problem.solution import Solution, SolveOptions, Start, Status
+from poet.problem.solution import Solution, SolveOptions, Status
 from poet.solvers.bounds.refinement import refined_bounds
 from poet.solvers.heuristics.policies import keep_everything
 from poet.solvers.instance.feasibility import minimum_ram_bytes
@@ -175,10 +175,6 @@ class _Search(ChoiceSearch[Choice]):
 
     def named(self, choice: Choice, schedule: Schedule) -> Schedule:
         return with_names(self.problem, choice, schedule)
-
-    def start_of(self, choice: Choice) -> Start:
-        known = self.found.get(choice)
-        return Start() if known is None else Start(known.schedule, known.solver)
 
     def solved(self, choice: Choice, options: SolveOptions) -> Solution:
         try:

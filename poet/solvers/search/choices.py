@@ -36,6 +36,8 @@ class ChoiceSearch(abc.ABC, Generic[C]):
     """One search over choices.
 
     Attributes:
+        other_choices: what there is to say where a plan is the best of its own choice.
+        any_start: whether a plan of one choice is one of any other.
         found: the best answer for each choice, of the problem in which it is made.
         best_choice: whose plan takes least of the objective, then of energy; ``None``: there is no plan.
         bounds: by choice, of the objective, what no plan of it takes less than.
@@ -43,6 +45,8 @@ class ChoiceSearch(abc.ABC, Generic[C]):
         none: why no choice has a plan; empty: one may.
         stopped: Ctrl-C was pressed.
     """
+
+    other_choices, any_start = "", False
 
     def __init__(self, problem: Problem, limits: Limits, options: SolveOptions) -> None:
         self.problem, self.limits, self.options = problem, limits, options
@@ -52,8 +56,6 @@ class ChoiceSearch(abc.ABC, Generic[C]):
         self.once = functools.cache(lambda choice: self._once(self.decided(choice)))
         self.least, self.proof = self._once(problem), PROVEN
         self.none, self.stopped = "", False
-
-    # --- what choices are ---
 
     @abc.abstractmethod
     def run(self) -> None:
@@ -71,18 +73,9 @@ class ChoiceSearch(abc.ABC, Generic[C]):
     def solved(self, choice: C, options: SolveOptions) -> Solution:
         """The search of one choice."""
 
-    @abc.abstractmethod
-    def start_of(self, choice: C) -> Start:
-        """What that begins with."""
-
-    @abc.abstractmethod
     def without_plan(self) -> str:
         """What there is to say where no plan was found, nor a proof that there is none."""
-
-    @property
-    @abc.abstractmethod
-    def other_choices(self) -> str:
-        """What there is to say where the plan is the best of its own choice."""
+        return f"No plan was found in the {len(self.found)} choices that were searched."
 
     # --- single choices ---
 
@@ -90,7 +83,9 @@ class ChoiceSearch(abc.ABC, Generic[C]):
         """Search ``choice`` for a share of the time that is left, unless that cannot help."""
         if self.is_settled(choice):
             return
-        options = replace(self.timed(share), start=self.start_of(choice), progress=self._progress())
+        known = self.best if self.any_start else self.found.get(choice)
+        start = Start() if known is None else Start(known.schedule, known.solver)
+        options = replace(self.timed(share), start=start, progress=self._progress())
         solution = self.solved(choice, options)
         self.stopped |= solution.was_interrupted
         bound = math.inf if solution.status is Status.INFEASIBLE else solution.bound

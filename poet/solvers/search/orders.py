@@ -11,15 +11,14 @@ the best plan so far cannot be beaten. Those that hold least RAM with everything
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Iterator
 from dataclasses import replace
 
 from poet.problem import Limits, Objective, Place, Problem, ProblemOp
-from poet.problem.search_record import joined
-from poet.problem.simulator import simulate
-from poet.problem.solution import EVERY, OWN, WORD_OF, Solution, SolveOptions, Start, Status
+from poet.problem.schedule import Schedule
+from poet.problem.solution import EVERY, LISTED, OWN, WORD_OF, Solution, SolveOptions, Start, is_confirmed
 from poet.solvers.search import objectives
+from poet.solvers.search.choices import ChoiceSearch
 
 MOST_OPS = 12
 """Of a problem whose orders are tried."""
@@ -42,77 +41,64 @@ def solve(problem: Problem, limits: Limits, options: SolveOptions) -> Solution:
     """
     if len(problem.ops) > MOST_OPS or options.enough_joules is not None:
         return objectives.solve(problem, limits, options)
-    return _Search(problem, limits, options).run()
+    return _Search(problem, limits, options).answer()
 
 
-class _Search:
+class _Search(ChoiceSearch[Order]):
+    """One search over orders; ``is_every``: what is known holds for all of them."""
+
     def __init__(self, problem: Problem, limits: Limits, options: SolveOptions) -> None:
-        self.problem, self.limits, self.options = problem, limits, options
-        self.started = options.clock.now()
-        self.seconds_left = objectives.seconds_left(options)
+        super().__init__(problem, limits, options)
+        self.listed, self.is_every = tuple(range(len(problem.ops))), False
+        if options.objective is Objective.RAM:  # which is that of the listed order
+            self.least = 0.0
 
-    def run(self) -> Solution:
+    def run(self) -> None:
         listing = Listing(self.problem)
         found = list(itertools.islice(listing.orders(), MOST_ORDERS + 1))
-        others = [order for order in found if order != tuple(range(len(order)))]
-        best = first = self.searched(self.problem, 2 if others else 1, self.options)
-        keeps_all = first.trace is not None and first.trace.joules <= first.baseline_joules * (1 + 1e-9)
-        if keeps_all and first.objective is Objective.ENERGY:
-            return replace(first, order=EVERY)  # each op runs once at least
-        others.sort(key=listing.peak_bytes)
-        least, searched = _bound(first), 0
-        for order in others:
-            if best.was_interrupted or not self.seconds_left():
-                break
-            began = self.options.clock.now()
-            other = self.in_order(order, len(others) - searched, best)
-            least, searched = min(least, _bound(other)), searched + 1
-            best = replace(best, was_interrupted=other.was_interrupted)
-            if _amount(other) < _amount(best):
-                record = joined(first.record, other.record, after_seconds=began - self.started)
-                best = replace(other, order=OWN, record=record)
-        best = replace(best, solve_seconds=self.options.clock.now() - self.started)
-        if listing.is_complete and len(found) <= MOST_ORDERS and searched == len(others):
-            return self.of_every(best, least, proof=best.proof if not others else "")
-        return best
+        others = sorted((order for order in found if order != self.listed), key=listing.peak_bytes)
+        self.search(self.listed, 0.5 if others else 1.0)
+        if self.is_closed:  # by what every order takes
+            self.is_every = True
+            return
+        self.search_each([self.listed, *others], of_all=True)
+        is_all = listing.is_complete and len(found) <= MOST_ORDERS
+        known = all(order in self.found or self.is_settled(order) for order in others)
+        self.is_every = is_all and known and not self.stopped
+        if others and not is_confirmed(self.proof):
+            self.proof = f"{WORD_OF}one engine for other orders"
 
-    def in_order(self, order: Order, shared_by: int, best: Solution) -> Solution:
-        """The best plan in ``order``, if it beats ``best``; it is held against the problem as listed."""
-        problem = replace(self.problem, ops=tuple(self.problem.ops[number] for number in order))
-        quiet = replace(self.options, start=Start(), progress=None)
-        enough = None
-        if best.trace is not None and best.objective is Objective.ENERGY:
-            joules = best.trace.joules
-            enough = joules - self.options.allowed_gap_joules(joules, best.baseline_joules)
-        found = self.searched(problem, shared_by, replace(quiet, enough_joules=enough))
-        if enough is not None and found.schedule is not None and _amount(found) <= enough:
-            more = replace(quiet, start=Start(found.schedule, found.solver))
-            found = self.searched(problem, shared_by, more)
-        if found.schedule is None:
-            return found
-        return replace(found, trace=simulate(self.problem, found.schedule, self.limits))
+    def decided(self, choice: Order) -> Problem:
+        return replace(self.problem, ops=tuple(self.problem.ops[number] for number in choice))
 
-    def searched(self, problem: Problem, shared_by: int, options: SolveOptions) -> Solution:
-        """One search, in a share of the time that is left."""
-        return objectives.solve(
-            problem, self.limits, objectives.timed(options, self.seconds_left() / shared_by)
+    def named(self, choice: Order, schedule: Schedule) -> Schedule:
+        return schedule
+
+    def solved(self, choice: Order, options: SolveOptions) -> Solution:
+        """In another order than the listed one, only where that beats the best plan."""
+        if choice == self.listed:
+            return objectives.solve(self.problem, self.limits, options)
+        problem, enough = self.decided(choice), None
+        if self.options.objective is Objective.ENERGY and self.best is not None:
+            enough = self.amount - self.allowed
+        cut = replace(options, enough_joules=enough, progress=None)
+        found = objectives.solve(problem, self.limits, cut)
+        if enough is not None and found.schedule is not None and (found.joules or 0.0) <= enough:
+            whole = replace(options, start=Start(found.schedule, found.solver), progress=None)
+            found = objectives.solve(problem, self.limits, whole)
+        return found
+
+    def answer(self) -> Solution:
+        answer = super().answer()
+        if self.is_every:
+            return replace(answer, order=EVERY)
+        best = self.best or self.found.get(self.listed, answer)
+        return replace(
+            best,
+            order=LISTED if self.best_choice in (None, self.listed) else OWN,
+            solve_seconds=answer.solve_seconds,
+            was_interrupted=answer.was_interrupted,
         )
-
-    def of_every(self, best: Solution, least: float, *, proof: str) -> Solution:
-        """``best`` with a bound for every order, of which the lowest is ``least``."""
-        best = replace(best, order=EVERY, proof=proof or f"{WORD_OF}one engine for other orders")
-        if best.trace is None:
-            return replace(best, status=Status.INFEASIBLE if math.isinf(least) else Status.TIMEOUT)
-        amount = _amount(best)
-        bound, allowed = min(least, amount), 1e-9 * amount
-        if best.objective is Objective.ENERGY:
-            allowed = self.options.allowed_gap_joules(amount, best.baseline_joules)
-            best = replace(best, bound_joules=bound)
-        else:
-            best = replace(best, bound_joules=best.baseline_joules, objective_bound=bound)
-        if amount - bound <= allowed:
-            return replace(best, status=Status.OPTIMAL)
-        return replace(best, status=Status.FEASIBLE, proof="")
 
 
 class Listing:
@@ -175,12 +161,3 @@ def _writes(op: ProblemOp) -> set[str]:
 
 def _has_effect(op: ProblemOp) -> bool:
     return bool(op.random or _writes(op))
-
-
-def _amount(solution: Solution) -> float:
-    return math.inf if solution.amount is None else solution.amount
-
-
-def _bound(solution: Solution) -> float:
-    """No plan in the solution's order takes less of the objective."""
-    return math.inf if solution.status is Status.INFEASIBLE else solution.bound or 0.0

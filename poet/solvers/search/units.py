@@ -25,7 +25,7 @@ from poet.problem import Limits, Objective, Problem
 from poet.problem.pins import permitted
 from poet.problem.schedule import Compute, Schedule
 from poet.problem.simulator import simulate
-from poet.problem.solution import PROVEN, WORD_OF, Solution, SolveOptions, Start, Status
+from poet.problem.solution import PROVEN, WORD_OF, Solution, SolveOptions, Status
 from poet.problem.units import Assignment, assigned_by, on_units, with_units, without_units
 from poet.solvers.bounds.refinement import ExtractedStep
 from poet.solvers.bounds.relaxation import bound_overhead
@@ -76,6 +76,7 @@ class _Search(ChoiceSearch[Units]):
     """One search over units."""
 
     other_choices = f"No plan {IN_ORDER} costs less on the same units; with others one may."
+    any_start = True
 
     def __init__(self, problem: Problem, limits: Limits, options: SolveOptions) -> None:
         super().__init__(problem, limits, options)
@@ -247,16 +248,10 @@ class _Search(ChoiceSearch[Units]):
     def named(self, choice: Units, schedule: Schedule) -> Schedule:
         return with_units(schedule, dict(choice))
 
-    def start_of(self, choice: Units) -> Start:
-        return Start() if self.best is None else Start(self.best.schedule, self.best.solver)
-
     def solved(self, choice: Units, options: SolveOptions) -> Solution:
         found = objectives.solve(self.decided(choice), self.limits, options)
         self._improve(found.schedule, found)
         return found
-
-    def without_plan(self) -> str:
-        return "No plan was found on the units that were tried."
 
 
 def _key(assignment: Assignment) -> Units:
