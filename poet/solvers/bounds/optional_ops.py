@@ -3,18 +3,17 @@
 An op that only groups of updates need runs if one of them is chosen. Columns are ``u[g]``, 1 where group g is
 *not* chosen, and per set of groups that need the same ops ``y``, 1 where these run. For each tensor, ``k[m]``
 says that it stays in RAM from its event m (an op that makes or reads it) to the next, ``a[m]`` that it is
-computed again or paged in for event m, ``o`` that it was paged out. With w[t] an op's workspace:
+computed again or paged in for event m. With w[t] an op's workspace:
 
     y ≥ 1 − u[g]                     of each group g that needs its ops                 (activity)
     y[m] ≤ k[m−1] + a[m],   k[m] ≤ k[m−1] + y[m]                                       (presence)
-    a[m] ≤ o                         where nothing but storage brings it back           (copies)
     Σ b·k across t + (Σ b of what t touches + w[t])·y[t] ≤ B                            (RAM)
-    Σ joules·y + Σ price·a + Σ page-out·o ≤ joules                                      (energy, time alike)
+    Σ joules·y + Σ price·a ≤ joules                                                     (energy, time alike)
 
-A run that brings a tensor back takes no RAM of its own and finds its inputs, so every schedule of a chosen
-set is a solution that costs no more: the optimum bounds all sets. Retention intervals as in MOCCASIN (Bartan
-et al. 2023); groups that share their ancestors as in ElasticTrainer (Huang et al. 2023), whose dynamic
-program over times stands in place of this program.
+A run that brings a tensor back takes no RAM of its own and finds its inputs, and page-outs are free, so that
+every schedule of a chosen set is a solution that costs no more: the optimum bounds all sets. Retention
+intervals as in MOCCASIN (Bartan et al. 2023); groups that share their ancestors as in ElasticTrainer (Huang
+et al. 2023), whose dynamic program over times stands in place of this program.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from poet.problem import Limits, Place, Problem, ProblemOp, Tensor, Transfer
+from poet.problem import Limits, Place, Problem, ProblemOp, Tensor
 from poet.solvers.engines.highs import LinearProgram, run_highs
 from poet.solvers.engines.program import NOUGHT, ONE, Effort, Job, Matrix, MatrixBuilder, Term
 from poet.util.clock import WALL, Clock
@@ -124,16 +123,6 @@ class Relaxation:
             self._amount = self._builder.column(self._amount_joules, integer=False)
             self._builder.row([*_terms(self._joules), (-self._amount_joules, self._amount)], 0.0)
 
-    def row(self, terms: Iterable[Term], at_most: float) -> None:
-        """One more row."""
-        self._builder.row(terms, at_most)
-
-    def column(self, joules: float, seconds: float) -> int:
-        """One more column, which takes energy and time."""
-        column = self._builder.column(integer=False)
-        self._charge(column, joules, seconds)
-        return column
-
     def _charge(self, column: int, joules: float, seconds: float) -> None:
         self._joules[column] += joules
         self._seconds[column] += seconds
@@ -150,7 +139,7 @@ class Relaxation:
         return self._active[groups]
 
     def _hold(self) -> None:
-        """Presence, copies and RAM."""
+        """Presence and RAM."""
         problem, builder = self.step.problem, self._builder
         activity = [self._activity(op) for op in problem.ops]
         events: dict[str, list[int]] = {tensor.name: [] for tensor in problem.tensors}
@@ -186,8 +175,6 @@ class Relaxation:
         """
         builder, ops, name = self._builder, self.step.problem.ops, tensor.name
         is_made = name in ops[events[0]].outputs
-        updated = {activity[place] for place in events if name in ops[place].updates}
-        copied = _Copy(self, tensor, updated)
         maker = ops[events[0]] if is_made and ops[events[0]].recomputable else None
         before = NOUGHT
         if not is_made and tensor.initially is not Place.STORAGE:
@@ -196,12 +183,11 @@ class Relaxation:
         for number, (place, after) in enumerate(itertools.zip_longest(places, places[1:])):
             now = activity[events[0]] if place == len(ops) else activity[place]
             if number or not is_made:
-                brought = self._brought(copied, maker)
+                brought = self._brought(tensor, maker)
                 builder.row([(1.0, now), (-1.0, before), (-1.0, brought)], 0.0)
             if after is None:
                 break
-            if name in ops[place].updates:
-                maker, copied.is_stale = ops[place], True
+            maker = ops[place] if name in ops[place].updates else maker
             before = self._kept(size_bytes, range(place + 1, after), across, [(-1.0, now), (-1.0, before)])
 
     def _kept(
@@ -214,20 +200,18 @@ class Relaxation:
             across[moment].append((size_bytes, column))
         return column
 
-    def _brought(self, copied: _Copy, maker: ProblemOp | None) -> int:
+    def _brought(self, tensor: Tensor, maker: ProblemOp | None) -> int:
         """A column that brings a tensor back in the cheapest way; `NOUGHT`: there is none."""
-        ways: list[tuple[float, float]] = []
-        if maker is not None and self.limits.recompute:
-            ways.append(self.step.cost(maker))
-        is_free = bool(ways)
-        if copied.is_possible:
-            ways.append(copied.price(copied.tensor.page_in))
+        ways = [self.step.cost(maker)] if maker is not None and self.limits.recompute else []
+        moves = {tensor.initially, tensor.finally_} & {Place.STORAGE, Place.EITHER}
+        if tensor.page_in is not None and (self.limits.paging or moves):
+            problem = self.step.problem  # of transfers beside compute only their own joules are sure
+            seconds = 0.0 if problem.background_storage else tensor.page_in.seconds
+            ways.append((tensor.page_in.joules + problem.idle_watts * seconds, seconds))
         if not ways:
             return NOUGHT
         column = self._builder.column(integer=False)
-        self._charge(column, min(joules for joules, _ in ways), min(seconds for _, seconds in ways))
-        if not is_free:
-            copied.ask(column)
+        self._charge(column, *map(min, zip(*ways, strict=True)))
         return column
 
     # --- cuts and questions ---
@@ -293,48 +277,3 @@ class Relaxation:
 
 def _terms(amounts: Mapping[int, float]) -> list[Term]:
     return [(amount, column) for column, amount in amounts.items()]
-
-
-class _Copy:
-    """A tensor's copy in storage: where only its own page-out puts it there, that is paid."""
-
-    def __init__(self, of: Relaxation, tensor: Tensor, updated: Collection[int]) -> None:
-        self.of, self.tensor, self.updated = of, tensor, updated
-        moves = {tensor.initially, tensor.finally_} & {Place.STORAGE, Place.EITHER}
-        self.is_possible = tensor.page_in is not None and (of.limits.paging or bool(moves))
-        self.is_stale = False
-        self._column: int | None = None
-        if tensor.finally_ is Place.STORAGE:
-            for column in updated:
-                of.row([(1.0, column), (-1.0, self.column)], 0.0)
-
-    @property
-    def column(self) -> int:
-        """Of whether it is paged out."""
-        if self._column is None:
-            self._column = self.of.column(*self.price(self.tensor.page_out))
-        return self._column
-
-    def price(self, transfer: Transfer | None) -> tuple[float, float]:
-        """Joules and seconds; of transfers beside compute only their own joules are sure."""
-        if transfer is None:
-            return 0.0, 0.0
-        problem = self.of.step.problem
-        seconds = 0.0 if problem.background_storage else transfer.seconds
-        return transfer.joules + problem.idle_watts * seconds, seconds
-
-    def ask(self, column: int) -> None:
-        """Where ``column`` brings the tensor from storage, there has to be a copy of it.
-
-        One that is nobody's result and that no chosen group updates may be there from the start.
-        """
-        begins = self.tensor.initially
-        if begins is None and self.tensor.role not in _LASTING:
-            self.of.row([(1.0, column), (-1.0, self.column)], 0.0)
-        elif self.is_stale or begins in (None, Place.RAM):
-            for update in self.updated:
-                self.of.row([(1.0, column), (1.0, update), (-1.0, self.column)], 1.0)
-
-
-_LASTING = frozenset({"parameter", "module state", "optimizer state"})
-"""Roles of what may have a copy in storage when a step begins, if nothing updates it."""
