@@ -51,10 +51,6 @@ class Candidates:
     scores: Scores
     members: tuple[frozenset[str], ...]
 
-    def names(self, groups: Collection[int]) -> frozenset[str]:
-        """The parameters of ``groups``, and blocks of these."""
-        return frozenset().union(*(self.members[group] for group in groups))
-
     def patterns(self, groups: Collection[int]) -> tuple[str, ...]:
         """What trains ``groups`` as ``train`` says it."""
         every = (pattern for group in sorted(groups) for pattern in self.scores.group[group].patterns)
@@ -73,7 +69,8 @@ class Candidates:
                 options, time_limit_seconds=None if seconds == math.inf else seconds, progress=None
             )
             asked = replace(asked, enough_joules=enough, confirm=False) if is_enough else asked
-            prepared = training_less(self.prepared, self.names(groups))
+            names = frozenset[str]().union(*(self.members[group] for group in groups))
+            prepared = training_less(self.prepared, names)
             try:
                 found = plan_step(prepared, limits, asked)
             except Infeasible:

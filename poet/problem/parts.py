@@ -408,9 +408,7 @@ def check_alternatives(
         if not by_row <= {each for name in alternative.touched for each in _changes(ops[name])}:
             raise ProblemError(f"{where}: it writes rows of other tensors than are updated without it")
         made = {name for op in alternative.ops for name in op.outputs}
-        for tensor in alternative.tensors:
-            if is_of_pages:
-                continue
+        for tensor in () if is_of_pages else alternative.tensors:
             if tensor.name not in made or (tensor.name in tensors and tensor.name not in produced):
                 raise ProblemError(f"{where}: tensor {tensor.name} is not made by its ops")
         _check_together(problem, own_tensors, own_ops, [alternative], where)

@@ -20,13 +20,8 @@ from poet.problem import Problem
 from poet.problem.units import edges, handing_of
 from poet.solvers.engines.program import NOUGHT, ONE, MatrixBuilder, Term
 
-
-@dataclass(frozen=True, slots=True)
-class Extra:
-    """Seconds, and joules with idle power, above the least that an op takes."""
-
-    seconds: float
-    joules: float
+Extra = tuple[float, float]
+"""Seconds, and joules with idle power, above the least that an op takes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,15 +49,12 @@ class UnitCosts:
         numbers = {op.name: index for index, op in enumerate(problem.ops)}
         self.forms: list[dict[str, Extra]] = []
         for op, least in zip(problem.ops, self.least.ops, strict=True):
-            costs = {
-                "": (op.seconds, op.joules),
-                **{each.unit: (each.seconds, each.joules) for each in offers(op)},
-            }
+            costs = {each.unit: (each.seconds, each.joules) for each in offers(op)}
             least_joules = least.joules + watts * least.seconds
             self.forms.append(
                 {
-                    unit: Extra(seconds - least.seconds, joules + watts * seconds - least_joules)
-                    for unit, (seconds, joules) in costs.items()
+                    unit: (seconds - least.seconds, joules + watts * seconds - least_joules)
+                    for unit, (seconds, joules) in ({"": (op.seconds, op.joules)} | costs).items()
                 }
             )
         self.crossings: list[Crossing] = []
@@ -71,7 +63,7 @@ class UnitCosts:
             for unit in self.forms[maker].keys() ^ {""} | self.forms[reader].keys():
                 cost = handing_of(problem, unit, edge) if unit else None
                 if cost is not None and (cost.seconds or cost.joules):
-                    extra = Extra(cost.seconds, cost.joules + watts * cost.seconds)
+                    extra = cost.seconds, cost.joules + watts * cost.seconds
                     self.crossings.append(Crossing(maker, reader, unit, extra))
 
 
@@ -129,11 +121,10 @@ class UnitColumns:
                         self.program.row([(1.0, again), (1.0, crossed), (-1.0, column)], 1.0)
 
     def _column(self, extra: Extra, runs: int, *, integer: bool = False) -> int:
-        column = self.program.column(
-            runs * (extra.seconds if self.by_time else extra.joules), integer=integer
-        )
-        self.seconds.append((runs * extra.seconds, column))
-        self.joules.append((runs * extra.joules, column))
+        seconds, joules = (runs * amount for amount in extra)
+        column = self.program.column(seconds if self.by_time else joules, integer=integer)
+        self.seconds.append((seconds, column))
+        self.joules.append((joules, column))
         return column
 
     def assignment(self, values: Sequence[float]) -> dict[str, str]:
