@@ -121,7 +121,7 @@ def row_of(name: str, device: str, time_limit_seconds: float) -> tuple[Any, ...]
     ]
     evolved = [*by_evolution(scores.shares, fits, evaluations=EVALUATIONS)][:_TRIES]
     shares = [_first_with_a_plan(sets, candidates, limits) for sets in (cut, evolved)]
-    amounts = (round(amount, 4) for amount in (found.share, found.bound, round(seconds, 1), *shares))
+    amounts = (round(amount, 4) for amount in (found.share, search.bound, round(seconds, 1), *shares))
     return name, device, len(scores.group), limits.ram_budget_bytes, *amounts
 
 

@@ -25,7 +25,7 @@ from poet.problem.progress import stage, unshown
 from poet.problem.schedule import Compute, Schedule
 from poet.problem.solution import SolveOptions, Start
 from poet.solvers import has_schedules
-from poet.solvers.bounds.optional_ops import Groups, OptionalOps, Relaxation, Relaxed
+from poet.solvers.bounds.optional_ops import Groups, OptionalOps, Relaxation
 from poet.solvers.search.objectives import seconds_left
 
 PROVEN_SHARE = 1e-6
@@ -41,21 +41,11 @@ _FINAL_SHARE = 0.2  # of the time limit: for the plan of the set that is taken
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The best set of a search.
-
-    Attributes:
-        groups: numbers of those chosen.
-        share: what they contribute.
-        bound: as `poet.plans.plan_parts.Choice`.
-        tried: what planning it showed.
-        was_interrupted: Ctrl-C ended the search.
-    """
+    """A set: the numbers of its groups, what they contribute, and what planning it showed."""
 
     groups: Groups
     share: float
-    bound: float
     tried: Tried
-    was_interrupted: bool = False
 
 
 class Search:
@@ -65,6 +55,7 @@ class Search:
         bound: no set contributes more, or takes fewer joules where these are what the least is sought of.
         best: so far.
         tried: what planning each set showed.
+        was_interrupted: Ctrl-C ended the search.
     """
 
     def __init__(
@@ -88,6 +79,7 @@ class Search:
         self.relaxation = Relaxation(step, limits, at_least=at_least)
         self.bound = 1.0 if self.is_most else 0.0
         self.best: Found | None = None
+        self.was_interrupted = False
         self.tried: dict[Groups, Tried] = {}
         self._retried: set[Groups] = set()
         self._shrink = 0.0  # by what share limits are smaller for sets that are likelier to have a plan
@@ -101,7 +93,6 @@ class Search:
             OutOfTime: none was found in time.
             KeyboardInterrupt: Ctrl-C, before one was found.
         """
-        interrupted = False
         if not has_schedules(self.step.of(()), self.relaxation.limits):
             raise Infeasible(self._nothing_fits())
         try:
@@ -109,12 +100,12 @@ class Search:
                 self._note(groups, self._tried(groups))
                 stage(self._words())
         except KeyboardInterrupt:
-            interrupted = True
+            self.was_interrupted = True
             if self.best is None:
                 raise
         if self.best is None:
             raise OutOfTime("no set of groups was found that has a plan, nor a proof that there is none")
-        return replace(self.best, bound=self.bound, was_interrupted=interrupted)
+        return self.best
 
     # --- sets to plan ---
 
@@ -122,36 +113,36 @@ class Search:
         """The next set to plan; ``None``: there is none left."""
         if self._climber is not None and (climbed := self._climbed(self._climber)):
             return climbed
-        answer = self._relaxed(None)
-        if answer.bound is None or (self.is_most and answer.bound <= PROVEN_SHARE):
+        found, bound = self._relaxed(None)
+        if bound is None or (self.is_most and bound <= PROVEN_SHARE):
             if self.best is None:
                 raise Infeasible(self._nothing_fits())
             self.bound = self._amount(self.best)
             return None
-        self.bound = min(self.bound, answer.bound) if self.is_most else max(self.bound, answer.bound)
+        self.bound = min(self.bound, bound) if self.is_most else max(self.bound, bound)
         if self._is_proven():
             return None
-        is_open = answer.chosen is None or self.step.share(answer.chosen) < answer.bound - _OPEN
+        is_open = found is None or self.step.share(found) < bound - _OPEN
         if self.is_most and is_open and self._climber is None:
             self._climber = Climber(self.step)
             if climbed := self._climbed(self._climber):
                 return climbed
-        if answer.chosen and not self._shrink and answer.chosen not in self.tried:
-            return answer.chosen
+        if found and not self._shrink and found not in self.tried:
+            return found
         while self._left() > 0:
-            smaller = self._relaxed(self._shrink).chosen
+            smaller, _ = self._relaxed(self._shrink)
             if smaller and smaller not in self.tried and self._gains(smaller):
                 return smaller
             if self._shrink == 0.0:  # what is left are sets in doubt
                 break
             self._widen()
-        in_doubt = answer.chosen in self.tried and self.tried[answer.chosen].joules is None
-        if answer.chosen is None or not in_doubt or answer.chosen in self._retried:
+        in_doubt = found in self.tried and self.tried[found].joules is None
+        if found is None or not in_doubt or found in self._retried:
             return None
-        self._retried.add(answer.chosen)
-        return answer.chosen
+        self._retried.add(found)
+        return found
 
-    def _relaxed(self, shrink: float | None) -> Relaxed:
+    def _relaxed(self, shrink: float | None) -> tuple[Groups | None, float | None]:
         return self.relaxation.solve(max(self._left() / 2, 0.1), shrink=shrink, clock=self.clock)
 
     def _climbed(self, climber: Climber) -> Groups | None:
@@ -196,7 +187,7 @@ class Search:
             self.relaxation.forbid(groups, is_proven=tried.is_infeasible)
             self._narrow()
             return
-        found = Found(groups, self.step.share(groups), self.bound, tried)
+        found = Found(groups, self.step.share(groups), tried)
         sign = 1 if self.is_most else -1
         if self.best is None or sign * self._amount(found) > sign * self._amount(self.best):
             self.best = found
@@ -276,19 +267,20 @@ def chosen(
     began, seconds = options.clock.now(), options.time_limit_seconds
     inner = replace(options, time_limit_seconds=None if seconds is None else seconds * (1 - _FINAL_SHARE))
     attempt = candidates.attempt(limits, options, is_enough=at_least is None)
-    found = Search(candidates.optional(), limits, attempt, inner, at_least).run()
+    search = Search(candidates.optional(), limits, attempt, inner, at_least)
+    found = search.run()
     spent = options.clock.now() - began
     step = again(candidates.patterns(found.groups))  # an import, which no limit counts
     planned = found.tried.planned
     schedule = None if planned is None else renamed_schedule(planned, step)
     start = Start() if schedule is None else Start(schedule, "the search for what to train")
     if seconds is not None:
-        seconds = max(seconds - spent, 1.0 if found.was_interrupted else _FINAL_SHARE * seconds)
+        seconds = max(seconds - spent, 1.0 if search.was_interrupted else _FINAL_SHARE * seconds)
     made = Choice(
         groups=tuple(scores.group[group].words for group in sorted(found.groups)),
         candidates=len(scores.group),
         contribution=min(found.share, 1.0),
-        bound=found.bound,
+        bound=search.bound,
         at_least=at_least,
     )
     return step, replace(options, start=start, time_limit_seconds=seconds), made

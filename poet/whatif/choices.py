@@ -107,13 +107,13 @@ def _point(candidates: Candidates, limits: Limits, options: SolveOptions) -> Cho
         return bare
     except OutOfTime:
         return replace(bare, bound=min(search.bound, 1.0))
-    if found.was_interrupted:
+    if search.was_interrupted:
         raise KeyboardInterrupt
     planned, groups = found.tried.planned, candidates.scores.group
     return replace(
         bare,
         contribution=min(found.share, 1.0),
-        bound=min(found.bound, 1.0),
+        bound=min(search.bound, 1.0),
         groups=tuple(groups[number].words for number in sorted(found.groups)),
         peak_ram_bytes=None if planned is None else planned.peak_ram_bytes,
         joules=found.tried.joules,

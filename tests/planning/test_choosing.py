@@ -86,17 +86,19 @@ def _check(seed: int) -> bool:
         assert relaxation.admits(groups), f"seed {seed}: the relaxation refuses {groups}, which has a plan"
     best = max((step.share(groups) for groups in feasible), default=0.0)
     if feasible:
-        found = Search(step, limits, lambda g, _: _attempt(step, limits, g), _OPTIONS, None).run()
+        search = Search(step, limits, lambda g, _: _attempt(step, limits, g), _OPTIONS, None)
+        found = search.run()
         assert found.share == pytest.approx(best, abs=3e-6), f"seed {seed}"
-        assert found.bound >= best - 1e-9
+        assert search.bound >= best - 1e-9
     floor = best * random.Random(seed).random()
     costs = [t.joules or 0.0 for g, t in feasible.items() if step.share(g) >= floor]
     least = min(costs, default=math.inf)
     if feasible and floor > 0:
-        found = Search(step, limits, lambda g, _: _attempt(step, limits, g), _OPTIONS, floor).run()
+        search = Search(step, limits, lambda g, _: _attempt(step, limits, g), _OPTIONS, floor)
+        found = search.run()
         assert found.tried.joules is not None
         assert found.tried.joules <= least * (1 + 2e-3), f"seed {seed}"
-        assert found.bound <= least * (1 + 1e-6)
+        assert search.bound <= least * (1 + 1e-6)
     return True
 
 

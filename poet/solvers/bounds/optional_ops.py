@@ -73,20 +73,6 @@ class OptionalOps:
         return math.fsum(self.shares[group] for group in chosen)
 
 
-@dataclass(frozen=True, slots=True)
-class Relaxed:
-    """What the relaxation says.
-
-    Attributes:
-        chosen: groups of its best solution; ``None``: none was found.
-        bound: no set contributes more, or takes fewer joules where these are asked for; ``None``: no set is
-            within the limits.
-    """
-
-    chosen: Groups | None
-    bound: float | None
-
-
 class Relaxation:
     """The program for one kind of question; cuts are added as sets turn out to be beyond the limits."""
 
@@ -242,8 +228,13 @@ class Relaxation:
         self._linear.fix({column: int(group not in chosen) for group, column in enumerate(self.off)})
         return self._linear.minimise(math.inf).bound < math.inf
 
-    def solve(self, seconds: float, *, shrink: float | None = None, clock: Clock = WALL) -> Relaxed:
-        """The best set as far as the relaxation knows, with a bound that holds for all sets.
+    def solve(
+        self, seconds: float, *, shrink: float | None = None, clock: Clock = WALL
+    ) -> tuple[Groups | None, float | None]:
+        """The best set as far as the relaxation knows, and a bound that holds for all sets.
+
+        No set contributes more, or takes fewer joules where these are asked for. Without a set none was found
+        in time, without a bound none is within the limits.
 
         Args:
             seconds: at most.
@@ -256,14 +247,14 @@ class Relaxation:
         if outcome.interrupted:
             raise KeyboardInterrupt
         if outcome.infeasible:
-            return Relaxed(None, None)
+            return None, None
         every = range(len(self.off))
         bound = max(outcome.bound_joules, 0.0)
         if self.at_least is None:
             bound = min(self.step.share(every) - bound, self.step.share(every))
         if outcome.values is None:
-            return Relaxed(None, bound)
-        return Relaxed(frozenset(g for g in every if outcome.values[self.off[g]] < 0.5), bound)
+            return None, bound
+        return frozenset(g for g in every if outcome.values[self.off[g]] < 0.5), bound
 
     def _matrix(self, shrink: float | None) -> Matrix:
         """The program for the question of `solve`."""
