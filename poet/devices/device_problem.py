@@ -57,12 +57,7 @@ def build_problem(
         ProfileError: ``home`` is storage and the device has none.
         UnsupportedOperator: the cost of an op is not known.
     """
-    if home is Place.BOTH:
-        raise InputError("between steps parameters are in ram or in storage, not in both")
-    if home is Place.EITHER and profile.storage is None:
-        home = Place.RAM
-    if home is Place.STORAGE and profile.storage is None:
-        raise ProfileError(f"{profile.name} has no storage for parameters to live in; keep them in RAM")
+    home = _home_on(profile, home)
     costs = estimate(graph, profile)
     kept = {graph.buffer_of(value) for value in (graph.loss, *graph.predictions)}
     updated = {name for op in graph.ops for name in op.updates}
@@ -99,6 +94,14 @@ def build_problem(
         kernels=kernels.library,
     )
     return with_forms(problem, graph, profile, page_forms)
+
+
+def _home_on(profile: Profile, home: Place) -> Place:
+    if home is Place.BOTH:
+        raise InputError("between steps parameters are in ram or in storage, not in both")
+    if home is Place.STORAGE and profile.storage is None:
+        raise ProfileError(f"{profile.name} has no storage for parameters to live in; keep them in RAM")
+    return Place.RAM if profile.storage is None else home
 
 
 def with_units(

@@ -146,10 +146,13 @@ class ChoiceSearch(abc.ABC, Generic[C]):
 
     def timed(self, share: float) -> SolveOptions:
         """Options of a search that has a share of the time that is left."""
-        allowed, left = self.options.time_limit_seconds, self.left()
-        if allowed is not None or share < 1.0:
-            allowed = share * min(left, UNLIMITED_SECONDS)
-        return replace(self.options, time_limit_seconds=allowed, start=Start(), progress=None)
+        is_endless = self.options.time_limit_seconds is None and share == 1.0
+        seconds = None if is_endless else self.seconds(share)
+        return replace(self.options, time_limit_seconds=seconds, start=Start(), progress=None)
+
+    def seconds(self, share: float) -> float:
+        """A share of the time that is left."""
+        return share * (UNLIMITED_SECONDS if math.isinf(self.left()) else self.left())
 
     def _progress(self) -> Progress | None:
         """Of the search of one choice, with the bound of all and the best plan of those before."""

@@ -37,7 +37,7 @@ from poet.solvers.engines.proof import Confidence, confirm
 from poet.solvers.instance.instance import instance_of
 from poet.solvers.portfolio.state import Claim
 from poet.solvers.search import objectives
-from poet.solvers.search.choices import UNLIMITED_SECONDS, ChoiceSearch
+from poet.solvers.search.choices import ChoiceSearch
 from poet.util.units import IN_ORDER
 
 _log = logging.getLogger(__name__)
@@ -145,18 +145,17 @@ class _Search(ChoiceSearch[Units]):
 
     def _relax(self) -> None:
         """A bound for all choices, and one to plan with, by the windows relaxation with unit columns."""
-        costs, left = self.costs, min(self.left(), UNLIMITED_SECONDS)
-        if self.by_time:
-            costs = UnitCosts(objectives.priced(self.problem, Objective.TIME))
+        problem = objectives.priced(self.problem, Objective.TIME) if self.by_time else self.problem
+        costs = UnitCosts(problem)
         instance = instance_of(permitted(costs.least, self.limits), self.limits)
-        bound = bound_overhead(instance, seconds=left / 2.0, clock=self.options.clock, units=costs)
+        bound = bound_overhead(instance, seconds=self.seconds(0.5), clock=self.options.clock, units=costs)
         relaxation, base = bound.relaxation, costs.least.compute_joules
         if self.least < base + bound.overhead_joules < math.inf:
             self.least, self.proof = base + bound.overhead_joules, PROVEN
         if self.is_enough:
             return
         columns, make = relaxation.units, relaxation.program.matrix
-        effort = Effort(min(left, self.left()) / 2.0, absolute_joules=1e-7 * base, clock=self.options.clock)
+        effort = Effort(self.seconds(0.5), absolute_joules=1e-7 * base, clock=self.options.clock)
         outcome = run_engine(self.engine, make(), effort)
         self.stopped |= outcome.interrupted
         if columns is not None and outcome.values is not None:
