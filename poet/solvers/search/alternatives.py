@@ -37,7 +37,7 @@ from poet.solvers.instance.instance import instance_of
 from poet.solvers.search import objectives, orders, units
 from poet.solvers.search.choices import ChoiceSearch
 from poet.solvers.search.least_energy import OP_SECONDS
-from poet.solvers.search.messages import impossible_in_all_forms, untried_forms_sentence
+from poet.solvers.search.messages import impossible_in_all_forms
 from poet.util.interrupts import was_told
 from poet.util.units import IN_ORDER
 
@@ -83,6 +83,7 @@ def solve(
 class _Search(ChoiceSearch[Choice]):
     """One search over forms; ``refused`` are choices that lack what pins name, or do not allow them."""
 
+    kind = "forms of the ops"
     other_choices = (
         f"No plan {IN_ORDER} that saves the same tensors in the same forms costs less; with another choice "
         "of them one may."
@@ -184,10 +185,6 @@ class _Search(ChoiceSearch[Choice]):
                 raise
             self.refused[choice] = error
             return self.nothing(Status.INFEASIBLE)
-
-    def without_plan(self) -> str:
-        in_time = self.left() > 0.0
-        return untried_forms_sentence(len(self.found), len(self.choices.names), in_time=in_time)
 
 
 def _nearest(first: Choice, names: Sequence[str]) -> Iterator[Choice]:

@@ -21,7 +21,7 @@ from poet.problem.solution import PROVEN, Progress, Solution, SolveOptions, Star
 from poet.solvers.instance.feasibility import minimum_ram_bytes
 from poet.solvers.portfolio.state import GREEDY
 from poet.solvers.search import objectives
-from poet.solvers.search.messages import STOPPED
+from poet.solvers.search.messages import STOPPED, untried_sentence
 from poet.util.units import IN_ORDER
 
 _log = logging.getLogger(__name__)
@@ -36,6 +36,7 @@ class ChoiceSearch(abc.ABC, Generic[C]):
     """One search over choices.
 
     Attributes:
+        kind: of what there are choices.
         other_choices: what there is to say where a plan is the best of its own choice.
         any_start: whether a plan of one choice is one of any other.
         found: the best answer for each choice, of the problem in which it is made.
@@ -46,7 +47,7 @@ class ChoiceSearch(abc.ABC, Generic[C]):
         stopped: Ctrl-C was pressed.
     """
 
-    other_choices, any_start = "", False
+    kind, other_choices, any_start = "", "", False
 
     def __init__(self, problem: Problem, limits: Limits, options: SolveOptions) -> None:
         self.problem, self.limits, self.options = problem, limits, options
@@ -72,10 +73,6 @@ class ChoiceSearch(abc.ABC, Generic[C]):
     @abc.abstractmethod
     def solved(self, choice: C, options: SolveOptions) -> Solution:
         """The search of one choice."""
-
-    def without_plan(self) -> str:
-        """What there is to say where no plan was found, nor a proof that there is none."""
-        return f"No plan was found in the {len(self.found)} choices that were searched."
 
     # --- single choices ---
 
@@ -113,7 +110,7 @@ class ChoiceSearch(abc.ABC, Generic[C]):
         self.proof = next((proof for proof in proofs if not is_confirmed(proof)), PROVEN)
         if is_empty:
             said = {each.message for each in self.found.values()} - {""}
-            self.none = said.pop() if len(said) == 1 else f"No choice has a plan {IN_ORDER}."
+            self.none = said.pop() if len(said) == 1 else f"No choice of {self.kind} has a plan {IN_ORDER}."
         else:
             self.least = bound
 
@@ -238,7 +235,8 @@ class ChoiceSearch(abc.ABC, Generic[C]):
         if self.none:
             status, message, proof = Status.INFEASIBLE, self.none, self.proof
         elif self.best_choice is None:
-            status, message = Status.TIMEOUT, self.without_plan()
+            message = untried_sentence(len(self.found), self.kind, in_time=self.left() > 0.0)
+            status = Status.TIMEOUT
         else:
             schedule = self.named(self.best_choice, found.schedule or ())
             status, message, proof = Status.OPTIMAL, "", self.proof

@@ -109,15 +109,10 @@ def impossible_in_all_forms(problem: Problem, limits: Limits) -> str:
     return f"{needs}, in whatever forms its ops run."
 
 
-def untried_forms_sentence(tried: int, alternatives: int, *, in_time: bool) -> str:
-    """How many choices of forms were searched without a plan; ``in_time``: the search came to its end."""
-    all_forms = 2**alternatives
-    if tried == all_forms:
-        searched, left = f"all {tried}", "not all of them are excluded"
-    else:
-        searched = f"{tried} of the {all_forms}" if alternatives <= 10 else f"{tried}"
-        left = "with another there may be a plan"
-    return f"{_TIME_UP * (not in_time)}Of the choices of forms of the ops {searched} were searched; {left}."
+def untried_sentence(tried: int, what: str, *, in_time: bool) -> str:
+    """How many choices of ``what`` have no plan so far; ``in_time``: the search came to its end."""
+    searched = f"{tried} choices of {what} were searched; with another, or in longer, there may be a plan"
+    return f"{_TIME_UP * (not in_time)}{searched}."
 
 
 def no_plan_sentence(problem: Problem, limits: Limits, *, in_time: bool) -> str:

@@ -47,6 +47,8 @@ def solve(problem: Problem, limits: Limits, options: SolveOptions) -> Solution:
 class _Search(ChoiceSearch[Order]):
     """One search over orders; ``is_every``: what is known holds for all of them."""
 
+    kind = "orders"
+
     def __init__(self, problem: Problem, limits: Limits, options: SolveOptions) -> None:
         super().__init__(problem, limits, options)
         self.listed, self.is_every = tuple(range(len(problem.ops))), False

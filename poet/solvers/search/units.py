@@ -75,6 +75,7 @@ def solve(problem: Problem, limits: Limits, options: SolveOptions) -> Solution:
 class _Search(ChoiceSearch[Units]):
     """One search over units."""
 
+    kind = "units"
     other_choices = f"No plan {IN_ORDER} costs less on the same units; with others one may."
     any_start = True
 

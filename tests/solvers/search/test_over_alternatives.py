@@ -197,8 +197,8 @@ def test_one_choice_that_has_no_plan_does_not_speak_for_all(monkeypatch: pytest.
     limits = Limits(ram_budget_bytes=budget_bytes, deadline_seconds=12.05)
     found = solve(of, limits, dataclasses.replace(SHORT_SEARCH, time_limit_seconds=0.0))
     assert (found.status, found.schedule, found.proof) == (Status.TIMEOUT, None, "")
-    assert found.message.startswith("The time limit passed. Of the choices of forms of the ops ")
-    assert found.message.endswith(" of the 32 were searched; with another there may be a plan.")
+    assert found.message.startswith("The time limit passed. ")
+    assert " choices of forms of the ops were searched; with another, or in longer, " in found.message
 
 
 @pytest.mark.parametrize(
