@@ -91,11 +91,11 @@ class _Search(ChoiceSearch[Units]):
         least = self._least_of_all()
         if self.none or self.is_enough:
             return
-        firsts = (self._best_for(least.schedule), self._best_for(None), self._fastest(), *self._singles())
-        keys = [*dict.fromkeys(_key(first) for first in firsts if first is not None)]
-        for number, key in enumerate(keys):
-            if self.left():
-                self.search(key, PLAN_SHARE / (len(keys) - number))
+        best, fastest = self._best_for(None), self._best_for(None, by_time=True)
+        firsts = [*dict.fromkeys((self._best_for(least.schedule), best, fastest, *self._singles()))]
+        for number, first in enumerate(firsts):
+            if first is not None and self.left():
+                self.search(first, PLAN_SHARE / (len(firsts) - number))
         if self.options.objective in (Objective.ENERGY, Objective.TIME) and not self.is_enough:
             self._relax()
         if math.prod(map(len, self.costs.forms)) <= MOST_CHOICES:
@@ -190,24 +190,18 @@ class _Search(ChoiceSearch[Units]):
 
     def _improve(self, schedule: Schedule | None, like: Solution) -> None:
         """Keep ``schedule`` on the units that are best for it, where it is valid there."""
-        assignment = None if schedule is None else self._best_for(schedule)
-        if schedule is not None and assignment is not None:
+        best = None if schedule is None else self._best_for(schedule)
+        if schedule is not None and best is not None:
             with contextlib.suppress(InvalidSchedule):
-                self.note(_key(assignment), schedule, like)
+                self.note(best, schedule, like)
 
-    def _best_for(self, schedule: Schedule | None) -> dict[str, str] | None:
+    def _best_for(self, schedule: Schedule | None, *, by_time: bool = False) -> Units | None:
         """The units on which ``schedule``, or running every op once, takes least inside the limits."""
-        return self._chosen(schedule, by_time=self.by_time)
-
-    def _fastest(self) -> dict[str, str] | None:
-        return self._chosen(None, by_time=True)
-
-    def _chosen(self, schedule: Schedule | None, *, by_time: bool) -> dict[str, str] | None:
-        program, matrix = self._program(schedule, by_time=by_time)
+        program, matrix = self._program(schedule, by_time=by_time or self.by_time)
         effort = Effort(self._program_seconds(), clock=self.options.clock)
         outcome = run_engine(self.engine, matrix, effort)
         self.stopped |= outcome.interrupted
-        return None if outcome.values is None else program.assignment(outcome.values)
+        return None if outcome.values is None else _key(program.assignment(outcome.values))
 
     def _program(self, schedule: Schedule | None, *, by_time: bool) -> tuple[UnitColumns, Matrix]:
         """Of the units that take least where ops run as often as in ``schedule``, or once."""
@@ -232,11 +226,11 @@ class _Search(ChoiceSearch[Units]):
 
     # --- choices of units ---
 
-    def _singles(self) -> Iterator[dict[str, str]]:
+    def _singles(self) -> Iterator[Units]:
         """Each unit alone, with what it does not run on the main one: no plan is to be worse than these."""
         for unit in ("", *(each.name for each in self.problem.units)):
             able = zip(self.problem.ops, self.costs.forms, strict=True)
-            yield {op.name: unit for op, forms in able if unit and unit in forms}
+            yield _key({op.name: unit for op, forms in able if unit and unit in forms})
 
     def _every(self) -> Iterator[Units]:
         for units in itertools.product(*self.costs.forms):
