@@ -51,6 +51,9 @@ LEAST_SHARE = 0.3
 PLAN_SHARE = 0.6
 """Of the time that is then left, to plan with units that are best for its schedule, and with each alone."""
 
+COUNTEREXAMPLES = 8
+"""Moments that go on the grids of the relaxation at once."""
+
 PROGRAM_SECONDS = 5.0
 """For one program of the units of a schedule, and a tenth of the time at most."""
 
@@ -96,7 +99,7 @@ class _Search(ChoiceSearch[Units]):
         for number, first in enumerate(firsts):
             if first is not None and self.left():
                 self.search(first, PLAN_SHARE / (len(firsts) - number))
-        if self.options.objective in (Objective.ENERGY, Objective.TIME) and not self.is_enough:
+        if self.options.objective in (Objective.ENERGY, Objective.TIME):
             self._relax()
         if math.prod(map(len, self.costs.forms)) <= MOST_CHOICES:
             self.search_each(sorted(self._every(), key=self.once), of_all=True)
@@ -145,36 +148,43 @@ class _Search(ChoiceSearch[Units]):
             self.least = max(self.least, before + more)
 
     def _relax(self) -> None:
-        """A bound for all choices, and one to plan with, by the windows relaxation with unit columns."""
+        """Bounds for all choices, and some to plan with, by the windows relaxation with unit columns."""
         problem = objectives.priced(self.problem, Objective.TIME) if self.by_time else self.problem
-        costs = UnitCosts(problem)
-        instance = instance_of(permitted(costs.least, self.limits), self.limits)
-        bound = bound_overhead(instance, seconds=self.seconds(0.5), clock=self.options.clock, units=costs)
-        relaxation, base = bound.relaxation, costs.least.compute_joules
-        if self.least < base + bound.overhead_joules < math.inf:
-            self.least, self.proof = base + bound.overhead_joules, PROVEN
-        if self.is_enough:
-            return
-        columns, make = relaxation.units, relaxation.program.matrix
-        effort = Effort(self.seconds(0.5), absolute_joules=1e-7 * base, clock=self.options.clock)
-        outcome = run_engine(self.engine, make(), effort)
-        self.stopped |= outcome.interrupted
-        if columns is not None and outcome.values is not None:
+        costs, clock, moments = UnitCosts(problem), self.options.clock, frozenset[int]()
+        instance, base = (
+            instance_of(permitted(costs.least, self.limits), self.limits),
+            self._once(costs.least),
+        )
+        while not self.is_enough and self.left():
+            seconds = self.seconds(0.5)
+            bound = bound_overhead(instance, seconds=seconds, moments=moments, clock=clock, units=costs)
+            relaxation, columns = bound.relaxation, bound.relaxation.units
+            if self.least < base + bound.overhead_joules < math.inf:
+                self.least, self.proof = base + bound.overhead_joules, PROVEN
+            effort = Effort(self.seconds(0.5), absolute_joules=1e-7 * base, clock=clock)
+            outcome = run_engine(self.engine, relaxation.program.matrix(), effort)
+            self.stopped |= outcome.interrupted
+            if columns is None or outcome.values is None:
+                return
             solved = replace(bound, answer=replace(bound.answer, values=np.array(outcome.values)))
-            schedule = ExtractedStep(instance, solved).schedule()
-            key = _key(columns.assignment(outcome.values))
+            step, key = ExtractedStep(instance, solved), _key(columns.assignment(outcome.values))
+            schedule = step.schedule()
             if schedule is not None:
                 with contextlib.suppress(InvalidSchedule):
                     self.note(key, schedule, self.nothing(by="relaxation in whole numbers"))
-            self.search(key, 0.2)
-        if not self.is_enough:
-            self._claim(Claim(make, self.engine, base + relaxation.fixed_joules), outcome)
+            if key not in self.bounds:
+                self.search(key, 0.2)
+            claim = Claim(relaxation.program.matrix, self.engine, base + relaxation.fixed_joules)
+            self._claim(claim, outcome)
+            moments |= (more := step.over_capacity_moments(COUNTEREXAMPLES))
+            if not more or not outcome.done:
+                return
 
     def _claim(self, claim: Claim, outcome: Outcome) -> None:
         """Take the bound of one engine, confirmed by a second opinion where it closes the gap."""
         before, options = (self.least, self.proof), self.options
         bound = claim.fixed_joules + outcome.bound_joules
-        if not self.least < bound < math.inf:
+        if self.is_enough or not self.least < bound < math.inf:
             return
         self.least, self.proof = bound, f"{WORD_OF}{self.engine} alone, not proven independently"
         if not self.is_closed or not options.confirm or self.stopped:
