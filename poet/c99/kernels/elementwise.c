@@ -4,8 +4,12 @@
 /* y = a + alpha * b */
 void poet_add(float *y, const float *a, int32_t a_stride, const float *b, int32_t b_stride, float alpha, int32_t n)
 {
-    for (int32_t i = 0; i < n; ++i) {
-        y[i] = a[i * a_stride] + alpha * b[i * b_stride];
+    const float *const end = y + n;
+    while (a_stride == 1 && b_stride == 1 && alpha == 1.0f && y < end) {
+        *y++ = *a++ + *b++;
+    }
+    for (; y < end; a += a_stride, b += b_stride) {
+        *y++ = *a + alpha * *b;
     }
 }
 

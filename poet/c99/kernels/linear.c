@@ -118,10 +118,11 @@ static POET_INSIDE void poet_matmul_tile(float *y, int32_t y_row, int32_t y_colu
 /* The first addends of `columns` elements of a row; `from` may be null for 0 */
 static void poet_matmul_begin(float *to, int32_t step, const float *from, int32_t from_step, int32_t columns)
 {
-    for (; columns; --columns) {
-        *to = from ? *from : 0.0f;
+    static const float zero;
+    for (from_step = from ? from_step : 0, from = from ? from : &zero; columns; --columns) {
+        *to = *from;
         to += step;
-        from = from ? from + from_step : 0;
+        from += from_step;
     }
 }
 

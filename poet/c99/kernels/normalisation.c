@@ -5,20 +5,18 @@
 static POET_APART float poet_line_sum(const float *x, int32_t n)
 {
     float total = 0.0f;
-    while (n > 0) {
-        const float *const end = x + (n < 32 ? n : 32);
+    for (; n > 0; n -= 32) {
+        const int32_t most = n < 32 ? n : 32;
         float run = 0.0f;
-        for (; end - x >= 4; x += 4) {
-            run += x[0];
-            run += x[1];
-            run += x[2];
-            run += x[3];
+        for (int32_t eights = most / 8; eights; --eights) {
+            run += x[0], run += x[1], run += x[2], run += x[3];
+            run += x[4], run += x[5], run += x[6], run += x[7];
+            x += 8;
         }
-        while (x < end) {
+        for (int32_t rest = most % 8; rest; --rest) {
             run += *x++;
         }
         total += run;
-        n -= 32;
     }
     return total;
 }
@@ -28,20 +26,20 @@ static POET_APART float poet_line_sum(const float *x, int32_t n)
 static POET_APART float poet_line_squares(const float *x, int32_t n, float mean)
 {
     float total = 0.0f;
-    while (n > 0) {
-        const float *const end = x + (n < 32 ? n : 32);
+    for (; n > 0; n -= 32) {
+        const int32_t most = n < 32 ? n : 32;
         float run = 0.0f;
-        for (; end - x >= 4; x += 4) {
+        for (int32_t fours = most / 4; fours; --fours) {
             run += (x[0] - mean) * (x[0] - mean);
             run += (x[1] - mean) * (x[1] - mean);
             run += (x[2] - mean) * (x[2] - mean);
             run += (x[3] - mean) * (x[3] - mean);
+            x += 4;
         }
-        for (; x < end; ++x) {
+        for (int32_t rest = most % 4; rest; --rest, ++x) {
             run += (*x - mean) * (*x - mean);
         }
         total += run;
-        n -= 32;
     }
     return total;
 }
