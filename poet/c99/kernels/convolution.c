@@ -315,7 +315,7 @@ static POET_APART void poet_taps_of_rows_of_4(float *y, const float *x, int32_t 
 
 /*@ poet_first_place */
 /* The first place from which `distance` is reached, at most `limit` */
-static int32_t poet_first_place(int32_t distance, int32_t stride, int32_t limit)
+static POET_APART int32_t poet_first_place(int32_t distance, int32_t stride, int32_t limit)
 {
     const int32_t first = distance <= 0 ? 0 : (distance + stride - 1) / stride;
     return first < limit ? first : limit;
@@ -394,23 +394,24 @@ void poet_conv2d(float *y, const float *x, const float *w, const float *bias, co
 {
     const int32_t in_plane = s->plane.height * s->plane.width, out_plane = s->plane.out_height * s->plane.out_width;
     const int32_t taps = s->plane.kernel_height * s->plane.kernel_width;
-    const int is_tiled = poet_is_tiled(&s->plane, s->out_channels), rolls = poet_rolls_in_twos(&s->plane);
+    const int is_tiled = poet_is_tiled(&s->plane, s->out_channels), rolls = poet_reads_in_twos(&s->plane);
     float *to = y;
     for (int32_t n = 0; n < s->images; ++n) {
         for (int32_t o = 0; o < s->groups * s->out_channels; ++o) {
             const float *from = x + (n * s->groups + o / s->out_channels) * s->in_channels * in_plane;
-            for (int32_t i = 0; i < out_plane; ++i) {
-                to[i] = bias ? bias[o] : 0.0f;
+            const float begin = bias ? bias[o] : 0.0f;
+            for (float *at = to, *const end = to + out_plane; at < end;) {
+                *at++ = begin;
             }
             const int32_t in_group = o % s->out_channels, is_second = in_group % 2;
             const int in_twos = rolls && (is_second || in_group + 1 < s->out_channels);
             const float *kernel = w + (o - (in_twos ? is_second : 0)) * s->in_channels * taps;
-            for (int32_t c = 0; c < s->in_channels && !is_tiled; ++c) {
+            for (int32_t c = 0; c < s->in_channels && !is_tiled && is_second >= in_twos; ++c) {
                 if (!in_twos) {
                     poet_taps(to, from + c * in_plane, kernel, 1, &s->plane);
-                } else if (is_second && s->plane.stride_x == 1) {
+                } else if (s->plane.stride_x == 1) {
                     poet_taps_of_two(to - out_plane, out_plane, from + c * in_plane, kernel, s->in_channels * taps, 1, &s->plane);
-                } else if (is_second) {
+                } else {
                     poet_taps_of_two_by_2(to - out_plane, out_plane, from + c * in_plane, kernel, s->in_channels * taps, &s->plane);
                 }
                 kernel += taps;

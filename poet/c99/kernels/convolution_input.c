@@ -6,7 +6,7 @@ void poet_conv2d_backward_input(float *gx, const float *gy, const float *w, cons
 {
     const int32_t in_plane = s->plane.out_height * s->plane.out_width, out_plane = s->plane.height * s->plane.width;
     const int32_t taps = s->plane.kernel_height * s->plane.kernel_width;
-    const int is_tiled = poet_is_tiled(&s->plane, s->in_channels), rolls = poet_rolls_in_twos(&s->plane);
+    const int is_tiled = poet_is_tiled(&s->plane, s->in_channels), rolls = poet_reads_in_twos(&s->plane);
     float *to = gx;
     for (int32_t n = 0; n < s->images; ++n) {
         for (int32_t g = 0; g < s->groups; ++g) {
@@ -17,10 +17,10 @@ void poet_conv2d_backward_input(float *gx, const float *gy, const float *w, cons
                 }
                 const int is_second = c % 2, in_twos = rolls && (is_second || c + 1 < s->in_channels);
                 const float *last = w + (g * s->out_channels * s->in_channels + c + 1 - (in_twos ? is_second : 0)) * taps - 1;
-                for (int32_t o = 0; o < s->out_channels && !is_tiled; ++o) {
+                for (int32_t o = 0; o < s->out_channels && !is_tiled && is_second >= in_twos; ++o) {
                     if (!in_twos) {
                         poet_taps(to, from + o * out_plane, last, -1, &s->plane);
-                    } else if (is_second) {
+                    } else {
                         poet_taps_of_two(to - in_plane, in_plane, from + o * out_plane, last, taps, -1, &s->plane);
                     }
                     last += s->in_channels * taps;
@@ -143,7 +143,10 @@ void poet_conv2d_scatter(float *gx, const float *gy, const float *w, const poet_
                 }
                 for (int32_t o = 0; o < s->out_channels && !is_tiled; ++o) {
                     const float *kernel = w + ((g * s->out_channels + o) * s->in_channels + c) * taps;
-                    if (gathers) {
+                    if (gathers && o + 1 < s->out_channels) {
+                        poet_gather_of_two(to, from + o * out_plane, out_plane, kernel, s->in_channels * taps, &s->plane);
+                        ++o;
+                    } else if (gathers) {
                         poet_gather_3x3(to, from + o * out_plane, kernel, &s->plane);
                     } else {
                         poet_scatter_taps(to, from + o * out_plane, kernel, &s->plane);

@@ -334,16 +334,13 @@ void poet_conv2d_backward_weight(const poet_update *u, const float *gy, const fl
         return;
     }
 #endif
+    if (in_twos) {
+        poet_weights_in_twos(u, gy, x, most, s);
+        return;
+    }
     for (int32_t k = 0; k < step * s->in_channels * taps; k += n) {
         const int32_t kernel = k / taps, tap = k % taps;
-        const int32_t o = kernel / s->in_channels, c = kernel % s->in_channels, in_group = o % s->out_channels;
-        const int32_t channel = o / s->out_channels * s->in_channels + c;
-        if (in_twos) {
-            if (in_group % 2 == 0) {
-                poet_weight_of_two(u, k, gy + o * out_plane, x + channel * in_plane, in_group == s->out_channels - 1, most, s);
-            }
-            continue;
-        }
+        const int32_t o = kernel / s->in_channels, channel = o / s->out_channels * s->in_channels + kernel % s->in_channels;
         float sums[9] = {0.0f};
         for (int32_t image = 0; image < s->images; ++image) {
             const float *from = x + (image * s->groups * s->in_channels + channel) * in_plane;
@@ -366,7 +363,7 @@ void poet_channel_sums(const poet_update *u, const float *x, int32_t images, int
     for (int32_t c = 0; c < channels; ++c) {
         float total = 0.0f;
         for (int32_t n = 0; n < images; ++n) {
-            total += poet_sum(x + (n * channels + c) * plane, 1, plane);
+            total += poet_line_sum(x + (n * channels + c) * plane, plane);
         }
         u->apply(u, c, &total, 1);
     }
