@@ -326,8 +326,9 @@ void poet_conv2d_backward_weight(const poet_update *u, const float *gy, const fl
                       && (p->out_width - 1) * p->stride_x + p->kernel_width <= p->width;
     const int32_t n = rolls ? 9 : are_4 ? 4 : are_3 ? 3 : 1;
 #if POET_WIDE
-    if (poet_is_tiled(p, s->out_channels) && p->out_width <= 64 && (in_twos || !rolls)) {
-        const poet_tiling t = poet_tiling_there(0, s);
+    const poet_tiling t = poet_tiling_there(0, s);
+    const int is_run = p->out_width <= 64 && (in_twos || !rolls);
+    if (poet_is_tiled(p, s->out_channels) && is_run && poet_weight_channels(most, &t) > 0) {
         for (int32_t g = 0; g < s->groups; ++g) {
             poet_weight_tiles(u, g * t.outs * t.w_out, gy + g * t.outs * out_plane, x + g * t.ins * in_plane, most, &t);
         }

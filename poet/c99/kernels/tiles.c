@@ -7,34 +7,34 @@
 #if POET_WIDE
 /*
  * sums += a * b for 8 rows and 16 neighbouring columns: for each channel the sum over its lines and taps is made first.
- * From tap to tap it is `b_step` in b.
  */
-static POET_WIDEST void poet_tile(float *sums, const float *a, const float *b, int32_t b_step, const poet_steps *s)
+static POET_WIDEST void poet_tile(float *sums, const float *a, const float *b, const poet_steps *s)
 {
     float t0[16], t1[16], t2[16], t3[16], t4[16], t5[16], t6[16], t7[16];
-    const int32_t row = s->a_row;
+    const int32_t *const r = s->rows, r1 = r[1], r2 = r[2], r3 = r[3], r4 = r[4], r5 = r[5], r6 = r[6], r7 = r[7];
     for (int32_t c = 0; c < s->channels; ++c) {
         const float *line = a + c * s->a_channel, *ahead = line + (c + 6 < s->channels ? 6 * s->a_channel : 0);
         for (int32_t i = 0; i < 8; ++i) {
-            POET_FETCH(ahead + i * row);
+            POET_FETCH(ahead + r[i]);
         }
+        const float *from = b + c * s->b_channel;
         for (int j = 0; j < 16; ++j) {
             t0[j] = t1[j] = t2[j] = t3[j] = t4[j] = t5[j] = t6[j] = t7[j] = 0.0f;
         }
         for (int32_t ky = s->lines; ky; --ky) {
-            const float *w = line;
+            const float *w = line, *v = from;
             for (int32_t n = s->taps; n; --n) {
-                const float p0 = w[0], p1 = w[row], p2 = w[2 * row], p3 = w[3 * row];
-                const float p4 = w[4 * row], p5 = w[5 * row], p6 = w[6 * row], p7 = w[7 * row];
+                const float p0 = w[0], p1 = w[r1], p2 = w[r2], p3 = w[r3], p4 = w[r4], p5 = w[r5], p6 = w[r6], p7 = w[r7];
                 for (int j = 0; j < 16; ++j) {
-                    const float u = b[j];
+                    const float u = v[j];
                     t0[j] += p0 * u, t1[j] += p1 * u, t2[j] += p2 * u, t3[j] += p3 * u;
                     t4[j] += p4 * u, t5[j] += p5 * u, t6[j] += p6 * u, t7[j] += p7 * u;
                 }
                 w += s->a_tap;
-                b += b_step;
+                v += s->b_tap;
             }
             line += s->a_line;
+            from += s->b_line;
         }
         for (int j = 0; j < 16; ++j) {
             sums[j] += t0[j], sums[16 + j] += t1[j], sums[32 + j] += t2[j], sums[48 + j] += t3[j];
@@ -47,10 +47,10 @@ static POET_WIDEST void poet_tile(float *sums, const float *a, const float *b, i
 /*@ poet_tile_direct */
 #if POET_WIDE
 /* Likewise with each product added to the sums by itself, which stay in registers */
-static POET_WIDEST void poet_tile_direct(float *sums, const float *a, const float *b, int32_t b_step, const poet_steps *s)
+static POET_WIDEST void poet_tile_direct(float *sums, const float *a, const float *b, const poet_steps *s)
 {
     float t0[16], t1[16], t2[16], t3[16], t4[16], t5[16], t6[16], t7[16];
-    const int32_t row = s->a_row;
+    const int32_t *const r = s->rows, r1 = r[1], r2 = r[2], r3 = r[3], r4 = r[4], r5 = r[5], r6 = r[6], r7 = r[7];
     for (int j = 0; j < 16; ++j) {
         t0[j] = sums[j], t1[j] = sums[16 + j], t2[j] = sums[32 + j], t3[j] = sums[48 + j];
         t4[j] = sums[64 + j], t5[j] = sums[80 + j], t6[j] = sums[96 + j], t7[j] = sums[112 + j];
@@ -58,22 +58,23 @@ static POET_WIDEST void poet_tile_direct(float *sums, const float *a, const floa
     for (int32_t c = 0; c < s->channels; ++c) {
         const float *line = a + c * s->a_channel, *ahead = line + (c + 6 < s->channels ? 6 * s->a_channel : 0);
         for (int32_t i = 0; i < 8; ++i) {
-            POET_FETCH(ahead + i * row);
+            POET_FETCH(ahead + r[i]);
         }
+        const float *from = b + c * s->b_channel;
         for (int32_t ky = s->lines; ky; --ky) {
-            const float *w = line;
+            const float *w = line, *v = from;
             for (int32_t n = s->taps; n; --n) {
-                const float p0 = w[0], p1 = w[row], p2 = w[2 * row], p3 = w[3 * row];
-                const float p4 = w[4 * row], p5 = w[5 * row], p6 = w[6 * row], p7 = w[7 * row];
+                const float p0 = w[0], p1 = w[r1], p2 = w[r2], p3 = w[r3], p4 = w[r4], p5 = w[r5], p6 = w[r6], p7 = w[r7];
                 for (int j = 0; j < 16; ++j) {
-                    const float u = b[j];
+                    const float u = v[j];
                     t0[j] += p0 * u, t1[j] += p1 * u, t2[j] += p2 * u, t3[j] += p3 * u;
                     t4[j] += p4 * u, t5[j] += p5 * u, t6[j] += p6 * u, t7[j] += p7 * u;
                 }
                 w += s->a_tap;
-                b += b_step;
+                v += s->b_tap;
             }
             line += s->a_line;
+            from += s->b_line;
         }
     }
     for (int j = 0; j < 16; ++j) {
@@ -86,31 +87,31 @@ static POET_WIDEST void poet_tile_direct(float *sums, const float *a, const floa
 /*@ poet_tile_rows */
 #if POET_WIDE
 /* Likewise for at most 8 rows */
-static void poet_tile_rows(float *sums, const float *a, const float *b, int32_t b_step, int32_t rows, const poet_steps *s)
+static void poet_tile_rows(float *sums, const float *a, const float *b, int32_t rows, const poet_steps *s)
 {
     if (rows == 8) {
-        (s->is_direct ? poet_tile_direct : poet_tile)(sums, a, b, b_step, s);
+        (s->is_direct ? poet_tile_direct : poet_tile)(sums, a, b, s);
         return;
     }
     for (int32_t r = 0; r < rows; ++r) {
-        const float *u = b;
         for (int32_t c = 0; c < s->channels; ++c) {
-            const float *line = a + r * s->a_row + c * s->a_channel;
+            const float *line = a + s->rows[r] + c * s->a_channel, *from = b + c * s->b_channel;
             float t[16] = {0.0f};
             for (int j = 0; j < 16 && s->is_direct; ++j) {
                 t[j] = sums[16 * r + j];
                 sums[16 * r + j] = -0.0f;
             }
             for (int32_t ky = s->lines; ky; --ky) {
-                const float *w = line;
+                const float *w = line, *u = from;
                 for (int32_t n = s->taps; n; --n) {
                     for (int j = 0; j < 16; ++j) {
                         t[j] += *w * u[j];
                     }
                     w += s->a_tap;
-                    u += b_step;
+                    u += s->b_tap;
                 }
                 line += s->a_line;
+                from += s->b_line;
             }
             for (int j = 0; j < 16; ++j) {
                 sums[16 * r + j] += t[j];
@@ -215,27 +216,35 @@ static int32_t poet_stretches(poet_stretch *stretches, int32_t *places, int32_t 
 
 /*@ poet_tiles_of_panel */
 #if POET_WIDE
-/* y += what a panel of `channels` channels gives to all channels of y; its n places lie in a plane where `places` says */
-static void poet_tiles_of_panel(float *y, const float *w, const float *panel, int32_t width, int32_t channels,
+/*
+ * y += what a panel gives to all channels of y; its n places lie in a plane where `places` says, and rows of them are `line`
+ * apart in the panel
+ */
+static void poet_tiles_of_panel(float *y, const float *w, const float *panel, int32_t line, const poet_steps *s,
                                 const int32_t *places, int32_t n, const poet_tiling *t)
 {
-    const int32_t across = t->columns.tap_step, down = t->w_line * t->rows.tap_step;
-    const poet_steps s = {channels, t->rows.taps, t->columns.taps, t->w_out, t->w_in, down, across, t->is_direct};
     for (int32_t j = 0; j < n; j += 16) {
+        const float *from = panel + j / t->columns.made * line + j % t->columns.made;
         const int32_t columns = n - j < 16 ? n - j : 16, *at = places + j;
         const int is_line = columns == 16 && at[15] - at[0] == 15;
         for (int32_t o = 0; o < t->outs; o += 8) {
             const int32_t rows = t->outs - o < 8 ? t->outs - o : 8;
             float sums[128] = {0.0f}, *to = y + o * t->y_plane;
-            for (int32_t r = 0; r < rows; ++r) {
+            for (int32_t r = 0; r < rows && is_line; ++r) {
+                memcpy(sums + 16 * r, to + r * t->y_plane + at[0], 64);
+            }
+            for (int32_t r = 0; r < rows && !is_line; ++r) {
                 for (int32_t i = 0; i < columns; ++i) {
-                    sums[16 * r + i] = to[r * t->y_plane + (is_line ? at[0] + i : at[i])];
+                    sums[16 * r + i] = to[r * t->y_plane + at[i]];
                 }
             }
-            poet_tile_rows(sums, w + o * t->w_out, panel + j, width, rows, &s);
-            for (int32_t r = 0; r < rows; ++r) {
+            poet_tile_rows(sums, w + o * t->w_out, from, rows, s);
+            for (int32_t r = 0; r < rows && is_line; ++r) {
+                memcpy(to + r * t->y_plane + at[0], sums + 16 * r, 64);
+            }
+            for (int32_t r = 0; r < rows && !is_line; ++r) {
                 for (int32_t i = 0; i < columns; ++i) {
-                    to[r * t->y_plane + (is_line ? at[0] + i : at[i])] = sums[16 * r + i];
+                    to[r * t->y_plane + at[i]] = sums[16 * r + i];
                 }
             }
         }
@@ -251,14 +260,29 @@ static void poet_tiles(float *y, const float *x, const float *w, const poet_tili
     float panel[POET_PANEL];
     poet_stretch stretches[64];
     int32_t places[64];
-    const int32_t end = t->images * t->rows.made * t->columns.made, taps = t->rows.taps * t->columns.taps;
+    const int32_t end = t->images * t->rows.made * t->columns.made, taps = t->columns.taps, row = t->columns.made;
+    const int32_t rows = poet_strip_rows(t), length = poet_reach(&t->columns, row), step = t->w_out;
+    poet_steps s = {
+        0, t->rows.taps, taps, t->w_in, t->w_line * t->rows.tap_step, t->columns.tap_step,
+        poet_reach(&t->rows, rows) * length, t->rows.shift_step * length, t->columns.shift_step, t->is_direct,
+        {0, step, 2 * step, 3 * step, 4 * step, 5 * step, 6 * step, 7 * step},
+    };
+    memset(panel, 0, rows ? sizeof panel : 0u);
     for (int32_t from = 0; from < end; from += 64) {
         const int32_t n = end - from < 64 ? end - from : 64, width = (n + 15) & ~15;
-        const int32_t count = poet_stretches(stretches, places, from, from + n, t), most = POET_PANEL / (taps * width);
+        const int32_t count = poet_stretches(stretches, places, from, from + n, t);
+        if (!rows) {
+            s.b_tap = width, s.b_line = taps * width, s.b_channel = t->rows.taps * taps * width;
+        }
+        const int32_t most = POET_PANEL / s.b_channel;
         for (int32_t c = 0; c < t->ins; c += most) {
-            const int32_t channels = t->ins - c < most ? t->ins - c : most;
-            poet_panel(panel, width, x + c * t->x_plane, channels, stretches, count, t);
-            poet_tiles_of_panel(y, w + c * t->w_in, panel, width, channels, places, n, t);
+            s.channels = t->ins - c < most ? t->ins - c : most;
+            if (rows) {
+                poet_strip(panel, x + stretches->image * t->x_image + c * t->x_plane, s.channels, stretches->row, rows, t);
+            } else {
+                poet_panel(panel, width, x + c * t->x_plane, s.channels, stretches, count, t);
+            }
+            poet_tiles_of_panel(y, w + c * t->w_in, panel, rows ? t->rows.step * length : row, &s, places, n, t);
         }
     }
 }
@@ -369,72 +393,6 @@ static POET_APART void poet_turned(float *to, const float *from, int32_t step, i
 }
 #endif
 
-/*@ poet_weight_tiles_of_run */
-#if POET_WIDE
-/*
- * tiles += what `channels` channels of x and up to 32 of gy give to their kernels at a run of n places from `at` on; the
- * panel holds already what they read where `is_read`
- */
-static void poet_weight_tiles_of_run(float *tiles, float *panel, int is_read, const float *gy, const float *x,
-                                     int32_t channels, int32_t outs, int32_t at, int32_t n, const poet_tiling *t)
-{
-    float turned[64 * 32];
-    poet_stretch stretches[64];
-    int32_t places[64];
-    const int32_t width = (n + 15) & ~15, count = poet_stretches(stretches, places, at, at + n, t);
-    const int32_t kernels = channels * t->rows.taps * t->columns.taps, columns = outs > 16 ? 32 : 16;
-    const poet_steps s = {1, 1, n, width, 0, 0, 1, 0};
-    if (!is_read) {
-        poet_panel(panel, width, x, channels, stretches, count, t);
-    }
-    poet_turned(turned, gy + places[0], 1, t->y_plane, n, outs, columns);
-    for (int32_t k = 0; k < kernels; k += 8) {
-        const int32_t rows = kernels - k < 8 ? kernels - k : 8;
-        for (int32_t j = 0; j < columns; j += 16) {
-            poet_tile_rows(tiles + k * 32 + j * 8, panel + k * width, turned + j, columns, rows, &s);
-        }
-    }
-}
-#endif
-
-/*@ poet_weight_tiles */
-#if POET_WIDE
-/* What the kernels of one group, from element `first` of the weight on, get from gy and x, used as it is made */
-static void poet_weight_tiles(const poet_update *u, int32_t first, const float *gy, const float *x, int32_t run,
-                              const poet_tiling *t)
-{
-    float panel[POET_PANEL], tiles[POET_PANEL / 2], made[POET_PANEL / 64];
-    const int32_t taps = t->rows.taps * t->columns.taps, most = POET_PANEL / 64 / taps, row = t->columns.made;
-    const int is_one = t->images == 1 && t->rows.made <= run;
-    for (int32_t c = 0; c < t->ins; c += most) {
-        const int32_t channels = t->ins - c < most ? t->ins - c : most;
-        for (int32_t o = 0; o < t->outs; o += 32) {
-            const int32_t outs = t->outs - o < 32 ? t->outs - o : 32;
-            memset(tiles, 0, sizeof tiles);
-            for (int32_t i = 0; i < outs * channels * taps; i += 16) {
-                POET_FETCH(u->p + first + ((o + i / (channels * taps)) * t->ins + c) * taps + i % (channels * taps));
-            }
-            for (int32_t line = 0; line < t->images * t->rows.made; ) {
-                const int32_t left = t->rows.made - line % t->rows.made, rows = run < left ? run : left;
-                poet_weight_tiles_of_run(tiles, panel, is_one && o, gy + o * t->y_plane, x + c * t->x_plane, channels,
-                                         outs, line * row, rows * row, t);
-                line += rows;
-            }
-            for (int32_t j = 0; j < outs; ++j) {
-                const float *from = tiles + j / 16 * 128 + j % 16;
-                for (int32_t k = 0; k < channels * taps; k += 8) {
-                    for (int i = 0; i < 8; ++i) {
-                        made[k + i] = from[16 * i];
-                    }
-                    from += 256;
-                }
-                u->apply(u, first + ((o + j) * t->ins + c) * taps, made, channels * taps);
-            }
-        }
-    }
-}
-#endif
-
 /*@ poet_product_tiles */
 #if POET_WIDE
 /* tiles += a * b for at most 64 rows and 16 columns, in the runs of 32 inner numbers of a product */
@@ -444,14 +402,17 @@ static POET_APART void poet_product_tiles(float *tiles, const float *a, const fl
     const int is_there = s->b_column == 1 && columns == 16;
     for (int32_t from = 0; from < s->inner; from += 32) {
         const int32_t n = s->inner - from < 32 ? s->inner - from : 32;
-        const poet_steps steps = {1, 1, n, s->a_row, 0, 0, s->a_inner, 0};
+        const int32_t row = s->a_row;
+        const poet_steps steps = {
+            1, 1, n, 0, 0, s->a_inner, 0, 0, is_there ? s->b_inner : 16, 0,
+            {0, row, 2 * row, 3 * row, 4 * row, 5 * row, 6 * row, 7 * row},
+        };
         float turned[32 * 16];
         if (!is_there) {
             poet_turned(turned, b, s->b_inner, s->b_column, n, columns, 16);
         }
         for (int32_t i = 0; i < rows; i += 8) {
-            poet_tile_rows(tiles + i * 16, a + i * s->a_row, is_there ? b : turned, is_there ? s->b_inner : 16,
-                           rows - i < 8 ? rows - i : 8, &steps);
+            poet_tile_rows(tiles + i * 16, a + i * row, is_there ? b : turned, rows - i < 8 ? rows - i : 8, &steps);
         }
         a += 32 * s->a_inner;
         b += 32 * s->b_inner;

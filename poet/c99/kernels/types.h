@@ -33,11 +33,11 @@ typedef struct {
 
 /*@ poet_steps */
 /*
- * Over how many channels, lines and taps a tile sums up, and how far apart they and its rows lie in its left factor; where
- * it `is_direct` there are no sums of single channels.
+ * Over how many channels, lines and taps a tile sums up, and how far apart they lie in its factors; in the left one its rows
+ * begin at `rows` from the first. Where it `is_direct` there are no sums of single channels.
  */
 typedef struct {
-    int32_t channels, lines, taps, a_row, a_channel, a_line, a_tap, is_direct;
+    int32_t channels, lines, taps, a_channel, a_line, a_tap, b_channel, b_line, b_tap, is_direct, rows[8];
 } poet_steps;
 
 /*@ poet_stretch */
