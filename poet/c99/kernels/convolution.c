@@ -32,30 +32,14 @@ static POET_APART void poet_rows_of_3x3(float *y, const float *x1, const float *
             a2 = *x2++;
         }
         float b0 = *x++, b1 = *x1++, b2 = *x2++;
-        const float *const end = y + (width - pad);
-        float *const last = y + (width - 1);
-        while (y < end) {
-            float c0 = *x++, c1 = *x1++, c2 = *x2++;
+        for (const float *const end = y + (width - pad); y < end;) {
+            const float c0 = *x++, c1 = *x1++, c2 = *x2++;
             *y++ += w0 * a0 + w1 * b0 + w2 * c0 + w3 * a1 + w4 * b1 + w5 * c1 + w6 * a2 + w7 * b2 + w8 * c2;
-            if (y == end) {
-                a0 = b0, a1 = b1, a2 = b2;
-                b0 = c0, b1 = c1, b2 = c2;
-                break;
-            }
-            a0 = *x++, a1 = *x1++, a2 = *x2++;
-            *y++ += w0 * b0 + w1 * c0 + w2 * a0 + w3 * b1 + w4 * c1 + w5 * a1 + w6 * b2 + w7 * c2 + w8 * a2;
-            if (y == end) {
-                b0 = a0, b1 = a1, b2 = a2;
-                a0 = c0, a1 = c1, a2 = c2;
-                break;
-            }
-            b0 = *x++, b1 = *x1++, b2 = *x2++;
-            *y++ += w0 * c0 + w1 * a0 + w2 * b0 + w3 * c1 + w4 * a1 + w5 * b1 + w6 * c2 + w7 * a2 + w8 * b2;
+            a0 = b0, a1 = b1, a2 = b2, b0 = c0, b1 = c1, b2 = c2;
         }
         if (pad) { /* the last column lies outside */
-            *last += w0 * a0 + w1 * b0 + w3 * a1 + w4 * b1 + w6 * a2 + w7 * b2;
+            *y++ += w0 * a0 + w1 * b0 + w3 * a1 + w4 * b1 + w6 * a2 + w7 * b2;
         }
-        y = last + 1;
         x += skip;
         x1 += skip;
         x2 += skip;
@@ -240,27 +224,6 @@ static POET_APART void poet_taps_of_3x3(float *y, const float *x, int32_t row, c
     }
 }
 
-/*@ poet_taps_of_2x3 */
-/* Likewise where one of the three rows lies outside the image; w is the first tap inside */
-static POET_APART void poet_taps_of_2x3(float *y, const float *x, int32_t row, const float *w, int32_t w_step,
-                             int32_t stride, int32_t n)
-{
-    const float *x1 = x + row;
-    const float w0 = w[0], w1 = w[w_step], w2 = w[2 * w_step];
-    const float w3 = w[3 * w_step], w4 = w[4 * w_step], w5 = w[5 * w_step];
-    for (int32_t o = 0; o < n; ++o) {
-        float sum = w0 * x[0];
-        sum += w1 * x[1];
-        sum += w2 * x[2];
-        sum += w3 * x1[0];
-        sum += w4 * x1[1];
-        sum += w5 * x1[2];
-        y[o] += sum;
-        x += stride;
-        x1 += stride;
-    }
-}
-
 /*@ poet_taps_of_row */
 /* y[o] += all taps inside the image, for the places `ox` up to `end` of a row, where `rows` of the kernel are */
 static POET_APART void poet_taps_of_row(float *y, const float *x, const float *w, int32_t w_step, int32_t rows, int32_t ox,
@@ -359,14 +322,10 @@ static POET_APART void poet_taps_by_row(float *y, const float *x, const float *w
         const float *taps = w + first * p->kernel_width * w_step;
         if (is_wide_4) {
             poet_taps_of_rows_of_4(y, line, skip, taps, rows, p->stride_x, p->out_width);
-        } else if (is_wide_3 && (rows == 3 || rows == 2) && from < to) {
+        } else if (is_wide_3 && rows == 3 && from < to) {
             const float *inside = line + from * p->stride_x - p->pad_x;
             poet_taps_of_row(y, line, taps, w_step, rows, 0, from, p);
-            if (rows == 3) {
-                poet_taps_of_3x3(y + from, inside, skip, taps, w_step, p->stride_x, to - from);
-            } else {
-                poet_taps_of_2x3(y + from, inside, skip, taps, w_step, p->stride_x, to - from);
-            }
+            poet_taps_of_3x3(y + from, inside, skip, taps, w_step, p->stride_x, to - from);
             poet_taps_of_row(y, line, taps, w_step, rows, to, p->out_width, p);
         } else {
             poet_taps_of_row(y, line, taps, w_step, rows, 0, p->out_width, p);

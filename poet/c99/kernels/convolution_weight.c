@@ -33,33 +33,12 @@ static POET_APART void poet_gradient_rows_of_3x3(float *g, const float *gy, cons
         }
         float b0 = *x++, b1 = *x1++, b2 = *x2++;
         float s0 = 0.0f, s1 = 0.0f, s2 = 0.0f, s3 = 0.0f, s4 = 0.0f, s5 = 0.0f, s6 = 0.0f, s7 = 0.0f, s8 = 0.0f;
-        const float *const end = gy + (width - pad);
-        while (gy < end) {
-            float v = *gy++;
-            float c0 = *x++, c1 = *x1++, c2 = *x2++;
+        for (const float *const end = gy + (width - pad); gy < end;) {
+            const float v = *gy++, c0 = *x++, c1 = *x1++, c2 = *x2++;
             s0 += v * a0, s1 += v * b0, s2 += v * c0;
             s3 += v * a1, s4 += v * b1, s5 += v * c1;
             s6 += v * a2, s7 += v * b2, s8 += v * c2;
-            if (gy == end) {
-                a0 = b0, a1 = b1, a2 = b2;
-                b0 = c0, b1 = c1, b2 = c2;
-                break;
-            }
-            v = *gy++;
-            a0 = *x++, a1 = *x1++, a2 = *x2++;
-            s0 += v * b0, s1 += v * c0, s2 += v * a0;
-            s3 += v * b1, s4 += v * c1, s5 += v * a1;
-            s6 += v * b2, s7 += v * c2, s8 += v * a2;
-            if (gy == end) {
-                b0 = a0, b1 = a1, b2 = a2;
-                a0 = c0, a1 = c1, a2 = c2;
-                break;
-            }
-            v = *gy++;
-            b0 = *x++, b1 = *x1++, b2 = *x2++;
-            s0 += v * c0, s1 += v * a0, s2 += v * b0;
-            s3 += v * c1, s4 += v * a1, s5 += v * b1;
-            s6 += v * c2, s7 += v * a2, s8 += v * b2;
+            a0 = b0, a1 = b1, a2 = b2, b0 = c0, b1 = c1, b2 = c2;
         }
         if (pad) { /* the last column lies outside */
             const float v = *gy++;
