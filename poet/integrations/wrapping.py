@@ -307,7 +307,7 @@ def _settings_of(module: nn.Module, memory: frozenset[int]) -> dict[tuple[str, s
     """
     found: dict[tuple[str, str], object] = {}
     for path, part in module.named_modules():
-        found[path, ""] = (type(part), vars(part).get("forward"))
+        found[path, ""] = (part, type(part), vars(part).get("forward"))
         for key, value in vars(part).items():
             if type(value) in _SETTINGS:
                 found[path, key] = value

@@ -267,6 +267,12 @@ def test_changes_of_the_module_are_noticed(wrapped: Wrapped) -> None:
         wrapped(X)
     wrapped.module.float()  # new memory, same types
     back(F.cross_entropy(wrapped(X), Y))
+    weight = part(wrapped, "6").weight
+    weight.data = weight.data.as_strided((5, 64), (1, 5))  # the same memory
+    with pytest.raises(InputError, match=r"6.weight has other strides"):
+        wrapped(X)
+    weight.data = weight.data.as_strided((5, 64), (64, 1))
+    back(F.cross_entropy(wrapped(X), Y))
     with torch.autocast("cpu"), pytest.raises(InputError, match="autocast"):
         wrapped(X)
 
@@ -293,6 +299,7 @@ class Scaled(nn.Module):
         ("mask", lambda module: setattr(module, "mask", torch.zeros(6, 6))),
         ("norm", lambda module: setattr(module.norm, "forward", torch.tanh)),
         ("conv", lambda module: setattr(module, "conv", nn.ReLU())),
+        ("norm", lambda module: setattr(module, "norm", nn.BatchNorm2d(4))),
     ],
 )
 def test_changed_settings_are_noticed(name: str, change: Callable[[Scaled], None]) -> None:

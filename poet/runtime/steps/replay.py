@@ -229,7 +229,7 @@ class SplitReplay(Closing):
         self._compile(None)
         self._is_checked = False
         self._persistent = plan.graph.persistent()
-        self._bound: dict[str, tuple[int, torch.dtype]] = {}
+        self._bound: dict[str, tuple[object, ...]] = {}
         outputs = set(self._loss_op.call.refs())
         self._outputs = [name for name in plan.graph.predictions if name in outputs]
         self._gradients = plan.graph.predictions[len(self._outputs) :]
@@ -246,7 +246,7 @@ class SplitReplay(Closing):
             InputError: one is of another type or shape than the plan's.
         """
         for name, tensor in values.items():
-            known = (tensor.data_ptr(), tensor.dtype)
+            known = (tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride())
             if self._bound.get(name) != known:
                 self._install(name, tensor.detach())
                 self._bound[name] = known
