@@ -179,7 +179,7 @@ class PlannedForward:
             if "mask" in name and isinstance(item, Tensor) and not item.is_floating_point()
         ]  # models leave out a mask that masks nothing
         settings = getattr(self._model, "config", None)
-        return repr((structure.spec, found, seen, sorted(vars(settings).items()) if settings else None))
+        return repr((structure.spec, found, seen, getattr(settings, "__dict__", settings)))
 
     def _planned(self, named: dict[str, Any]) -> Wrapped:
         number = len(self.plans)
@@ -202,6 +202,7 @@ class PlannedForward:
     def _own_outputs(self, named: dict[str, Any], *, with_gradients: bool = False) -> list[object]:
         """What the model itself returns; generator and module state are left as they were."""
         state = torch.get_rng_state()
+        buffers = [(part._buffers, dict(part._buffers)) for part in self._model.modules()]
         kept = [(item, item.detach().clone()) for item in self._model.buffers()]
         try:
             with torch.set_grad_enabled(with_gradients):
@@ -209,6 +210,8 @@ class PlannedForward:
             return [item.detach() if isinstance(item, Tensor) else item for item in returned]
         finally:
             torch.set_rng_state(state)
+            for own, those in buffers:  # a forward pass may put others into their places
+                own.update(those)
             with torch.no_grad():
                 for item, before in kept:
                     item.copy_(before)

@@ -97,6 +97,38 @@ def test_each_kind_of_batch_is_planned_once_and_gives_the_bits_of_the_module() -
     back(model(**batch(5))["loss"])
 
 
+class Remembering(Classifier):
+    """Puts another tensor in the place of a buffer in each pass, and has a configuration of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.config = {"width": 16}
+        self.register_buffer("last", torch.zeros(6, 3))
+
+    def forward(self, x: Tensor, mask: Tensor | None = None, labels: Tensor | None = None) -> dict[str, Any]:
+        found = super().forward(x, mask, labels)
+        found["loss"] = found["loss"] + self.last.mean()
+        self.last = found["logits"].detach() * 2
+        return found
+
+
+def test_a_buffer_that_is_replaced_in_each_pass_gives_the_bits_of_the_module() -> None:
+    losses = []
+    for is_planned in (False, True):
+        torch.manual_seed(0)
+        model = Remembering()
+        if is_planned:
+            poet.plan_forward(model, ram=None, **OPTIONS)
+        torch.manual_seed(7)
+        found = []
+        for _ in range(3):
+            loss = model(**batch(6))["loss"]
+            back(loss)
+            found.append(loss.detach())
+        losses.append(found)
+    assert all(map(torch.equal, *losses))
+
+
 def test_going_back_through_another_output_is_refused() -> None:
     found = planned()(**batch(6))
     assert found["logits"].argmax(-1).shape == (6,)
