@@ -182,9 +182,9 @@ Weights = Mapping[str, tuple[Tensor, Packed | None]]
 def with_weights(graph: Graph, tensors: Mapping[str, Tensor], weights: Weights) -> dict[str, Tensor]:
     """``tensors``, by value, with those of ``weights`` as float32 in their places."""
     made = dict(tensors)
-    for item in graph.parameters:
-        if item.name in weights:
-            made[item.value] = torch.empty_like(made[item.value]).copy_(as_used(*weights[item.name]))
+    for name, value in (*((item.name, item.value) for item in graph.parameters), *graph.states):
+        if name in weights:
+            made[value] = torch.empty_like(made[value]).copy_(as_used(*weights[name]))
     return made
 
 

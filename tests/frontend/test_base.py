@@ -286,6 +286,48 @@ def test_weights_of_a_gguf_file_take_the_place_of_the_models(tmp_path: Path) -> 
     assert verify(tmp_path / "plan.poet", module=module, steps=1, threads=(1,))
 
 
+class _Tied(nn.Module):
+    """A table that the head shares, and a norm with statistics."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.norm, self.head = nn.Embedding(8, 32), nn.BatchNorm1d(32), nn.Linear(32, 8)
+        self.head.weight = self.words.weight
+
+    def forward(self, numbers: Tensor) -> Tensor:
+        found: Tensor = self.head(self.norm(self.words(numbers)))
+        return found
+
+
+def test_a_gguf_file_fills_buffers_and_what_is_tied_by_any_of_its_names(tmp_path: Path) -> None:
+    module, path = _Tied(), tmp_path / "model.gguf"
+    weight, numbers = random_weight(8, 32), random_weight(2, 32)[1].clone()
+    tensors = {
+        "head.weight": (weight, "q8_0"),
+        "norm.running_mean": (numbers, ""),
+        "norm.bias": (numbers, "q8_0"),
+    }
+    planning: dict[str, Any] = {
+        "device": "rpi4b",
+        "ram": None,
+        "train": ["norm.*"],
+        "base": "q8_0",
+        "weights": path,
+    }
+    gguf_file(path, tensors)
+    poet.plan(module, torch.arange(6), **planning).save(tmp_path / "plan.poet")
+    with Trainer.open(tmp_path / "plan.poet") as trainer:
+        found = trainer.state_dict()
+    how, row = Packed("q8_0", (8, 32)), Packed("q8_0", (1, 32))
+    assert torch.equal(found["words.weight"], as_used(packed_rows(weight, how), how))
+    assert torch.equal(found["norm.bias"], as_used(packed_rows(numbers, row), row)[0])
+    assert torch.equal(found["norm.running_mean"], numbers)
+    assert verify(tmp_path / "plan.poet", module=module, threads=(1,))
+    gguf_file(path, {**tensors, "words.weight": (weight, "")})
+    with pytest.raises(ModelError, match=r"words\.weight in the model, and the file has two contents of it"):
+        poet.plan(module, torch.arange(6), **planning)
+
+
 def test_names_of_llama_cpp_are_those_of_its_own_table() -> None:
     theirs = gguf.get_tensor_name_map(gguf.MODEL_ARCH.QWEN3, 2)
     names = ["model.embed_tokens.weight", "model.norm.weight", "lm_head.weight"]
