@@ -25,8 +25,9 @@ from flwr.server.strategy.aggregate import aggregate
 from poet.c99.library import Step
 from poet.errors import InputError
 from poet.ir.calls import TensorType
-from poet.ir.named import named_parameters
+from poet.ir.named import named_parameters, packed_values
 from poet.plans.plan_file import PlanFile
+from poet.runtime.data.given import as_tensors
 from poet.runtime.system.confinement import Confinement, Rehearsal
 from poet.runtime.system.memory import use_one_heap
 from poet.runtime.training.trainer import Trainer
@@ -100,7 +101,7 @@ class PlanClient(_Client):
     def get_parameters(self, config: dict[str, Any]) -> Arrays:
         """The plan's own weights."""
         with Trainer.open(self._plan, page_file=self._page_file) as trainer:
-            return [item.numpy() for item in trainer.state_dict().values()]
+            return self._exchanged(trainer)
 
     def _round(self, weights: Arrays, number: int) -> Round:
         if self._ram_bytes is not None and not self._is_confined:
@@ -109,17 +110,24 @@ class PlanClient(_Client):
 
     def _trained(self, weights: Arrays, number: int) -> tuple[Round, int]:
         """A round, and its peak in bytes."""
-        losses = []
+        losses, samples = [], 0
         with PlanFile(self._plan) as file:
             seed, given = seed_of(self.name, number), _named(file, weights)
             trainer = Trainer.of(file, page_file=self._page_file, weights=given, seed=seed)
         with trainer, trainer.peak_meter() as meter:
             for inputs, targets in self._batches(number):
                 losses.append(trainer.step(inputs, targets).loss)
-            made = [item.numpy() for item in trainer.state_dict().values()]
-        rows, peak = trainer.input_types[0].shape[0], meter.peak
+                samples += len(as_tensors(inputs)[0])
+            made = self._exchanged(trainer)
+        peak = meter.peak
         peak_bytes = peak.bytes if peak.is_counted and peak.bytes else trainer.plan.held_bytes
-        return (made, losses, rows * len(losses)), peak_bytes
+        return (made, losses, samples), peak_bytes
+
+    def _exchanged(self, trainer: Trainer) -> Arrays:
+        with PlanFile(self._plan) as file:
+            names = tensors_of(file)
+        state = trainer.state_dict()
+        return [state[name].numpy() for name in names]
 
     def _confine(self, weights: Arrays, number: int, ram_bytes: int) -> None:
         """Limit the process to what it takes without tensors in such a round, and the budget."""
@@ -131,11 +139,14 @@ class PlanClient(_Client):
 
 
 def tensors_of(plan: PlanFile) -> dict[str, TensorType]:
-    """What clients of a plan exchange, in this order: types of parameters and module state by name."""
-    graph = plan.plan.graph
+    """What clients of a plan exchange, in this order: types of parameters and module state by name.
+
+    A packed base stays where it is.
+    """
+    graph, packed = plan.plan.graph, packed_values(plan.plan.graph)
     types = {value.name: value.type for value in graph.values}
-    parameters = {item.name: item.content.type for item in named_parameters(graph)}
-    return parameters | {name: types[value] for name, value in graph.states}
+    parameters = {item.name: item.content.type for item in named_parameters(graph) if not item.packed}
+    return parameters | {name: types[value] for name, value in graph.states if value not in packed}
 
 
 def _named(file: PlanFile, weights: Arrays) -> dict[str, torch.Tensor]:

@@ -158,6 +158,31 @@ def test_what_a_client_cannot_do_is_said(planned: tuple[Path, nn.Module]) -> Non
     assert strategy.aggregate_fit(1, [], [RuntimeError()]) == (None, {})
 
 
+@pytest.mark.filterwarnings("ignore")
+def test_a_packed_base_stays_with_the_client_and_batches_of_any_size_count(tmp_path: Path) -> None:
+    from poet.integrations.flower import PlanClient
+
+    net, path = nn.Sequential(nn.Linear(32, 4), nn.Linear(4, 3)).train(), tmp_path / "base.poet"
+    options: dict[str, Any] = {"base": "q8_0", "train": ["1.*"], "time_limit_seconds": 1.0}
+    large = torch.randn(5, 32)
+    poet.plan(net, large, device="rpi4b", ram=None, shapes=[large[:2]], **options).save(path)
+    given = [(large, torch.arange(5) % 3), (large[:2], torch.arange(2))]
+    client = PlanClient(path, lambda number: given, name="a")
+    weights = client.get_parameters({})
+    assert [item.shape for item in weights] == [(4,), (3, 4), (3,)]
+    weights[2] += 1
+    made, samples, _ = client.fit(weights, {"round": 1})
+    assert samples == 7
+    named = dict(zip(("0.bias", "1.weight", "1.bias"), map(torch.from_numpy, weights), strict=True))
+    with Trainer.open(path, weights=named) as trainer:
+        for inputs, targets in given:
+            trainer.step(inputs, targets)
+        found = trainer.state_dict()
+        with pytest.raises(InputError, match=r"0\.weight is not of the plan, or packed there"):
+            Trainer.open(path, weights=found)
+    assert all(np.array_equal(item, found[name].numpy()) for name, item in zip(named, made, strict=True))
+
+
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_clients_over_the_c_library_average_what_each_would_have_trained(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from poet.files import tensorfile
 from poet.files.kinds import FileKind, says_what_it_is
 from poet.files.tensorfile import RawTensor, TensorFile
 from poet.ir.graph import ITEM_BYTES, Graph
-from poet.ir.named import Joined, named_parameters
+from poet.ir.named import Joined, named_parameters, packed_values
 from poet.plans.plan_file import PlanFile
 from poet.plans.planned_step import lasting_values
 from poet.plans.training_plan import Plan
@@ -111,22 +111,25 @@ def pieces(item: Joined, whole: torch.Tensor) -> Iterator[tuple[str, torch.Tenso
 
 
 def _given(graph: Graph, weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Contents by value of the graph."""
-    parameters = {item.name: item.content for item in named_parameters(graph)}
+    """Contents by value of the graph; what is packed stays the plan's own."""
+    parameters = {item.name: item.content for item in named_parameters(graph) if item.packed is None}
+    packed = packed_values(graph)
     types = {value.name: value.type for value in graph.values}
     wanted = {name: item.type for name, item in parameters.items()}
-    wanted |= {name: types[value] for name, value in graph.states}
+    states = {name: value for name, value in graph.states if value not in packed}
+    wanted |= {name: types[value] for name, value in states.items()}
     if odd := sorted(wanted.keys() ^ weights.keys()):
+        why = "missing" if odd[0] in wanted else "not of the plan, or packed there"
         raise InputError(
-            f"weights: {odd[0]} is {'missing' if odd[0] in wanted else 'not of the plan'}; give all "
-            "parameters and module state by name, as state_dict() does"
+            f"weights: {odd[0]} is {why}; give all parameters and module state by name, as state_dict() "
+            "does, but for a packed base"
         )
     for name, kind in wanted.items():
         found = weights[name]
         if (str(found.dtype), tuple(found.shape)) != (f"torch.{kind.dtype}", kind.shape):
             raise InputError(f"weights: {name} is {found.dtype}{list(found.shape)}, the plan has {kind}")
     made = {part: piece for name, item in parameters.items() for part, piece in pieces(item, weights[name])}
-    return made | {value: weights[name] for name, value in graph.states}
+    return made | {value: weights[name] for name, value in states.items()}
 
 
 class Saved(Closing):
