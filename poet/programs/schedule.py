@@ -36,6 +36,7 @@ Run = Callable[[Op, Call, Any], Sequence[Tensor | None]]
 def lasting(graph: Graph, *, whole: bool = True) -> dict[str, Joined]:
     """What lives across steps, by the module's names: parameters, module state, then constants and the rest.
 
+    What is tied stands under the first of its names.
     What the optimizer keeps stands under ``optimizer.STATE.PARAMETER``, so that names are attribute paths.
     Where they are not to be ``whole``, the parts of a tensor stand by themselves, as ``NAME.rows_FIRST``.
     """
@@ -43,7 +44,10 @@ def lasting(graph: Graph, *, whole: bool = True) -> dict[str, Joined]:
     named = named_parameters(graph)
     found = [item.content for item in named]
     found += [Joined(name, types[value], (value,)) for name, value in (*graph.states, *graph.constants)]
-    by_name = {item.name: item for item in found}
+    first: dict[tuple[str, ...], Joined] = {}
+    for content in found:
+        first.setdefault(content.values, content)
+    by_name = {content.name: content for content in first.values()}
     for item in named:
         by_name |= {f"optimizer.{state}.{item.name}": joined for state, joined in item.optimizer_state}
     if whole:
@@ -80,7 +84,7 @@ def check(plan: Plan) -> None:
         f"its plan pages {', '.join(lasting_slots[:1])}, which lives across steps; plan with --no-paging": (
             lasting_slots or any(op.stored for op in plan.graph.ops)
         ),
-        "its plan pages in fewer bits; plan with --no-paging or without --rough-pages": formed,
+        "its plan pages in fewer bits; plan with --no-paging or without --allow": formed,
         "its step is several micro-batches; plan without --micro": plan.accumulation,
         "its base is packed, and a program has no kernel for that; plan without --base": (
             packed_values(plan.graph)

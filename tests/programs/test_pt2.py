@@ -9,10 +9,12 @@ import torch
 from helpers import hand_net
 from helpers.command import invoke
 from helpers.hand_net import write_step
+from helpers.nets import Tied
 from helpers.program_plans import rerunning, written
 from helpers.schedules import random_schedule
 from torch import Tensor, nn
 
+import poet
 from poet.frontend.trace import trace_training_step
 from poet.ir.optimizer import OptimizerSpec
 from poet.ir.packed import BaseSpec
@@ -47,6 +49,23 @@ def assert_same_bits(path: Path, program: Path, plan: Plan) -> None:
             assert torch.equal(output, step.outputs.own[0])
         state = module.state_dict()
         assert all(torch.equal(tensor, state[name]) for name, tensor in trainer.state_dict().items())
+
+
+def test_a_tied_tensor_is_one_tensor_of_the_program(tmp_path: Path) -> None:
+    path = tmp_path / "a.poet"
+    planned = poet.plan(
+        Tied(), torch.arange(6), device="rpi4b", ram=None, time_limit_seconds=1.0, evaluation=False
+    )
+    planned.save(path)
+    inputs, targets = random_batch(planned.plan, 0)
+    program = torch.export.load(_exported(path)).module()
+    program(*inputs, targets)
+    with Trainer.open(path) as trainer:
+        trainer.step(inputs, targets)
+        expected = trainer.parameters()
+    found = program.state_dict()
+    assert found.keys() == expected.keys()
+    assert all(torch.equal(tensor, found[name]) for name, tensor in expected.items())
 
 
 @pytest.fixture(scope="module")
