@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -144,8 +145,8 @@ def c(
     if image is not None:
         say(link(folder, image))
         return
-    size_bytes = sum(len(text.encode()) for text in made.files.values())
-    say(f"{folder}: {len(made.files)} files, {size_bytes:,} bytes; try: make -C {folder} test")
+    size_bytes, named = sum(len(text.encode()) for text in made.files.values()), shlex.quote(str(folder))
+    say(f"{folder}: {len(made.files)} files, {size_bytes:,} bytes; try: make -C {named} test")
 
 
 @app.command()

@@ -93,7 +93,7 @@ class CProject:
 
 
 def check_new(folder: Path) -> None:
-    """Refuse a folder that has something in it, a file or a link.
+    """Refuse a folder that has something in it or is the working folder, a file or a link.
 
     Raises:
         InputError: says so.
@@ -101,6 +101,8 @@ def check_new(folder: Path) -> None:
     is_empty = folder.is_dir() and not folder.is_symlink() and not any(folder.iterdir())
     if not is_empty and (folder.exists() or folder.is_symlink()):
         raise InputError(f"{folder}: is there already and not empty; give another folder, or remove it")
+    if is_empty and folder.samefile(Path()):
+        raise InputError(f"{folder}: is the working folder, which would be replaced; give another folder")
 
 
 def _umask() -> int:

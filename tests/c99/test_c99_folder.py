@@ -33,7 +33,7 @@ def test_the_same_plan_gives_the_same_bytes(tmp_path: Path) -> None:
     assert all(line == line.rstrip() for text in texts[0].values() for line in text.splitlines())
 
 
-def test_what_is_there_is_not_overwritten(tmp_path: Path) -> None:
+def test_what_is_there_is_not_overwritten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     net = net_of("micro", "sgd")
     project = net.project(tmp_path / "c")
     (tmp_path / "c" / "poet_step.c").write_text("mine")
@@ -45,17 +45,22 @@ def test_what_is_there_is_not_overwritten(tmp_path: Path) -> None:
         project.write(tmp_path / "file")
     (tmp_path / "empty").mkdir()
     project.write(tmp_path / "empty")
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    with pytest.raises(InputError, match="is the working folder"):
+        project.write(Path())
+    (tmp_path / "here").rmdir()
     assert {path.name for path in tmp_path.iterdir()} == {"c", "c.poet", "file", "empty"}
 
 
 def test_the_command_writes_a_folder(tmp_path: Path) -> None:
     net = net_of("micro", "sgd")
     path = net.write(tmp_path / "net.poet", net.plan(1))
-    arguments = ["export", "c", str(path), "-o", str(tmp_path / "step")]
+    arguments = ["export", "c", str(path), "-o", str(tmp_path / "a step")]
     result = CliRunner().invoke(app, arguments)
     assert result.exit_code == 0, result.stderr
-    assert "make -C" in result.stdout
-    assert (tmp_path / "step" / "poet_step.c").is_file()
+    assert f"make -C '{tmp_path / 'a step'}' test" in result.stdout
+    assert (tmp_path / "a step" / "poet_step.c").is_file()
     again = CliRunner().invoke(app, arguments)
     assert again.exit_code == 2
     assert again.stderr.count("\n") == 1
