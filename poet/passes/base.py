@@ -46,8 +46,8 @@ def packable(graph: Graph, spec: BaseSpec) -> dict[str, Packed]:
             found[item.name] = packed
     if not found:
         raise ModelError(
-            f"base {spec.format}: no frozen float32 weight has rows that can be packed so; "
-            "say what is trained (--train, train=), or leave the base out"
+            f"base {spec.format}: no frozen float32 weight has rows that can be packed so (q4_0, q8_0: of a "
+            f"multiple of {BLOCK} elements); say what is trained (--train, train=), or leave the base out"
         )
     return found
 
