@@ -39,7 +39,7 @@ def gguf_weights(path: str | Path, module: nn.Module) -> tuple[Weights, str]:
         ModelError: a shape differs, no name matches, or the file has two contents of one tensor.
     """
     path = Path(path)
-    own = dict(module.named_parameters(remove_duplicate=False))
+    own: dict[str, Tensor] = dict(module.named_parameters(remove_duplicate=False))
     own |= module.named_buffers(remove_duplicate=False)
     first = {id(item): name for name, item in reversed(own.items())}
     names = {_before_peft(name): name for name in own} | {name: name for name in own}

@@ -100,6 +100,8 @@ def test_each_kind_of_batch_is_planned_once_and_gives_the_bits_of_the_module() -
 class Remembering(Classifier):
     """Puts another tensor in the place of a buffer in each pass, and has a configuration of its own."""
 
+    last: Tensor
+
     def __init__(self) -> None:
         super().__init__()
         self.config = {"width": 16}
