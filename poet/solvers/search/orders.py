@@ -79,7 +79,8 @@ class _Search(ChoiceSearch[Order]):
     def solved(self, choice: Order, options: SolveOptions) -> Solution:
         """In another order than the listed one, only where that beats the best plan."""
         if choice == self.listed:
-            return objectives.solve(self.problem, self.limits, options)
+            given = self.options.start if options.start.schedule is None else options.start
+            return objectives.solve(self.problem, self.limits, replace(options, start=given))
         problem, enough = self.decided(choice), None
         if self.options.objective is Objective.ENERGY and self.best is not None:
             enough = self.amount - self.allowed
