@@ -194,7 +194,8 @@ class ChoiceSearch(abc.ABC, Generic[C]):
     def is_enough(self) -> bool:
         """Whether nothing more is to be searched."""
         enough = self.options.enough_joules if self.options.objective is Objective.ENERGY else None
-        return self.stopped or self.is_closed or (enough is not None and self.amount <= enough)
+        has_enough = enough is not None and self.best is not None and self.amount <= enough
+        return self.stopped or self.is_closed or has_enough
 
     def is_settled(self, choice: C) -> bool:
         """Whether ``choice`` need not be searched."""
