@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable
 
 import pytest
@@ -69,6 +70,11 @@ def test_where_ram_is_plenty_nothing_is_taken() -> None:
     found = solve(of, Limits(ram_budget_bytes=keep_bytes(of.resolved(()))), SHORT_SEARCH)
     assert (found.status, taken(of, found)) == (Status.OPTIMAL, frozenset())
     assert found.joules == of.compute_joules == 12.0
+
+
+def test_where_any_plan_is_enough_one_is_searched() -> None:
+    any_plan = dataclasses.replace(SHORT_SEARCH, enough_joules=math.inf)
+    assert solve(chain(6), Limits(), any_plan).schedule is not None
 
 
 def test_as_few_as_fit_are_taken_those_that_cost_least_first() -> None:
