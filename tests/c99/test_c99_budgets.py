@@ -130,7 +130,7 @@ def _deepest_bytes(build: Path) -> int:
 def test_a_net_fits_an_arena_as_large_as_its_peak_and_is_exported_in_two_seconds(
     name: str, plan_of: PlanOf
 ) -> None:
-    """The plan's arena is inside its budget; asked for one byte beyond the live ones, moves find it."""
+    """The plan's arena is inside its budget; in 2 % beyond the live bytes, moves find places."""
     with PlanFile(plan_of(name)) as file:
         plan = file.plan
         seconds = list[float]()
@@ -142,9 +142,10 @@ def test_a_net_fits_an_arena_as_large_as_its_peak_and_is_exported_in_two_seconds
     assert plan.arena.size_bytes <= BUDGETS_BYTES[name] - BESIDE_ARENA_BYTES
     assert min(seconds) <= EXPORT_SECONDS
     layout = lay_out(plan.demand.blocks, time_limit_seconds=0.1)
-    found = compact(plan.demand, layout.lower_bound_bytes, guide_bytes=layout.offsets_bytes)
+    most_bytes = layout.lower_bound_bytes * 102 // 100
+    found = compact(plan.demand, most_bytes, guide_bytes=layout.offsets_bytes)
     assert found is not None
-    assert found.arena_bytes == layout.lower_bound_bytes
+    assert found.arena_bytes <= most_bytes
 
 
 def _rows() -> Any:
